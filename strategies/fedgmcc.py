@@ -16,7 +16,7 @@ from fedclust.clustering.placement import place
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded
 from fedclust.messages.models import from_stacked, like, to_state
-from fedclust.newcomers.placing import silent
+from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray, State
@@ -142,7 +142,7 @@ class FedGMCC(ClusteredStrategy):
             fitting = self._fitting(federation, "place", server_round)
             own, apart = chain_scores(fitting, _stack(models), _stack(trained))
             placed[client] = place(own, apart, tried)
-        return silent(newcomers, placed)
+        return with_unanswered(newcomers, placed)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the last known score of every pair, and how outputs change along a few curves."""

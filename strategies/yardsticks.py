@@ -11,7 +11,7 @@ from fedclust.federation.run import Run
 from fedclust.grids.nodes import RunFailed
 from fedclust.layers.layer import Layer
 from fedclust.messages.training import instruct, read_pooled
-from fedclust.newcomers.placing import silent
+from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import IntArray
 
@@ -52,7 +52,7 @@ class KnownGroups(ClusteredStrategy):
             client: Placement(groups.get(each.group), f"it names group {each.group}")
             for client, each in federation.describe_newcomers(newcomers).items()
         }
-        return silent(newcomers, placed)
+        return with_unanswered(newcomers, placed)
 
 
 def known_clusters(federation: Federation, model: ArrayRecord, strategy: str) -> Clusters:

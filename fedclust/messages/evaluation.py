@@ -81,7 +81,7 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
 
     Most counts of a bin take one byte; most gaps between bins that are not empty, one or two.
     """
-    arrays = {_COUNTS: np.stack([outcomes.there, outcomes.predicted, outcomes.hits])}
+    arrays = {_COUNTS: np.stack([outcomes.actual, outcomes.predicted, outcomes.hits])}
     if outcomes.bins is not None:
         gaps = np.diff(outcomes.bins, prepend=-1)
         arrays |= {_GAPS: gaps, _POSITIVES: outcomes.positives, _NEGATIVES: outcomes.negatives}
@@ -97,9 +97,9 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     arrays = {name: _PARTS[name].read(array, name, at).astype(np.int64) for name, array in record.items()}
     if _COUNTS not in arrays:
         raise at.lacks(_COUNTS, arrays)
-    (there, predicted, hits), most = arrays[_COUNTS], codec.test_rows(at)
+    (actual, predicted, hits), most = arrays[_COUNTS], codec.test_rows(at)
     sums = arrays[_COUNTS].sum(axis=1).tolist()
-    if (hits > np.minimum(there, predicted)).any() or not sums[1] == sums[0] <= most:
+    if (hits > np.minimum(actual, predicted)).any() or not sums[1] == sums[0] <= most:
         rule = f"at most {most} rows, as many predictions, and hits, at most as many in each class"
         raise at.bad(f"{_COUNTS} must be {rule}, got {sums} in all")
     confusion, none = arrays.get(_CONFUSION), np.zeros(0, dtype=np.int64)
@@ -108,12 +108,12 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
         if not all(map(np.array_equal, added, arrays[_COUNTS])):
             raise at.bad(f"{_CONFUSION} must add up to {_COUNTS}, got shape {confusion.shape}")
     gaps, positives, negatives = (arrays.get(name, none) for name in (_GAPS, _POSITIVES, _NEGATIVES))
-    bins = NUM_BINS * len(there)
+    bins = NUM_BINS * len(actual)
     shapes = gaps.shape, positives.shape, negatives.shape
     if gaps.sum() > bins or len(set(shapes)) > 1:
         raise at.bad(f"{_GAPS} must add up to at most {bins} and each have its counts, got shapes {shapes}")
     places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
-    return Outcomes(there, predicted, hits, places, positives, negatives, confusion)
+    return Outcomes(actual, predicted, hits, places, positives, negatives, confusion)
 
 
 _FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)

@@ -2,16 +2,17 @@
 
 All functions take arrays and return numbers or arrays.
 
-*Accuracy* is measured by each client on its own test rows, and over the pooled test rows of all clients from
-counts that each client sends, not rows. For each class: its rows, its predictions, and its correct
-predictions, from which accuracy per class and F1 are exact; and two histograms of the class's scores, one
-over its own rows and one over all others. :func:`pooled_auc` describes how exact an area under the ROC curve
-from these is. Counts of several clients add up to those of their pooled rows.
+*Accuracy* is measured by each client on its own test rows. Metrics over the pooled test rows of all clients
+are computed from counts that each client sends in place of rows. For each class these are its rows, its
+predictions, and its correct predictions, from which accuracy per class and F1 are exact; and two histograms
+of the class's scores, one over its own rows and one over all others. :func:`pooled_auc` describes the
+precision of the area under the ROC curve from these. Counts of several clients add up to those of their
+pooled rows.
 
 *Cluster quality* is how well clusters are separated, and how well they agree with a known grouping. Source of
 silhouettes: Rousseeuw, "Silhouettes: A graphical aid to the interpretation and validation of cluster
 analysis", 1987. A client's silhouette is (b − a) / max(a, b), where a is its mean distance from the others of
-its cluster and b that from the nearest other cluster; 0 for a client alone.
+its cluster and b that from the nearest other cluster; it is 0 for a client alone in its cluster.
 
 *Heterogeneity* is how far clients' label distributions are from the federation's: means over clients,
 weighted by their numbers of examples, of a distance between a client's class shares and those of all clients
@@ -30,7 +31,7 @@ from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray, IntArray
 
 CLIENT_FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy", "macro-f1", "auc")
-"""What every client is measured by, under the names that its answer has; others are the user's own."""
+"""Metrics that every client reports, by their names in its reply; all others are the user's own."""
 
 
 def global_accuracy(accuracy: FloatArray, num_examples: IntArray) -> float:
@@ -101,7 +102,7 @@ def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, flo
         True class of each example, 0…C − 1, shape (N,).
     probabilities
         Probability, or another score, of each class for each example, shape (N, C). The class with the
-        largest is the prediction; the first of equal ones.
+        largest one is the prediction; the first on a tie.
 
     Returns
     -------
@@ -163,18 +164,18 @@ def classification_by_client(
     hit = true[labels == predictions]
     # One bincount for three concatenated tables of shape (K, C).
     counts = np.bincount(np.concatenate([true, predicted + size, hit + 2 * size]), minlength=3 * size)
-    there, named, right = counts.reshape(3, num_clients, num_classes)
+    actual, predicted_counts, right = counts.reshape(3, num_clients, num_classes)
     return {
-        "accuracy": _ratio(right.sum(axis=1), there.sum(axis=1)),
-        "balanced_accuracy": _mean_of_defined(_ratio(right, there)),
-        "macro_f1": _mean_of_defined(_ratio(2 * right, there + named)),
+        "accuracy": _ratio(right.sum(axis=1), actual.sum(axis=1)),
+        "balanced_accuracy": _mean_of_defined(_ratio(right, actual)),
+        "macro_f1": _mean_of_defined(_ratio(2 * right, actual + predicted_counts)),
     }
 
 
 def _auc(labels: IntArray, probabilities: FloatArray) -> float:
-    # The area is the Mann–Whitney statistic: of all pairs of an example of the class and another one, the
-    # share in which the first scores higher; a tie counts one half. roc_auc_score is a hundred times slower
-    # for 100 classes, and scipy.stats takes most of a second to import in every process that serves clients.
+    # The area is the Mann–Whitney statistic: the share of pairs, of an example of the class and another one,
+    # in which the former scores higher; a tie counts one half. roc_auc_score is a hundred times slower for
+    # 100 classes, and scipy.stats takes most of a second to import in every process that serves clients.
     positive = labels[:, None] == np.arange(probabilities.shape[1])
     num_positive = positive.sum(axis=0)
     num_negative = len(labels) - num_positive
@@ -206,7 +207,7 @@ NUM_BINS = 4096
 """Number of bins of a score's histogram."""
 
 MOST_CONFUSED = 100
-"""Most classes for which a client sends its confusion counts: of more, they would outgrow all else."""
+"""Largest number of classes for which a client sends its confusion counts, which grow as its square."""
 
 # Bins have equal width, 0.01, in the logit, because probabilities crowd near 0 with many classes, and near 0
 # and 1 with a good model. The upper end is half of float32's step below 1; all below 4e-11 share a bin.
@@ -220,18 +221,19 @@ class Outcomes:
     Attributes
     ----------
     there, predicted, hits
-        Rows of each class, predictions of it, and correct predictions of it, shape (C,).
+        Numbers of rows, predictions, and correct predictions of each class, shape (C,).
     bins
         Non-empty bins of the scores' histograms, ``class · NUM_BINS + bin``, ascending, shape (E,); None if a
         score is not finite and so cannot be ranked.
     positives, negatives
-        Rows of the bin's class, and of others, whose score for the class is in the bin, shape (E,).
+        Numbers of rows of the bin's class, and of others, whose score for the class is in the bin, shape
+        (E,).
     confusion
         How often each label (rows) was predicted as each class (columns), shape (C, C); None for more than
         :data:`MOST_CONFUSED` classes.
     """
 
-    there: IntArray
+    actual: IntArray
     predicted: IntArray
     hits: IntArray
     bins: IntArray | None
@@ -264,7 +266,7 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
     rows = {"labels": (labels, "rows?"), "predictions": (predictions, "rows?")}
     check_shapes(**rows, probabilities=(probabilities, "rows? classes?"))
     num_classes = probabilities.shape[1]
-    there, predicted, hits = (
+    actual, predicted, hits = (
         np.bincount(classes, minlength=num_classes)
         for classes in (labels, predictions, labels[labels == predictions])
     )
@@ -274,12 +276,12 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
         confusion = pairs.reshape(num_classes, num_classes)
     none = np.zeros(0, dtype=np.int64)
     if not np.isfinite(probabilities).all():
-        return Outcomes(there, predicted, hits, None, none, none, confusion)
+        return Outcomes(actual, predicted, hits, None, none, none, confusion)
     places = _bins(probabilities) + NUM_BINS * np.arange(num_classes)
     bins, counts = np.unique(places, return_counts=True)
     own = np.searchsorted(bins, places[np.arange(len(labels)), labels])
     positives = np.bincount(own, minlength=len(bins))
-    return Outcomes(there, predicted, hits, bins, positives, counts - positives, confusion)
+    return Outcomes(actual, predicted, hits, bins, positives, counts - positives, confusion)
 
 
 def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
@@ -294,12 +296,12 @@ def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
 
     Returns
     -------
-    Mean, over the classes that some row has or was predicted, of 2·hits / (there + predicted), in [0, 1];
-    NaN without rows.
+    Mean of 2·hits / (actual + predicted) over the classes in the labels or predictions, in [0, 1]; NaN
+    without rows.
     """
     clients = list(clients)
     hits = np.sum([each.hits for each in clients], axis=0)
-    whole = np.sum([each.there + each.predicted for each in clients], axis=0)
+    whole = np.sum([each.actual + each.predicted for each in clients], axis=0)
     defined = whole > 0
     return float((2 * hits[defined] / whole[defined]).mean()) if defined.any() else float("nan")
 
@@ -311,8 +313,8 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
 
     Scores in the same bin count as ties, one half. So the error of a class's area is at most half the
     probability that a random row of the class and a random other row share a bin: below 0.001 if the logits
-    of either are spread evenly over 5 or more (a bin is 0.01 wide), and much smaller in practice because
-    errors cancel within a bin.
+    of either are spread evenly over a range of 5 or more (a bin is 0.01 wide), and much smaller in practice
+    because errors cancel within a bin.
 
     Parameters
     ----------
@@ -327,7 +329,7 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
     clients = list(clients)
     if not clients or any(each.bins is None for each in clients):
         return float("nan")
-    shape = len(clients[0].there), NUM_BINS
+    shape = len(clients[0].actual), NUM_BINS
     positives, negatives = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for each in clients:  # a client's bins are distinct
         positives.reshape(-1)[each.bins] += each.positives
@@ -351,7 +353,7 @@ def share_weighted_accuracy(train_counts: IntArray, hits: IntArray, test_counts:
     Parameters
     ----------
     train_counts
-        Training rows of each class on each client, shape (K, C); its shares p are these over their sum.
+        Training rows of each class on each client, shape (K, C); the shares p are these divided by their sum.
     hits, test_counts
         Correctly predicted test rows of each class, and all its test rows n, shape (K, C).
 
@@ -391,16 +393,16 @@ _WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Figures of a model's predictions on some rows.
+    """Metrics of a model's predictions on some rows.
 
     Attributes
     ----------
     rows
         Number of rows.
     sensitivity, specificity
-        Of each class against the rest, shape (C,); NaN without rows of the class, or of the others.
+        For each class against the rest, shape (C,); NaN without rows of the class, or of the others.
     brier
-        Brier score; NaN without rows or where a client's scores are not finite.
+        Brier score; NaN without rows or if a client's scores are not finite.
     calibration_error
         Expected calibration error, likewise.
     """
@@ -412,32 +414,32 @@ class Decisions:
     calibration_error: float
 
 
-def rates(there: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatArray, FloatArray]:
+def rates(actual: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatArray, FloatArray]:
     """Compute each class's sensitivity and specificity against the rest.
 
     Parameters
     ----------
     there, predicted, hits
-        Rows of each class, predictions of it, and correct ones, shape (..., C).
+        Numbers of rows, predictions, and correct predictions of each class, shape (..., C).
 
     Returns
     -------
-    hits / there, and the share of the other rows that were not predicted as the class, both (..., C); NaN
-    where there are no such rows.
+    hits / actual, and the share of other rows that were not predicted as the class, both (..., C); NaN if
+    there are no such rows.
     """
-    there, predicted, hits = (np.asarray(each, dtype=float) for each in (there, predicted, hits))
-    others = there.sum(axis=-1, keepdims=True) - there
-    return _ratio(hits, there), _ratio(others - (predicted - hits), others)
+    actual, predicted, hits = (np.asarray(each, dtype=float) for each in (actual, predicted, hits))
+    others = actual.sum(axis=-1, keepdims=True) - actual
+    return _ratio(hits, actual), _ratio(others - (predicted - hits), others)
 
 
 def decisions(clients: Iterable[Outcomes]) -> Decisions:
-    """Compute the figures of the pooled rows of some clients.
+    """Compute metrics over the pooled rows of some clients.
 
-    Scores are taken at the centre of their bin, which is 0.01 wide in the logit. A probability p is then off
-    by at most 0.005·p·(1 − p), at most 0.00125.
+    Each score is replaced by the centre of its bin, which is 0.01 wide in the logit. The error of a
+    probability p is then at most 0.005·p·(1 − p) <= 0.00125.
 
-    - Brier score: the mean over rows of Σ_c (p_c − y_c)², halved for two classes, which makes it the usual
-      (p − y)² (Brier, 1950; scikit-learn has the same convention).
+    - Brier score: the mean over rows of Σ_c (p_c − y_c)², halved for two classes, which makes it the usual (p
+      − y)² (Brier, 1950; scikit-learn's convention).
     - Expected calibration error: scores of a class fall into 15 intervals of equal width; the sum over them
       of |Σ p − rows of the class| over the number of rows; the mean over classes (Kull et al., 2019,
       class-wise; for two classes it is that of the second class).
@@ -448,14 +450,14 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
         Counts of each client, all with the same number of classes; at least one.
     """
     clients = list(clients)
-    there, predicted, hits = (
-        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("there", "predicted", "hits")
+    actual, predicted, hits = (
+        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("actual", "predicted", "hits")
     )
-    rows = int(there.sum())
-    sensitivity, specificity = rates(there, predicted, hits)
+    rows = int(actual.sum())
+    sensitivity, specificity = rates(actual, predicted, hits)
     brier = error = float("nan")
     if rows and all(each.bins is not None for each in clients):
-        brier, error = _calibration(clients, len(there), rows)
+        brier, error = _calibration(clients, len(actual), rows)
     return Decisions(rows, sensitivity, specificity, brier, error)
 
 
@@ -477,40 +479,40 @@ def _calibration(clients: list[Outcomes], num_classes: int, rows: int) -> tuple[
 
 
 def intervals(
-    there: IntArray, predicted: IntArray, hits: IntArray, rng: np.random.Generator
+    actual: IntArray, predicted: IntArray, hits: IntArray, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Compute bootstrap intervals of accuracy and of each class's sensitivity and specificity.
 
-    Rows are drawn with replacement, as many as there are. Drawing rows is drawing the counts of a class's
-    four kinds of rows (hit or missed, taken for it or not) from a multinomial distribution, so that 2,000
-    draws need no rows.
+    As many rows as there are are drawn with replacement. This is the same as drawing the counts of a class's
+    four kinds of rows (hit or missed, mistaken for it or not) from a multinomial distribution, so 2,000 draws
+    need no rows.
 
     Parameters
     ----------
     there, predicted, hits
-        Counts of the rows, shape (C,).
+        Numbers of rows, predictions, and correct predictions of each class, shape (C,).
     rng
         Source of the draws.
 
     Returns
     -------
     The 2.5th and 97.5th percentile of accuracy, shape (2,), and of each class's sensitivity and specificity,
-    both (C, 2); NaN where undefined. A draw without rows of a class does not count for it.
+    both (C, 2); NaN if undefined. A draw without rows of a class does not count for that class.
     """
-    there, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (there, predicted, hits))
-    rows = int(there.sum())
-    unknown = np.full((len(there), 2), np.nan)
+    actual, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (actual, predicted, hits))
+    rows = int(actual.sum())
+    unknown = np.full((len(actual), 2), np.nan)
     if not rows:
         return unknown[0], unknown, unknown.copy()
     accuracy = accuracy_interval(int(hits.sum()), rows, rng)
-    found = [unknown.copy(), unknown.copy()]
-    for label in range(len(there)):
+    by_class = [unknown.copy(), unknown.copy()]
+    for label in range(len(actual)):
         hit, taken = hits[label], predicted[label]
-        cells = np.array([hit, there[label] - hit, taken - hit, rows - there[label] - (taken - hit)])
+        cells = np.array([hit, actual[label] - hit, taken - hit, rows - actual[label] - (taken - hit)])
         drawn = rng.multinomial(rows, cells / rows, size=_DRAWS).T
-        for limits, right, wrong in ((found[0], drawn[0], drawn[1]), (found[1], drawn[3], drawn[2])):
+        for limits, right, wrong in ((by_class[0], drawn[0], drawn[1]), (by_class[1], drawn[3], drawn[2])):
             limits[label] = _percentiles(_ratio(right, right + wrong))
-    return accuracy, found[0], found[1]
+    return accuracy, by_class[0], by_class[1]
 
 
 def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatArray:
@@ -521,7 +523,7 @@ def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatAr
 
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
-    """Add up the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
+    """Sum the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
     counts = [each.confusion for each in clients]
     known = [each for each in counts if each is not None]
     return np.sum(known, axis=0) if known and len(known) == len(counts) else None
@@ -582,11 +584,11 @@ def stability_index(
     smoothing
         ``"clip"`` (lower bound `epsilon`) or ``"add"`` (`epsilon` on top); neither renormalises.
     federation
-        Counts of the clients whose examples make the federation's shares; `counts` itself unless given.
+        Counts of the clients whose examples determine the federation's shares; `counts` itself unless given.
 
     Returns
     -------
-    Contributions PSI_{i,c} >= 0 in nats, shape (K, C); 0 where the shares agree.
+    Contributions PSI_{i,c} >= 0 in nats, shape (K, C); 0 if the shares agree.
 
     Raises
     ------
@@ -756,7 +758,7 @@ def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
 
 
 MANY = 4096
-"""Beyond so many clients the silhouettes of some stand for all."""
+"""With more clients than this, silhouettes are computed on a sample."""
 
 _SAMPLE = 2048
 
@@ -795,9 +797,9 @@ def silhouettes(distances: FloatArray, labels: IntArray, rows: IntArray) -> Floa
 def silhouette(distances: FloatArray, labels: IntArray, rows: IntArray | None = None) -> float:
     """Compute the mean silhouette: how much closer clients are to their own cluster than to the next.
 
-    Computed in blocks of rows. Of some clients it estimates the mean of all without a bias; the standard
-    error is at most 1/√2048 = 0.022 for those of :func:`sample`, where half of the clients have silhouette 1
-    and the others −1.
+    Computed in blocks of rows. The mean over some clients is an unbiased estimate of that over all; its
+    standard error for those of :func:`sample` is at most 1/√2048 = 0.022, when half of the clients have
+    silhouette 1 and the others −1.
 
     Parameters
     ----------
@@ -819,7 +821,7 @@ def silhouette(distances: FloatArray, labels: IntArray, rows: IntArray | None = 
 
 
 def sample(num_clients: int, seed: int) -> IntArray:
-    """Draw the clients whose silhouettes stand for all, sorted; all of them up to :data:`MANY`.
+    """Draw the clients on which silhouettes are computed, sorted; all of them up to :data:`MANY`.
 
     Parameters
     ----------
@@ -834,11 +836,11 @@ def sample(num_clients: int, seed: int) -> IntArray:
 
 
 def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> float | None:
-    """Compute the silhouette of clusters by how unbalanced the clients' labels are (WAS).
+    """Compute the silhouette of clusters by the imbalance of the clients' labels (WAS).
 
     Source: FedGWC, Section 6 and Appendix B: the silhouette of the clients' class frequencies, each client's
     sorted in descending order. For sorted frequencies the Euclidean distance is a Wasserstein distance up to
-    a constant (Eq. 38, p = 2), which cancels. Which classes are the frequent ones does not matter. Beyond
+    a constant (Eq. 38, p = 2), which cancels. It does not matter which classes are frequent. With more than
     4,096 clients it is the mean over 2,048 of them, drawn with a fixed seed.
 
     Parameters
@@ -871,7 +873,7 @@ def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> f
 
 
 def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) -> float | None:
-    """Compute the Davies–Bouldin score of clusters by how unbalanced the clients' labels are (WADB).
+    """Compute the Davies–Bouldin score of clusters by the imbalance of the clients' labels (WADB).
 
     Source: FedGWC, Section 6 and Appendix B: the Davies–Bouldin score of the frequencies of
     :func:`wasserstein_adjusted_silhouette`.
@@ -939,7 +941,7 @@ def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
     Raises
     ------
     ValueError
-        If the groupings are of different clients.
+        If the groupings differ in length.
     """
     from sklearn.metrics import adjusted_rand_score
 

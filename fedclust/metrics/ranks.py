@@ -1,4 +1,4 @@
-"""Ranks of methods over many federations, and how far apart they must lie to tell two methods apart."""
+"""Mean ranks of methods over many federations, and the difference of ranks that is significant."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,7 @@ def mean_ranks(scores: ArrayLike) -> FloatArray:
     """Rank methods within each federation, the best first, and average.
 
     Source: Demšar, "Statistical comparisons of classifiers over multiple data sets", JMLR 7, 2006, Section
-    3.2.2. Methods with one score share the mean of their ranks.
+    3.2.2. Methods with equal scores share the mean of their ranks.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ def friedman(scores: ArrayLike) -> float:
     Parameters
     ----------
     scores
-        As for :func:`mean_ranks`, of at least three methods.
+        As for :func:`mean_ranks`, with at least three methods and two federations.
 
     Returns
     -------
-    p-value; 1 where all methods score alike everywhere.
+    p-value; 1 if all methods have the same score in every federation.
 
     Raises
     ------
@@ -53,14 +53,14 @@ def friedman(scores: ArrayLike) -> float:
     """
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2 or table.shape[0] < 2 or table.shape[1] < 3:
-        raise ValueError(f"scores must be of two federations and three methods at least, got {table.shape}")
+        raise ValueError(f"scores must be of at least two federations and three methods, got {table.shape}")
     if (table == table[:, :1]).all():
         return 1.0
     return float(friedmanchisquare(*table.T).pvalue)
 
 
 def critical_difference(num_methods: int, num_federations: int, level: float = 0.05) -> float:
-    """Return how far apart two mean ranks must lie for the methods to differ, by Nemenyi's test.
+    """Compute the least difference of two mean ranks that is significant by Nemenyi's test.
 
     CD = q_α √(k (k + 1) / (6 N)), with q_α the upper α point of the studentized range of k means, over √2.
 
@@ -73,7 +73,7 @@ def critical_difference(num_methods: int, num_federations: int, level: float = 0
     num_federations
         N >= 1.
     level
-        α in (0, 1): probability that any two of k equal methods are told apart.
+        α in (0, 1): probability that any two of k equal methods appear to differ.
 
     Raises
     ------

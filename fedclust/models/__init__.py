@@ -1,4 +1,5 @@
 """The networks that clients train, and the frozen encoders of FMCL.
 
-Importing this package imports nothing large. Its `options` have the rules of every network and encoder.
+Importing this package imports nothing large. :mod:`~fedclust.models.options` has the rules of every network
+and encoder.
 """

@@ -1,10 +1,10 @@
-"""What an FMCL client tells the server: the mean embedding of each of its classes, and how sure that is.
+"""What an FMCL client reports: the mean embedding of each of its classes, and its precision.
 
 Source: FMCL, Section 3.2.1: Eqs. 1 and 2, Algorithm 2. The paper's clients report each class's share; ours
-report its examples, from which the shares follow, and how far these scatter around their mean, which is what
-:mod:`fedclust.clustering.prototype_groups` needs to tell a difference from chance.
+report its number of examples, from which the shares follow, and their scatter around the mean, which
+:mod:`fedclust.clustering.prototype_groups` needs to distinguish a difference from chance.
 
-What a PACFL client tells it is here, too: the subspace of each of its classes.
+What a PACFL client reports is computed here, too: the subspace of each of its classes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,18 +26,18 @@ _BATCH = 256  # examples per pass of the encoder
 
 
 class Examples(NamedTuple):
-    """What is embedded: a federation's data, or such rows.
+    """Rows to embed, with the same attributes as a federation's data.
 
     Attributes
     ----------
     inputs
-        Rows of the dataset as it is stored, shape (N, *shape).
+        Rows as the dataset stores them, shape (N, *shape).
     labels
         Class of each row, shape (N,).
     num_classes
         Number of classes C.
     mean, std
-        The dataset's, per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
+        The dataset's statistics per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
     """
 
     inputs: Tensor
@@ -48,7 +48,7 @@ class Examples(NamedTuple):
 
 
 class ClassPrototypes(NamedTuple):
-    """What some clients' classes look like to an encoder.
+    """Statistics of some clients' classes under an encoder.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ def prototypes(
     device: Device = "cpu",
     max_norm: float | None = None,
 ) -> ClassPrototypes:
-    """Average the embeddings of each class on each client, and measure how far they scatter.
+    """Compute the mean and the scatter of each client's embeddings of each class.
 
     Batches run across clients, so that many small clients cost no more than one large one.
 
@@ -88,7 +88,8 @@ def prototypes(
     device
         Where the encoder computes.
     max_norm
-        Length to which each embedding is clipped, so that no example moves a sum by more; None for none.
+        Length to which each embedding is clipped, so that no example moves a sum by more; None for no
+        clipping.
 
     Returns
     -------
@@ -108,8 +109,8 @@ def prototypes(
     groups = client_of * num_classes + _classes(data, rows)
     counts = torch.bincount(groups, minlength=num_clients * num_classes)
     sums = torch.zeros(num_clients * num_classes, encoder.dimension, dtype=torch.float64)
-    # Squares are summed about the client's first embedding: about 0, those of embeddings far from it would
-    # leave nothing but round-off of a small scatter.
+    # Squares are summed about the client's first embedding: about 0, a small scatter of embeddings far from 0
+    # would be lost to round-off.
     origins = torch.zeros(num_clients, encoder.dimension, dtype=torch.float64)
     squares = torch.zeros(num_clients * num_classes, dtype=torch.float64)
     parts = (part.split(_BATCH) for part in (groups, client_of, first))
@@ -147,46 +148,48 @@ def _classes(data: Examples | FederatedData, rows: Tensor) -> Tensor:
     return data.labels[rows]
 
 
-def pooled(found: ClassPrototypes) -> ClassPrototypes:
-    """Count all classes as one.
+def pooled(reported: ClassPrototypes) -> ClassPrototypes:
+    """Merge all classes into one.
 
     Parameters
     ----------
-    found
+    reported
         Prototypes of C classes.
 
     Returns
     -------
     Means, counts and scatter as if all examples of a client were of one class: C is 1.
     """
-    means, counts = found.means.astype(np.float64), found.counts[:, :, None]
-    number = found.counts.sum(axis=1, keepdims=True)
+    means, counts = reported.means.astype(np.float64), reported.counts[:, :, None]
+    number = reported.counts.sum(axis=1, keepdims=True)
     mean = (counts * means).sum(axis=1, keepdims=True) / np.maximum(number, 1)[:, :, None]
-    within = (np.maximum(found.counts - 1, 0) * found.scatter).sum(axis=1, keepdims=True)
+    within = (np.maximum(reported.counts - 1, 0) * reported.scatter).sum(axis=1, keepdims=True)
     between = (counts * np.square(means - mean)).sum(axis=(1, 2))[:, None]
     scatter = np.where(number > 1, (within + between) / np.maximum(number - 1, 1), 0.0)
     return ClassPrototypes(mean.astype(np.float32), number, scatter)
 
 
-def withheld(found: ClassPrototypes, min_examples: int) -> ClassPrototypes:
-    """Leave out the prototypes of classes with few examples: that of a single one *is* the example.
+def withheld(reported: ClassPrototypes, min_examples: int) -> ClassPrototypes:
+    """Set the prototypes of classes with few examples to 0: that of a single example *is* the example.
 
     Parameters
     ----------
-    found
+    reported
         Prototypes.
     min_examples
         Examples that a class must have, >= 1.
 
     Returns
     -------
-    The same, with means and scatter of 0 for classes with fewer examples. Counts stay.
+    The same, with means and scatter of 0 for classes with fewer examples. Counts do not change.
     """
-    few = found.counts < min_examples
+    few = reported.counts < min_examples
     if min_examples <= 1 or not few.any():
-        return found
+        return reported
     return ClassPrototypes(
-        np.where(few[:, :, None], np.float32(0), found.means), found.counts, np.where(few, 0.0, found.scatter)
+        np.where(few[:, :, None], np.float32(0), reported.means),
+        reported.counts,
+        np.where(few, 0.0, reported.scatter),
     )
 
 
@@ -198,7 +201,7 @@ def cached_prototypes(
     max_norm: float | None = None,
     cache_dir: Path | None = None,
 ) -> ClassPrototypes:
-    """Average the embeddings of some clients' training parts, or read what an earlier run has computed.
+    """Compute :func:`prototypes` of some clients' training parts, or read those that an earlier run computed.
 
     The cache is keyed by the fingerprints of federation and encoder and by the clients.
 
@@ -213,22 +216,22 @@ def cached_prototypes(
 
     Returns
     -------
-    As :func:`prototypes`, with rows in the order of `clients`.
+    As for :func:`prototypes`, with rows in the order of `clients`.
 
     Raises
     ------
     ValueError
-        As :func:`prototypes`.
+        As for :func:`prototypes`.
     OSError
         If the cache cannot be written.
     """
 
     def write(folder: Path) -> None:
-        found = prototypes(encoder, data, [data.train[client] for client in clients], device, max_norm)
-        for name, values in found._asdict().items():
+        computed = prototypes(encoder, data, [data.train[client] for client in clients], device, max_norm)
+        for name, values in computed._asdict().items():
             np.save(folder / f"{name}.npy", values)
 
-    # The name of what is kept is part of the key: earlier versions kept shares in place of counts.
+    # The names of the stored arrays are part of the key: earlier versions stored shares in place of counts.
     names = ClassPrototypes._fields
     clipped = () if max_norm is None else (max_norm,)
     key = digest(names, data.fingerprint, encoder.fingerprint, [int(client) for client in clients], *clipped)
@@ -244,13 +247,13 @@ def class_subspaces(
     Parameters
     ----------
     encoder
-        What makes a column of the data matrix of an example.
+        Encoder that makes a column of the data matrix from an example.
     data
         The dataset.
     rows
         The rows that the client holds, shape (n,).
     vectors
-        p, how many vectors per class, >= 1.
+        p, number of vectors per class, >= 1.
     device
         Where the encoder computes.
 
@@ -278,19 +281,19 @@ def basis(examples: FloatArray, vectors: int) -> FloatArray:
     Parameters
     ----------
     examples
-        One example per *row*, shape (n, d); the matrix meant is its transpose.
+        One example per *row*, shape (n, d): the transpose of that matrix.
     vectors
-        p, how many vectors, >= 1.
+        p, number of vectors, >= 1.
 
     Returns
     -------
     Orthonormal columns, shape (d, p), float64. Columns beyond the matrix's rank, which is at most n, are 0.
     """
     rows = np.asarray(examples, dtype=np.float64)
-    found = np.zeros((rows.shape[1], vectors))
+    columns = np.zeros((rows.shape[1], vectors))
     if len(rows):
         _, values, directions = np.linalg.svd(rows, full_matrices=False)
         real = values > values[0] * max(rows.shape) * np.finfo(np.float64).eps
         kept = min(vectors, int(real.sum()))
-        found[:, :kept] = directions[:kept].T
-    return found
+        columns[:, :kept] = directions[:kept].T
+    return columns

@@ -1,4 +1,4 @@
-"""The networks' base class; build those that a configuration names, with weights that depend on the seed."""
+"""The networks' base class, and functions to build configured networks with weights set by the seed."""
 
 import copy
 from collections.abc import Iterator, Mapping
@@ -47,8 +47,8 @@ def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
     model
         The network; it is not changed.
     example
-        One example as the dataset stores it, shape (1, *shape), or (0, *shape) if there is none; types other
-        than int64 are converted to float32.
+        One example as the dataset stores it, shape (1, *shape), or (0, *shape) for none, which passes; types
+        other than int64 are converted to float32.
     num_classes
         Number of classes C.
 
@@ -85,28 +85,28 @@ def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any
     config
         The node.
     kind
-        Class that the result must be of.
+        Required class of the result.
     name
-        The node's name; what is drawn follows from it and `seed`, and nothing else is affected.
+        The node's name; together with `seed` it determines all random numbers. No other random state changes.
 
     Raises
     ------
     TypeError
         If the result is something else.
     ValueError
-        If the target raises one; its own message is kept, without Hydra's around it.
+        If the target raises one; its message is kept, without Hydra's.
     """
     try:
         with seeded(seed, name):
-            made = instantiate(config, _recursive_=False, _convert_="all", **TRUSTED)
+            built = instantiate(config, _recursive_=False, _convert_="all", **TRUSTED)
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
         raise
-    if not isinstance(made, kind):
-        got = f"got {type(made).__name__} from {config.get('_target_')}"
+    if not isinstance(built, kind):
+        got = f"got {type(built).__name__} from {config.get('_target_')}"
         raise TypeError(f"{name}._target_ must build an object of class {kind.__name__}, {got}")
-    return made
+    return built
 
 
 def reinitialised(model: nn.Module, seed: int) -> nn.Module:
@@ -150,14 +150,14 @@ def seeded(seed: int, purpose: str) -> Iterator[None]:
 def last_layer(network: nn.Module) -> frozenset[str]:
     """List the names of the last layer's arrays: those of the last module that has parameters of its own.
 
-    Last in the order in which the network lists its modules, which is that of their definition.
+    "Last" refers to the order in which the network defines its modules.
 
     Raises
     ------
     ValueError
         If the network has no parameters.
     """
-    own = [each for each in network.named_modules() if any(True for _ in each[1].parameters(recurse=False))]
+    own = [pair for pair in network.named_modules() if any(True for _ in pair[1].parameters(recurse=False))]
     if not own:
         raise ValueError(f"network must have parameters, a {type(network).__name__} has none")
     name, module = own[-1]

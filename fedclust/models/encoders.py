@@ -1,7 +1,7 @@
-"""Frozen encoders, which turn a client's examples into the embeddings that FMCL averages.
+"""Frozen encoders, which convert a client's examples to the embeddings that FMCL averages.
 
 Source: FMCL, Section 3, which uses a frozen foundation model (`foundation.py`). The encoders here need no
-download: the example itself, an untrained network as FECFL uses, to which FMCL is compared, and a network
+download: the example itself; an untrained network, as in FECFL, with which FMCL is compared; and a network
 that an earlier run has trained on another dataset.
 """
 
@@ -50,7 +50,7 @@ class Encoder(Protocol):
             Rows of a dataset as it stores them: uint8 images (n, channels, height, width), int64 tokens
             (n, positions) or float32 numbers (n, columns).
         mean, std
-            The dataset's, per channel, for encoders that normalise images; empty means 0 and 1.
+            The dataset's statistics per channel, for encoders that normalise images; empty means 0 and 1.
         device
             Device to compute on.
 
@@ -85,7 +85,7 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
 
 
 class PixelEncoder:
-    """The flattened example itself: normalised pixels, or a table's numbers.
+    """Returns the flattened example itself: normalised pixels, or a table's numbers.
 
     Parameters
     ----------
@@ -105,7 +105,9 @@ class PixelEncoder:
     def encode(self, inputs: Tensor, mean: Floats = (), std: Floats = (), device: Device = "cpu") -> Tensor:
         """Embed a batch; see :meth:`Encoder.encode`."""
         if inputs.dtype == torch.int64:
-            raise ValueError("encoder pixels: inputs must be images or numbers, got tokens; use random")
+            raise ValueError(
+                "encoder pixels: inputs must be images or numbers, got tokens; use encoder=random"
+            )
         return normalise(inputs.to(device), mean, std).flatten(1)
 
 

@@ -1,4 +1,4 @@
-"""Models of transformers, from the hub or a folder: frozen encoders, and MobileNetV2 to be trained.
+"""Models from the transformers library, by hub id or folder: frozen encoders, and MobileNetV2 to train.
 
 Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-Tiny for Imagenette).
 """
@@ -32,9 +32,9 @@ class TransformersEncoder:
         Hub id, such as ``WinKawaks/vit-tiny-patch16-224``, or a local folder written by ``save_pretrained``
         with the model and its processor.
     pooling
-        How a model's output vectors become one: ``"cls"`` uses the first position; ``"mean"`` the mean over
-        positions (of a text without its padding, or of a feature map); ``"pooler"`` the model's own pooled
-        output.
+        How a model's output vectors are reduced to one: ``"cls"`` uses the first position; ``"mean"`` the
+        mean over positions (of a text without its padding, or of a feature map); ``"pooler"`` the model's own
+        pooled output.
     tokenizer
         The pretrained tokeniser of the dataset's tokens; None for images and for a vocabulary built from the
         training data.
@@ -71,7 +71,7 @@ class TransformersEncoder:
         processing = hashlib.sha256(preprocessing.encode()).hexdigest()[:8]
         self.fingerprint = f"transformers-{pooling}-{processing}-{state_digest(weights)}"
         self._channels = int(getattr(model.config, "num_channels", 3))
-        # By a forward pass, since every model family names this size differently.
+        # Measured by a forward pass, since every model family names this size differently.
         blank = torch.zeros(1, self._channels, 32, 32, dtype=torch.uint8)
         tokens = torch.zeros(1, 1, dtype=torch.int64)
         self.dimension = self._embed(tokens if self._processor is None else blank, "cpu").shape[1]
@@ -158,11 +158,11 @@ T = TypeVar("T")
 
 
 def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: Any) -> T:
-    """Call a ``from_pretrained`` of transformers.
+    """Load a model with a ``from_pretrained`` method of transformers.
 
     Files that are already downloaded are used without contacting the hub, so that a machine without network
-    neither waits nor fails. A model that needs code of its own is refused; transformers would ask on the
-    terminal whether to run it.
+    neither waits nor fails. A model that needs code of its own is refused; otherwise transformers would ask
+    on the terminal whether to run it.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: A
     path
         Hub id, or local folder.
     what
-        Name of the model, for the message.
+        Name of the model, for error messages.
     options
         Further arguments of the method.
 

@@ -1,4 +1,4 @@
-"""The papers' convolutional networks for images: for small ones, ResNet-9 and ResNet-18."""
+"""The papers' convolutional networks for images: small ones, ResNet-9 and ResNet-18."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,7 +25,7 @@ class ConvNet(Classifier):
     lenet5     1 × 28 × 28  62      6, 16      5        2, then none  120, 84              66,126
     ========== ============ ======= ========== ======== ============= ==================== ==========
 
-    Sources, and choices where they do not specify something:
+    Sources, and our choices where they are not specific:
 
     - ``cnn_fmnist``: Clust-PSI-PFL, Section IV-A d: "three convolutional layers (8, 16, and 32 channels),
       followed by max pooling and a fully connected layer with 2048 ReLU units". Kernel, padding, and pooling

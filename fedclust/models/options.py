@@ -1,6 +1,6 @@
-"""The options of networks and encoders with their rules; imports the standard library alone.
+"""The options of networks and encoders with their rules; imports no third-party library.
 
-Each dataclass has the name and the arguments of a class of this package, which checks its arguments by it.
+Each dataclass has the name and the arguments of a class of this package, which uses it to check them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ Pooling = Literal["cls", "mean", "pooler"]
 
 @dataclass(frozen=True)
 class _Network:
-    """What every network is given: the shape of an example, and the number of classes."""
+    """Options of every network: the shape of an example, and the number of classes."""
 
     input_shape: Sequence[int]
     num_classes: int
@@ -44,8 +44,8 @@ class TableEmbedding(_Network):
         columns, sizes = num_columns(self.input_shape), list(self.category_sizes or ())
         if not 1 <= len(sizes) <= columns or min(sizes) < 1:
             raise ValueError(
-                f"category_sizes must be 1 to {columns} sizes >= 1, as many as dataset.encoding=index makes "
-                f"columns of categories, got {self.category_sizes}"
+                f"category_sizes must be 1 to {columns} sizes >= 1, one per column of categories with "
+                f"dataset.encoding=index, got {self.category_sizes}"
             )
         check(self, embedding=">= 1", hidden="numbers >= 1")
 

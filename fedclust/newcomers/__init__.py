@@ -1,1 +1,1 @@
-"""Place clients that were not there when the clusters were formed."""
+"""Placement of clients that join after the clusters were formed."""

@@ -1,4 +1,4 @@
-"""Place newcomers by the rules of methods or the loss of each cluster's model; serve and measure them."""
+"""Place newcomers by the rules of methods or the loss of each cluster's model; evaluate their models."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,7 @@ from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 Rule = LabelRule | EvidenceRule | DistanceRule | SubspaceRule
-"""A dataclass of arrays, numbers and words with ``place``, from what a client sent to a placement."""
+"""A dataclass of arrays, numbers and words, whose ``place`` converts a client's reply to a placement."""
 
 _RULES: dict[str, type[Rule]] = {
     "labels": LabelRule,
@@ -33,13 +33,13 @@ _RULES: dict[str, type[Rule]] = {
 
 
 def packed(rule: Rule) -> dict[str, Any]:
-    """List a rule as arrays, numbers and words by name, with the name of its kind as ``rule``."""
+    """Convert a rule to arrays, numbers and words by name, with the name of its kind as ``rule``."""
     kind = next(name for name, each in _RULES.items() if type(rule) is each)
     return {"rule": kind} | {name: "" if each is None else each for name, each in pack(rule).items()}
 
 
 def unpacked(packed: Mapping[str, Any]) -> Rule | None:
-    """Make the rule from the result of :func:`packed`, also as a file of arrays; None of nothing."""
+    """Create a rule from the result of :func:`packed`, even after saving as arrays; None if it is empty."""
     entries = {name: each if np.ndim(each) else np.asarray(each).item() for name, each in packed.items()}
     entries = {name: None if np.ndim(each) == 0 and each == "" else each for name, each in entries.items()}
     return unpack(_RULES[entries.pop("rule")], entries) if entries else None
@@ -50,8 +50,8 @@ def serving_clusters(clusters: Clusters) -> IntArray:
     return np.flatnonzero(clusters.sizes)
 
 
-def silent(newcomers: Sequence[int], answered: dict[int, Placement]) -> dict[int, Placement]:
-    """Add the newcomers that did not answer: no cluster is known to fit them."""
+def with_unanswered(newcomers: Sequence[int], answered: dict[int, Placement]) -> dict[int, Placement]:
+    """Add newcomers that did not answer, without a cluster."""
     return {
         client: answered.get(client) or Placement(None, "did not answer") for client in map(int, newcomers)
     }
@@ -63,7 +63,7 @@ def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float) -> Pl
     Parameters
     ----------
     losses
-        Of the clusters in `serving`, in nats, shape (k,).
+        Losses of the models of the clusters in `serving`, in nats, shape (k,).
     serving
         Indices of the clusters, shape (k,).
     chance
@@ -96,19 +96,19 @@ def by_least_loss(
     newcomers
         Ids of the clients to place.
     federation
-        Whom to ask.
+        The clients.
     """
     serving = serving_clusters(clusters)
     losses = federation.losses([clusters.models[each] for each in serving], newcomers)
     known = federation.bounds.least_loss == 0 and federation.bounds.num_classes
     chance = float(np.log(known)) if known else np.inf
-    return silent(
+    return with_unanswered(
         newcomers, {client: placed_by_losses(each, serving, chance) for client, each in losses.items()}
     )
 
 
 def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:
-    """Ask newcomers for what a rule goes by, as the method asked the others before round 1, and apply it.
+    """Ask newcomers what the method asked the others before round 1, and apply the rule.
 
     Parameters
     ----------
@@ -117,11 +117,11 @@ def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dic
     newcomers
         Ids of the clients to place.
     federation
-        Whom to ask. Of a client whose answer does not fit, why is the reason of its placement.
+        The clients. If a client's answer does not fit, the placement's reason explains why.
     """
     if isinstance(rule, LabelRule):
         described = federation.describe_newcomers(newcomers)
-        return silent(
+        return with_unanswered(
             newcomers, {client: rule.place(each.train_counts) for client, each in described.items()}
         )
     placed: dict[int, Placement] = {}
@@ -140,7 +140,7 @@ def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dic
         except ValueError as error:  # of another width than the rule's
             federation.failed(client, question.kind, str(error))
             placed[client] = Placement(None, f"its answer cannot be used: {error}")
-    return silent(newcomers, placed)
+    return with_unanswered(newcomers, placed)
 
 
 # -- After the last round -----------------------------------------------------------------------------------
@@ -152,21 +152,21 @@ Place = Callable[[Clusters, Sequence[int], int, Federation], Mapping[int, Placem
 
 @dataclass(frozen=True, eq=False)
 class Newcomers:
-    """The clients that were left out, after they were placed.
+    """The clients held out of training, after placement.
 
     Attributes
     ----------
     placements
-        The cluster of each, and why, by client id.
+        The cluster of each and the reason, by client id.
     served
-        Whether its cluster's model serves it, or one model for all, by client id. Without a model for all,
-        who is in no cluster is served the model of the largest one.
+        Whether the client's cluster's model serves it, or one model for all, by client id. Without a model
+        for all, clients in no cluster are served the model of the largest one.
     measured
-        What they measured of that model on their test parts; figures of shape (K + newcomers,).
+        Their metrics of that model on their test parts, shape (K + newcomers,).
     described
-        Label counts, known group and name of each that answered.
+        Label counts, known group and name of each client that answered.
     failures
-        Who could not answer a question.
+        Clients that could not answer a question.
     """
 
     placements: Mapping[int, Placement]
@@ -177,7 +177,7 @@ class Newcomers:
 
 
 def place_newcomers(place: Place, clusters: Clusters, federation: Federation, server_round: int) -> Newcomers:
-    """Place the clients that were left out, and measure the models of their clusters.
+    """Place the clients held out of training, and evaluate the models of their clusters.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ def place_newcomers(place: Place, clusters: Clusters, federation: Federation, se
     clusters
         The clusters after the last round.
     federation
-        The clients, those that were left out too.
+        The clients, including those held out.
     server_round
         The last round.
     """
@@ -207,16 +207,16 @@ def against_common(
     server_round: int,
     level: float = 0.05,
 ) -> Newcomers:
-    """Serve the model for all to newcomers in no cluster, and to those for whom it is shown to be better.
+    """Serve the model for all to newcomers in no cluster and to those for whom it proves to be better.
 
-    A newcomer trained neither model, so all its training rows compare them: the paired test of docs/PROOF.md,
-    at one level for all newcomers by Holm's correction. A newcomer for whom the model for all is better is in
-    no cluster. One whose cluster is served the model for all gets it, too.
+    A newcomer trained neither model, so all its training rows can be used to compare them, by the paired test
+    of docs/PROOF.md with Holm's correction over all newcomers. A newcomer for whom the model for all is
+    better is assigned to no cluster. One whose cluster is served the model for all gets it, too.
 
     Parameters
     ----------
     newcomers
-        As :func:`place_newcomers` placed them.
+        Result of :func:`place_newcomers`.
     clusters
         The clusters.
     common
@@ -239,7 +239,7 @@ def against_common(
         for client, each in shifts.items()
     }
     answers = federation.ask(questions).replies.items()
-    tests = {client: compare([told.mean], [told.variance], [told.count]) for client, told in answers}
+    tests = {client: compare([answer.mean], [answer.variance], [answer.count]) for client, answer in answers}
     corrected = holm([each.p_value for each in tests.values()])
     placements, served = dict(newcomers.placements), {}
     several = np.count_nonzero(clusters.sizes) > 1
@@ -273,17 +273,17 @@ def _shifts(
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Compute the label-prior correction of both models for each newcomer."""
     counts = federation.describe().train_counts
-    found = {}
+    shifts = {}
     for client, cluster in placed.items():
         if client in newcomers.described:
             own, members = newcomers.described[client].train_counts[None], clusters.members(cluster)
-            found[client] = shifts_for(own, counts[members])[0], shifts_for(own, counts)[0]
-    return found
+            shifts[client] = shifts_for(own, counts[members])[0], shifts_for(own, counts)[0]
+    return shifts
 
 
 def _measured(federation: Federation, models: Mapping[int, ArrayRecord], server_round: int) -> Measured:
     """Ask clients to evaluate models on their test parts."""
     shared = {id(model): EvaluateQuestion(model, server_round) for model in models.values()}
     questions = {client: shared[id(model)] for client, model in models.items()}
-    found = list(federation.ask(questions, server_round=server_round).replies.values())
-    return Measured.of(found, federation.num_clients + len(federation.newcomers))
+    answers = list(federation.ask(questions, server_round=server_round).replies.values())
+    return Measured.of(answers, federation.num_clients + len(federation.newcomers))

@@ -1,4 +1,4 @@
-"""Apply a method's rule for clients that come later to rows, without a federation."""
+"""Apply a method's rule for newcomers to rows, without a federation."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ def place_rows(
     mean: Sequence[float],
     std: Sequence[float],
 ) -> Placement:
-    """Place a client by its rows, as if it had been asked.
+    """Place a client by its rows, as if it had answered the rule's question.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ def place_rows(
     labels
         Their classes, shape (n,); None if they are not known.
     encoder
-        Makes the frozen encoder that the run's clients used.
+        Creates the frozen encoder that the run's clients used.
     num_classes
         Number of classes C.
     mean, std
-        What images are normalised with; empty for none.
+        Normalisation of images per channel; empty for none.
 
     Raises
     ------
@@ -46,7 +46,7 @@ def place_rows(
     if labels is None:
         if not isinstance(rule, EvidenceRule):
             raise ValueError("targets must be given: this method's rule needs the rows' classes")
-        # All rows as one class: their mean is not needed, the rows themselves are.
+        # Each row counts as a client with one class, so that its embedding is returned and not a mean.
         every = [np.array([row]) for row in range(len(inputs))]
         unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, mean, std)
         return rule.place_unlabelled(prototypes(encoder(), unlabelled, every).means[:, 0])
@@ -56,5 +56,5 @@ def place_rows(
     if isinstance(rule, SubspaceRule):
         chosen = PixelEncoder(tuple(inputs.shape[1:])) if rule.input == "pixels" else encoder()
         return rule.place(class_subspaces(chosen, examples, rows, rule.bases.shape[-1]))
-    told = prototypes(encoder(), examples, [rows])
-    return rule.place(told.means[0], told.counts[0])
+    means = prototypes(encoder(), examples, [rows])
+    return rule.place(means.means[0], means.counts[0])

@@ -1,1 +1,1 @@
-"""What a client makes of its cluster's model for itself."""
+"""How a client adapts its cluster's model to itself."""

@@ -1,7 +1,7 @@
-"""Personal layers: what a client finally uses on top of the model that serves it.
+"""Personal layers: each client's own adaptation of the model that serves it.
 
-They come after the last round, for every strategy alike; ``personal=`` chooses one on the command line.
-Nothing of them enters the clusters, the models or the figures of the rounds.
+They are applied after the last round, with any strategy; ``personal=`` chooses one on the command line. They
+do not affect the clusters, the models or the metrics of the rounds.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ class Personal:
     Attributes
     ----------
     choice
-        Its name.
+        Name of the choice.
     asked
-        The layers that clients try besides none, in the order in which ties between them are decided.
+        The layers that clients try besides none; the first one wins a tie.
     """
 
     choice: ClassVar[str] = NONE
@@ -36,13 +36,13 @@ class Personal:
 
     @property
     def finetune(self) -> "Finetune | None":
-        """How clients fine-tune; None where they do not."""
+        """Settings of fine-tuning; None if clients do not fine-tune."""
         return self if isinstance(self, Finetune) else None
 
 
 @dataclass(frozen=True)
 class NoLayer(Personal):
-    """Every client uses the model that serves it as it is."""
+    """Every client uses the model that serves it unchanged."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +68,10 @@ class Finetune(Personal, Checked):
     epochs
         Passes over the client's training part.
     layers
-        ``"all"``, or ``"last"`` for the parameters of the last layer only. BatchNorm's statistics follow the
-        client's rows in both cases.
+        ``"all"``, or ``"last"`` for the parameters of the last layer only. BatchNorm's statistics adapt to
+        the client's rows in both cases.
     learning_rate
-        None for that of round 1 in training.
+        Learning rate; None for that of round 1 in training.
 
     Raises
     ------
@@ -99,24 +99,24 @@ _CHOICES: dict[str, type[Personal]] = {each.choice: each for each in (NoLayer, P
 
 
 def named(personal: Personal | str) -> Personal:
-    """Make a choice of personal layers from its name, at its defaults; a made one stays as it is.
+    """Create a choice of personal layers by name, with its defaults; return an object unchanged.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If the name is unknown.
     """
     if isinstance(personal, Personal):
         return personal
     if personal not in _CHOICES:
         raise ValueError(
-            f"personal must be one of {', '.join(_CHOICES)}, or of fedclust.personal.layers, got {personal!r}"
+            f"personal must be one of {', '.join(_CHOICES)}, or a Personal object, got {personal!r}"
         )
     return _CHOICES[personal]()
 
 
 def check_validation(personal: Personal, num_validation: IntArray) -> None:
-    """Check that a choice between layers has rows to choose on.
+    """Check that there are validation rows if clients must choose between layers.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def choose(losses: Mapping[str, FloatArray]) -> NDArray[np.str_]:
     ----------
     losses
         By layer, ``"none"`` included, the mean loss of each client's validation rows in nats, each of shape
-        (K,); NaN where unknown. On a tie between two layers other than none the earlier one is chosen.
+        (K,); NaN where unknown. Between equal layers other than none, the earlier one is chosen.
 
     Returns
     -------

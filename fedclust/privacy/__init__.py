@@ -1,6 +1,6 @@
-"""What leaves a client, and how much it says about it; ``privacy=`` chooses one on the command line.
+"""Choices of what leaves a client, and how much that reveals; ``privacy=`` chooses one on the command line.
 
-docs/PRIVACY.md says what each choice promises.
+docs/PRIVACY.md describes the guarantee of each choice.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fedclust.support.checks import check
 __all__ = ["ClientDP", "NoPrivacy", "Privacy", "Tells", "named"]
 
 Tells = Literal["labels", "sizes", "nothing"]
-"""What clients say of their rows before round 1: how many of each class, how many, or nothing."""
+"""What clients disclose about their rows before round 1: number per class, total number, or nothing."""
 
 Evaluation = Literal["auto", "exact", "noised"]
 _POSITIVE = "> 0 and finite"
@@ -24,7 +24,7 @@ class Privacy:
     Attributes
     ----------
     choice
-        Its name.
+        Name of the choice.
     """
 
     choice: ClassVar[str] = "none"
@@ -37,18 +37,18 @@ class Privacy:
 
 @dataclass(frozen=True)
 class NoPrivacy(Privacy):
-    """Clients answer what is asked: no noise, and no promise about a single client.
+    """Clients answer all questions, without noise and without any guarantee for a single client.
 
     Attributes
     ----------
     label_counts
-        Whether clients are asked for the number of their rows of each class. Figures and pictures of labels
-        need them, and some methods; without them, a method that needs them is refused.
+        Whether clients are asked for their number of rows of each class. Metrics and plots of labels need
+        these, and so do some methods, which are otherwise refused.
 
     Raises
     ------
     ValueError
-        If it is not a truth value.
+        If `label_counts` is not True or False.
     """
 
     label_counts: bool = True
@@ -78,23 +78,23 @@ class ClientDP(Privacy):
     noise_multiplier
         z, > 0.
     clip
-        C, the most that an update may be long, > 0; where it adapts, C of round 1.
+        C, largest length of an update, > 0; if it adapts, C of round 1.
     delta
         δ, in (0, 1) and below one over the number of clients.
     adaptive
         Whether C follows a quantile of the updates' lengths.
     quantile
-        γ, the share of updates that shall not be clipped, in [0, 1].
+        γ, target share of updates that are not clipped, in [0, 1].
     clip_rate
-        η, how fast C follows: C ← C · exp(−η (share − γ)), >= 0.
+        η, how fast C adapts: C ← C · exp(−η (share − γ)), >= 0.
     count_noise
         σ_b, standard deviation of the noise on the number of updates that were not clipped, > 0.
     evaluation
-        ``"exact"`` to collect the clients' test figures, which is refused where the clients are not
-        simulated; ``"noised"`` for the mean accuracy with noise, and nothing else; ``"auto"`` for exact
-        figures of simulated clients and noised ones of others.
+        ``"exact"`` to collect the clients' test metrics, which is refused unless clients are simulated;
+        ``"noised"`` for only the mean accuracy with noise; ``"auto"`` for ``"exact"`` with simulated clients
+        and ``"noised"`` with others.
     evaluation_noise
-        Standard deviation of the noise on the sum of all clients' accuracies, > 0, where it is noised.
+        Standard deviation of the noise on the sum of all clients' accuracies, > 0; used if noised.
 
     Raises
     ------
@@ -126,12 +126,12 @@ class ClientDP(Privacy):
 
 
 def named(privacy: "Privacy | str") -> Privacy:
-    """Make a choice from its name, at its defaults; a made one stays as it is.
+    """Create a choice by name, with its defaults; return an object unchanged.
 
     Raises
     ------
     ValueError
-        If there is none of that name.
+        If the name is unknown.
     """
     choices: dict[str, type[Privacy]] = {each.choice: each for each in (NoPrivacy, ClientDP)}
     if isinstance(privacy, Privacy):

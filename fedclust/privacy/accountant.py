@@ -1,16 +1,15 @@
-"""ε of what a client took part in; the numbers are those of the ``dp-accounting`` package.
+"""ε of the releases that a client took part in; computed by the ``dp-accounting`` package.
 
-All that a run releases of its clients are sums of bounded contributions with Gaussian noise. For one client
-whose contributions are replaced by zeros, a release of sensitivity S and noise of standard deviation σ is
-(S/σ)-Gaussian-private, and releases compose exactly, also where later ones depend on earlier ones: those of
-multipliers z₁, z₂, … are together one of multiplier (Σ zᵢ⁻²)^(−1/2).
+All that a run releases about its clients are sums of bounded contributions with Gaussian noise. For one
+client whose contributions are replaced by zeros, a release of sensitivity S and noise of standard deviation σ
+is (S/σ)-Gaussian-private, and releases compose exactly, even if later ones depend on earlier ones: together,
+releases of multipliers z₁, z₂, … are one of multiplier (Σ zᵢ⁻²)^(−1/2).
 
 Source: Dong, Roth and Su, "Gaussian Differential Privacy", JRSS B 84(1), 2022, Corollary 3.3; ε at a given δ:
 Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018, Theorem 8.
 
-No amplification by sampling is claimed. Who takes part is drawn from the run's seed, without replacement and
-in cohorts of fixed size, and is written into the results: whoever knows it is told nothing by a bound that
-takes it for a secret.
+No amplification by sampling is claimed. Cohorts of fixed size are drawn from the run's seed without
+replacement and written to the results, so a bound that assumes that they are secret would not hold.
 """
 
 import math
@@ -31,7 +30,7 @@ def require() -> None:
     Raises
     ------
     ModuleNotFoundError
-        If it is not; the message names the extra that brings it.
+        If it is not; the message names the extra that installs it.
     """
     try:
         import dp_accounting  # noqa: F401
@@ -40,7 +39,7 @@ def require() -> None:
 
 
 def combined_multiplier(releases: Iterable[tuple[float, int]]) -> float:
-    """Compute the noise multiplier of one release that says as much as several.
+    """Compute the noise multiplier of one release that reveals as much as several.
 
     Parameters
     ----------
@@ -78,11 +77,11 @@ def epsilon_of(releases: Iterable[tuple[float, int]], delta: float) -> float:
 
 
 Noise = Callable[[str, int, int, int], FloatArray]
-"""Draws standard normal numbers, from purpose, round, cluster and how many."""
+"""Draws standard normal numbers, given purpose, round, cluster and number."""
 
 
 def seeded(seed: int) -> Noise:
-    """Draw noise from the run's seed: repeatable, and no secret to whoever knows the seed."""
+    """Return noise that is drawn from the run's seed: repeatable, and not secret to anyone who knows it."""
 
     def draw(purpose: str, server_round: int, cluster: int, number: int) -> FloatArray:
         return generator(seed, f"dp {purpose}", server_round, cluster).standard_normal(number)
@@ -91,8 +90,8 @@ def seeded(seed: int) -> Noise:
 
 
 def system(purpose: str, server_round: int, cluster: int, number: int) -> FloatArray:  # noqa: ARG001
-    """Draw noise from the operating system's source for cryptography; nobody can draw it again."""
-    from scipy.special import ndtri  # few runs draw noise
+    """Draw noise from the operating system's cryptographic source; it cannot be reproduced."""
+    from scipy.special import ndtri  # imported here because few runs draw noise
 
     whole = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(11)
     uniform = (whole.astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1), 53 bits

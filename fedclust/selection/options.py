@@ -1,4 +1,4 @@
-"""The options of selection policies with their rules; imports the standard library alone.
+"""The options of selection policies with their rules; imports no third-party library.
 
 Each dataclass has the name and the arguments of a class of this package, which is derived from it.
 """

@@ -1,4 +1,4 @@
-"""What a selection policy is given and returns, and the policies."""
+"""The interface of selection policies, and the policies."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,7 +28,7 @@ class Candidates:
     server_round
         The round, from 1.
     federation
-        What may be asked of them, and how often each took part so far (``federation.turns``).
+        Sends them questions, and counts how often each took part so far (``federation.turns``).
     """
 
     clients: IntArray
@@ -38,7 +38,7 @@ class Candidates:
 
 
 class Selection(Protocol):
-    """A selection policy; it keeps nothing from round to round, so that a run can be resumed to the bit."""
+    """A selection policy; it keeps no state between rounds, so that a resumed run gives the same bits."""
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose clients.
@@ -46,15 +46,15 @@ class Selection(Protocol):
         Parameters
         ----------
         candidates
-            Who may be chosen.
+            The clients that may be chosen.
         size
-            How many, at most as many as there are candidates.
+            Number of clients to choose, at most the number of candidates.
         generator
-            Every draw comes from it.
+            Source of all random draws.
 
         Returns
         -------
-        Client ids, sorted, shape (size,); fewer only where a policy asks clients and fewer answer.
+        Client ids, sorted, shape (size,); fewer only if a policy asks clients and fewer answer.
         """
 
 
@@ -85,13 +85,13 @@ class PowerOfChoice(options.PowerOfChoice):
     Power-of-Choice Selection Strategies", 2020, Section 3, the variant π_pow-d. Clients answer with the mean
     loss of the current model over their whole training part.
 
-    A client that does not answer is not chosen; the next ones in the order that was drawn are asked instead.
+    A client that does not answer is not chosen; the next ones in the random order are asked instead.
 
     Parameters
     ----------
     candidates
-        Number of clients d that are drawn and asked, >= 1; never fewer than are to be chosen, nor more than
-        there are. None: twice as many as are to be chosen. With d = m their losses change nothing.
+        Number of clients d that are drawn and asked, >= 1; at least the number to choose, and at most all.
+        None: twice the number to choose. With d = m, losses have no effect.
 
     Raises
     ------
@@ -100,7 +100,7 @@ class PowerOfChoice(options.PowerOfChoice):
     """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
-        """Choose the `size` clients with the largest loss of those who are drawn."""
+        """Choose the `size` clients with the largest loss among those drawn."""
         clients, federation = candidates.clients, candidates.federation
         samples = federation.describe().num_train[clients]
         order = clients[draw_order(samples, generator)]
@@ -117,15 +117,15 @@ class PowerOfChoice(options.PowerOfChoice):
 
 
 class FedCLS(options.FedCLS):
-    """Choose clients one after another, each with classes far from those of who is chosen already.
+    """Choose clients one after another, each with classes unlike those of the clients already chosen.
 
     Source: Li and Wu, VTC2022-Fall, as Clust-PSI-PFL, Section II, describes it; see
-    :mod:`fedclust.clustering.fedcls` for what is computed.
+    :mod:`fedclust.clustering.fedcls` for the mathematics.
 
     Parameters
     ----------
     threshold
-        τ, the share of a client's samples from which on it counts as having a class, in (0, 1].
+        τ, smallest share of a client's samples with which it counts as having a class, in (0, 1].
 
     Raises
     ------
@@ -136,7 +136,7 @@ class FedCLS(options.FedCLS):
     needs_label_counts = True
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
-        """Choose the first client by chance and every other by its distance from those chosen."""
+        """Choose the first client at random and every other by its distance from those chosen."""
         counts = candidates.federation.describe().train_counts[candidates.clients]
         vectors = fedcls.label_vectors(counts, self.threshold)
         return np.sort(candidates.clients[fedcls.choose(vectors, size, generator)])
@@ -145,17 +145,17 @@ class FedCLS(options.FedCLS):
 class HACCS(options.HACCS):
     """Group clients by the Hellinger distance of their label shares; draw groups, take each one's fastest.
 
-    Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for what
-    is computed, and where it differs. Every round all candidates are asked for the mean loss of the current
-    model over their training part; who does not answer is not chosen.
+    Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for the
+    mathematics and the differences. Every round all candidates are asked for the mean loss of the current
+    model over their training part; clients that do not answer are not chosen.
 
     Parameters
     ----------
     rho
-        Weight ρ of the loss when groups are drawn, in [0, 1]; 1 − ρ is that of the speed.
+        Weight ρ of the loss when groups are drawn, in [0, 1]; 1 − ρ is the weight of the speed.
     latencies
-        Seconds that a round takes each client, > 0, shape (K,); None: unknown. Groups are then drawn by
-        their loss alone, and in a group everyone is as fast as the others.
+        Seconds that a round takes each client, > 0, shape (K,); None: unknown, so that groups are drawn by
+        their loss alone, and all clients of a group count as equally fast.
     max_distance
         Hellinger distance up to which clients are neighbours, in (0, 1].
 
@@ -168,7 +168,7 @@ class HACCS(options.HACCS):
     needs_label_counts = True
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
-        """Draw groups of candidates, and take the fastest client that is left in each."""
+        """Draw groups of candidates, and take the fastest client left in each drawn group."""
         clients, federation = candidates.clients, candidates.federation
         given, number = self.latencies, federation.num_clients
         if given is not None and len(given) != number:
@@ -177,10 +177,10 @@ class HACCS(options.HACCS):
         counts = federation.describe().train_counts[clients]
         groups = _groups(counts.tobytes(), counts.shape, counts.dtype.str, self.max_distance)
         answers = federation.losses([candidates.model], clients)
-        there = np.isin(clients, list(answers))
-        answered, losses = clients[there], np.array([each[0] for each in answers.values()])
+        replied = np.isin(clients, list(answers))
+        answered, losses = clients[replied], np.array([each[0] for each in answers.values()])
         seconds = None if given is None else np.array(given, dtype=np.float64)[answered]
-        return haccs.draw(answered, groups[there], losses, seconds, self.rho, size, generator)
+        return haccs.draw(answered, groups[replied], losses, seconds, self.rho, size, generator)
 
 
 @lru_cache(maxsize=64)  # label counts do not change, and OPTICS takes a second for a thousand clients

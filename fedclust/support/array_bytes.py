@@ -1,7 +1,7 @@
 """Convert Flower's serialised arrays to NumPy and back, with a cache of parsed headers.
 
 ``Array.numpy()`` evaluates the text of the ``.npy`` header with Python's own parser and copies the values,
-some 60 µs for an array of any size. A round reads every parameter several times, and headers repeat.
+which takes at least 60 µs. A round reads every parameter several times, and headers repeat.
 """
 
 import io
@@ -19,7 +19,7 @@ _MAGIC = np.lib.format.magic(1, 0)
 
 
 def to_numpy(array: Array) -> NDArray:
-    """Deserialise an array that may have been made to do harm; its bytes count, not what it declares.
+    """Deserialise an array from an untrusted source; its bytes count, not its declared type and shape.
 
     Returns
     -------
@@ -28,30 +28,30 @@ def to_numpy(array: Array) -> NDArray:
     Raises
     ------
     ValueError
-        If the bytes are not exactly one ``.npy`` file of version 1.0, as NumPy writes them, without Python
-        objects; in one line.
+        If the bytes are not exactly one ``.npy`` file of version 1.0, as NumPy writes it, without Python
+        objects; the message has one line.
     """
     data = array.data
     if array.stype != _NPY or not isinstance(data, bytes) or not data.startswith(_MAGIC):
-        # Other versions and formats may say how much memory to take before there is anything to read.
+        # Other versions and formats may request memory before there is anything to read.
         raise ValueError("must be in NumPy's format, version 1.0")
     try:
         start = _begin(data)
         shape, order, dtype, size = _parse(data[len(_MAGIC) : start])
         if len(data) - start != size:
-            raise ValueError(f"must have {size} bytes of values, it has {len(data) - start}")
+            raise ValueError(f"must have {size} bytes of values, got {len(data) - start}")
         return np.ndarray(shape, dtype, data, start, order=order)
     except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
 def _begin(data: bytes) -> int:
-    """Return where the values begin: after the header, whose length stands behind the magic number."""
+    """Return the position of the values: after the header, whose length follows the magic number."""
     return len(_MAGIC) + 2 + int.from_bytes(data[len(_MAGIC) : len(_MAGIC) + 2], "little")
 
 
 def same_layout(array: Array, other: Array) -> bool:
-    """Return whether two arrays have the same type and shape, in their bytes and in what they declare."""
+    """Return whether two arrays have the same type and shape, both in their bytes and as declared."""
     data, known = array.data, other.data
     if array.stype != _NPY or not isinstance(data, bytes) or len(data) != len(known):
         return False
@@ -62,13 +62,14 @@ def same_layout(array: Array, other: Array) -> bool:
 def from_numpy(values: NDArray) -> Array:
     """Serialise an array, in C order."""
     header, dtype = _header(values.dtype, values.shape)
-    # Not by name: Flower then checks each of its seven arguments, which takes longer than all else here.
+    # Not by keyword: Flower would then check each of its seven arguments, which takes longer than all else
+    # here.
     return Array(dtype, values.shape, _NPY, header + values.tobytes())
 
 
 @lru_cache(maxsize=4096)
 def _parse(header: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype, int]:
-    """Read shape, memory order, type and bytes of the values."""
+    """Read shape, memory order, type and number of bytes of the values."""
     shape, fortran, dtype = np.lib.format.read_array_header_1_0(io.BytesIO(header))
     if dtype.hasobject or not dtype.itemsize or any(length < 0 for length in shape):
         raise ValueError(f"must hold numbers, got dtype {dtype}")
@@ -77,7 +78,7 @@ def _parse(header: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype,
 
 @lru_cache(maxsize=4096)
 def _header(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[bytes, str]:
-    """Write the header of an ``.npy`` file; return also the type's name, which NumPy makes anew each time."""
+    """Return the header of an ``.npy`` file, and the type's name, which NumPy recomputes each time."""
     file = io.BytesIO()
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(file, described)

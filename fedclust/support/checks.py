@@ -1,7 +1,7 @@
-"""Check values that someone else may have written, settings or JSON, and write values as strict JSON.
+"""Check values from other sources, such as settings or JSON, and write values as strict JSON.
 
-JSON that every parser accepts has no NaN, no infinity, and lists for arrays. This module imports the standard
-library alone.
+JSON that every parser accepts has no NaN, no infinity, and lists for arrays. This module imports no
+third-party library.
 """
 
 import dataclasses
@@ -28,9 +28,9 @@ def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
     settings
         The object, such as a dataclass in its ``__post_init__``.
     prefix
-        What stands before the attributes' names in a message, such as ``"dataset."``.
+        Text before the attributes' names in messages, such as ``"dataset."``.
     rules
-        By attribute, what it must be, see :func:`check_value`.
+        Rule of each attribute, see :func:`check_value`.
 
     Raises
     ------
@@ -42,10 +42,10 @@ def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
 
 
 class Checked:
-    """A base of dataclasses whose fields say what they must be, beside their types or by a ``Literal``.
+    """A base of dataclasses whose fields have rules, in ``Annotated`` types or as a ``Literal``.
 
-    Such as ``rate: Annotated[float, "> 0"] = 0.1``, see :func:`check_value`; a value that breaks its rule is
-    refused with a ValueError. A class with other rules extends ``__post_init__``.
+    An example is ``rate: Annotated[float, "> 0"] = 0.1``, see :func:`check_value`; a value that breaks its
+    rule raises ValueError. A class with other rules extends ``__post_init__``.
     """
 
     def __post_init__(self) -> None:
@@ -61,14 +61,14 @@ def check_value(name: str, value: Any, rule: Any) -> None:
     Parameters
     ----------
     name
-        The setting's.
+        Name of the setting.
     value
         Its value.
     rule
-        What it must be: ``">= 1"``, ``"in (0, 1]"`` or ``"finite"``, several of which are joined by " and ";
-        ``"a whole number >= 1"``; ``"numbers >= 1"`` for a list of them; a word that is allowed, which for
-        ``"None"``, ``"True"`` and ``"False"`` is the value and no text. Alternatives are joined by " or ".
-        Or a ``Literal``, whose values are the choices.
+        Its rule: ``">= 1"``, ``"in (0, 1]"`` or ``"finite"``, or several of these joined by " and "; ``"a
+        whole number >= 1"``; ``"numbers >= 1"`` for a list of them; an allowed word, where ``"None"``,
+        ``"True"`` and ``"False"`` are the values and not texts. Alternatives are joined by " or ". Or a
+        ``Literal``, whose values are the choices.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def check_entries(rule: str, **arrays: Any) -> None:
     Parameters
     ----------
     rule
-        As for :func:`check`.
+        As for :func:`check_value`.
     arrays
         The arrays or numbers, by name.
 
@@ -106,13 +106,13 @@ def check_entries(rule: str, **arrays: Any) -> None:
 
 
 def check_shapes(**arrays: tuple[Any, str]) -> None:
-    """Check that arrays have as many axes as they should, and which of them are of one length.
+    """Check the numbers of axes of arrays, and that axes of the same name have the same length.
 
     Parameters
     ----------
     arrays
         By name, the array and its axes, such as ``(counts, "clients classes")``. An axis has one length in
-        all arrays, above 0 unless its name ends with ``?``. A number stands for itself.
+        all arrays, above 0 unless its name ends with ``?``. A number as a name is the required length.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def check_shapes(**arrays: tuple[Any, str]) -> None:
 
 
 def _keeps(value: Any, rule: str) -> Any:
-    """Return whether a value keeps a rule without alternatives; of an array, whether each entry does."""
+    """Return whether a value fulfils a rule without alternatives; for an array, whether each entry does."""
     if rule.isalpha() and rule != "finite":
         return value is _WORDS[rule] if rule in _WORDS else isinstance(value, str) and value == rule
     if rule.startswith("numbers "):
@@ -158,7 +158,7 @@ def _keeps(value: Any, rule: str) -> Any:
 
 
 DEFAULT_FRACTION = 0.1
-"""Share of a client's training rows held out for the proof (docs/PROOF.md), where nothing else is said."""
+"""Default share of a client's training rows held out for the proof (docs/PROOF.md)."""
 
 
 def check_fraction(fraction: float) -> None:
@@ -167,8 +167,8 @@ def check_fraction(fraction: float) -> None:
 
 
 def check_held_out(held_out: float) -> None:
-    """Check how many clients are to be left out; raise ValueError if it is neither a share nor a number."""
-    whole = isinstance(held_out, float) and held_out.is_integer()  # as a configuration may have it
+    """Check the share or number of clients to hold out; raise ValueError if it is neither."""
+    whole = isinstance(held_out, float) and held_out.is_integer()  # possible in a configuration
     check_value(
         "holdout_clients", int(held_out) if whole else held_out, "a share in [0, 1) or a whole number >= 0"
     )
@@ -180,20 +180,20 @@ def check_number_or_share(name: str, value: int | float | None) -> None:
 
 
 def read_as(kind: Any, values: Any) -> Any:
-    """Make a value of a type from plain values; nothing else is accepted, and nothing is converted silently.
+    """Create a value of a type from plain values; nothing else is accepted or converted silently.
 
     Parameters
     ----------
     kind
-        ``str``, ``bool``, ``int``, ``float`` (finite), None, a ``Literal``, ``tuple[…, ...]``,
-        ``Mapping[str, …]``, ``Any``, a union of these, or a dataclass of these, which may check more itself.
+        ``str``, ``bool``, ``int``, ``float`` (finite), None, a ``Literal``, ``tuple[…, ...]``, ``Mapping[str,
+        …]``, ``Any``, a union of these, or a dataclass of these, which may have further checks.
     values
-        What ``json.loads`` returns.
+        Result of ``json.loads``.
 
     Raises
     ------
     ValueError
-        If they are something else.
+        If the values do not have that type.
     """
     origin, arguments = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
@@ -247,13 +247,13 @@ def _read(name: str, kind: Any, values: Any) -> Any:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
-    """Raise ValueError if a setting is none of its choices; the message lists them."""
+    """Raise ValueError if a setting is not one of its choices; the message lists them."""
     if value not in (known := list(choices)):
         raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
 
 
 def few(values: Iterable[Any], most: int = 5) -> str:
-    """List the first of some values, and how many more there are."""
+    """List the first `most` values and the number of further ones, such as ``a, b and 3 more``."""
     shown = list(map(str, values))
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
@@ -276,7 +276,7 @@ def dumps(value: object) -> str:
 
     Returns
     -------
-    Text without a line break.
+    Text without line breaks.
 
     Raises
     ------
@@ -290,7 +290,7 @@ def dumps(value: object) -> str:
 
 
 def dumps_by_key(mapping: Mapping[str, object]) -> str:
-    """Write a mapping as strict JSON with one line per key, so that long lists stay compact."""
+    """Write a mapping as strict JSON with one line per key, which keeps long lists compact."""
     lines = [f"  {json.dumps(str(key))}: {dumps(value)}" for key, value in mapping.items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 

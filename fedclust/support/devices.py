@@ -37,7 +37,7 @@ def thread_pool(threads: int, inside: int) -> Iterator[ThreadPoolExecutor]:
     threads
         Number of Python threads, >= 1.
     inside
-        Number of PyTorch's threads in each of them, and meanwhile in the calling thread, >= 1.
+        Number of PyTorch's threads in each of them and, while the pool exists, in the calling thread, >= 1.
     """
     with (
         torch_threads(inside),
@@ -70,16 +70,16 @@ def check_device(device: str | int) -> None:
 
 @contextlib.contextmanager
 def exact_kernels(network: nn.Module | None = None) -> Iterator[None]:
-    """Compute on a GPU as on the CPU: products in float32, and gradients of recurrent layers in evaluation.
+    """Make GPUs compute like CPUs: products in float32, and gradients of recurrent layers in evaluation.
 
-    PyTorch lets cuDNN round the factors of convolutions to TF32 unless told otherwise: three decimal digits,
-    with which embeddings and models' outputs differ from those of the CPU, and so may clusters. And cuDNN's
-    recurrent layers have a gradient in training only, and none inside of ``torch.func.grad``.
+    By default PyTorch lets cuDNN round the factors of convolutions to TF32, that is to three decimal digits,
+    so that embeddings and models' outputs, and possibly clusters, differ from those on the CPU. And cuDNN's
+    recurrent layers have gradients only in training, and none inside ``torch.func.grad``.
 
     Parameters
     ----------
     network
-        What is differentiated; without cuDNN if it has recurrent layers. None where no gradient is needed.
+        Network to differentiate, without cuDNN if it has recurrent layers. None if no gradient is needed.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.enabled

@@ -1,8 +1,8 @@
-"""Find the parts of the package that stand beside it in the repository.
+"""Import the parts of the package that lie next to it in the repository.
 
 ``strategies``, ``clients`` and ``conf`` are folders at the top of the repository and belong to the package:
 an installed ``fedclust`` has them inside, and a checkout has links to them. Flower's app bundle and checkouts
-without symbolic links have neither; there the folders beside the package are used, under the same names.
+without symbolic links have neither; there the folders next to the package are imported under the same names.
 """
 
 import sys
@@ -24,7 +24,7 @@ CONF = _folder("conf").resolve()
 
 
 class _PartsBeside(MetaPathFinder):
-    """Finds ``fedclust.strategies``, ``fedclust.clients`` and ``fedclust.conf`` beside the package."""
+    """Finds ``fedclust.strategies``, ``fedclust.clients`` and ``fedclust.conf`` next to the package."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         package, _, part = fullname.partition(".")

@@ -1,4 +1,4 @@
-"""Import what a package offers only when it is asked for."""
+"""Import a package's public names only when they are first used."""
 
 import importlib
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 def lazily(
     package: str, names: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Make the functions through which a package imports its names when they are first used (PEP 562).
+    """Create the functions with which a package imports its names when they are first used (PEP 562).
 
     Type checkers and editors read the same names as imports; a test compares the two::
 
@@ -19,18 +19,18 @@ def lazily(
             NAMES = {"fedclust.selection.policies": "Uniform"}
             __getattr__, __dir__, __all__ = lazily(__name__, NAMES)
 
-    A name must not be that of a module of the package: once imported, the module would hide it.
+    A name must not be that of a module in the package: once imported, the module would hide it.
 
     Parameters
     ----------
     package
-        Its dotted path.
+        Dotted path of the package.
     names
         By module, the names that come from it, separated by spaces.
 
     Returns
     -------
-    Its ``__getattr__``, ``__dir__`` and ``__all__``.
+    The package's ``__getattr__``, ``__dir__`` and ``__all__``.
     """
     module_of = {name: module for module, listed in names.items() for name in listed.split()}
 

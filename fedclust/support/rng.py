@@ -1,8 +1,8 @@
 """Random generators that depend on the purpose of a draw, and the draws of a round's clients.
 
 Every draw of a run comes from a generator derived from (seed, purpose, further keys such as round and
-client). So the same seed gives the same draws in one process, on thirty nodes, or on a cluster, whatever the
-process or time of the draw.
+client). So the same seed gives the same draws in one process, on thirty nodes, or on a cluster, regardless of
+which process draws, and when.
 """
 
 import math
@@ -83,7 +83,7 @@ def cohort_size(num_clients: int, participation: float, at_least: int = 1) -> in
 
 
 def number_of(asked: int | float, num_clients: int) -> int:
-    """Compute how many clients a number (int) or a share (float) of all of them is.
+    """Convert a number (int) or a share (float) of clients to a number.
 
     Parameters
     ----------
@@ -146,16 +146,16 @@ def draw_least_sampled(
 def draw_order(
     weights: NDArray[np.integer] | NDArray[np.floating], generator: np.random.Generator
 ) -> NDArray[np.integer]:
-    """Draw everyone, one after another without replacement, in proportion to weights.
+    """Draw all items one after another, without replacement, in proportion to weights.
 
     Parameters
     ----------
     weights
-        Weight of each, >= 0, shape (n,); those of weight 0 come last.
+        Weight of each item, >= 0, shape (n,); those of weight 0 come last.
 
     Returns
     -------
-    Positions in the order in which they were drawn, shape (n,).
+    Positions in the order of the draw, shape (n,).
     """
     # As in `draw_least_sampled`. The log of 0 is minus infinity, which sorts last.
     noise = generator.gumbel(size=len(weights))
@@ -164,7 +164,7 @@ def draw_order(
 
 
 def largest(values: NDArray[np.floating], size: int) -> NDArray[np.integer]:
-    """Find the positions of the largest values, sorted; of equal values the first, shape (size,)."""
+    """Return the sorted positions of the `size` largest values; of equal values, the first."""
     return np.sort(np.argsort(-values, kind="stable")[:size])
 
 

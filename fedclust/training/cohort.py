@@ -1,4 +1,4 @@
-"""The clients of a pass: their batches, what training makes of them, and the mean and length of updates.
+"""The clients of a pass: their batches, their trained models, and the mean and length of their updates.
 
 Clipping: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Recurrent Language Models", ICLR
 2018, Algorithm 1 (FlatClip): Δ · min(1, C/‖Δ‖), over all trained parameters as one vector.
@@ -18,10 +18,10 @@ from fedclust.training.parameters import LocalTraining
 from fedclust.training.working_model import WorkingModel
 from fedclust.typing import BoolArray, FloatArray, IntArray, State
 
-# Nats. Above, neighbouring float32 numbers are 2 nats apart: no step can be judged by such a loss.
+# Nats. Above it, neighbouring float32 numbers are 2 nats apart: such a loss cannot judge a step.
 _LARGEST_LOSS = 2.0**24
 
-# Elements that are float64 at a time: 32 MB.
+# Elements that are converted to float64 at a time: 32 MB.
 _BLOCK = 1 << 22
 
 # Elements that `update_norms` subtracts at a time: 512 kB, which stays in a core's cache.
@@ -39,10 +39,10 @@ class Job:
     rows
         Rows of the dataset to train on or to evaluate on, shape (N_k,).
     state
-        Model to start from or to evaluate. Jobs that share a cluster model share this very object, which
-        lets it be moved and stacked once.
+        Model to start from or to evaluate. Jobs with the same cluster model share this very object, so that
+        it is moved and stacked only once.
     steps
-        Steps to train for; None for those of the hyperparameters.
+        Number of steps to train; None for that of the hyperparameters.
     shift
         Added to the logits in evaluation, shape (C,); None adds nothing.
     """
@@ -61,12 +61,12 @@ class Batches:
     Attributes
     ----------
     rows
-        Rows of the dataset, shape (n, S, B). A short batch is filled with its own first row, so padding
-        never mixes one client's data into another's. Steps a client does not take are 0.
+        Rows of the dataset, shape (n, S, B). A short batch is filled with its own first row, so padding never
+        mixes one client's data into another's. Steps that a client does not take are 0.
     sizes
-        Real rows of each batch, shape (n, S); 0 for steps a client does not take.
+        Number of real rows of each batch, shape (n, S); 0 for steps that a client does not take.
     steps
-        Steps of each client, shape (n,).
+        Number of steps of each client, shape (n,).
     """
 
     rows: IntArray
@@ -75,34 +75,34 @@ class Batches:
 
 
 def num_steps(examples: IntArray, training: LocalTraining) -> IntArray:
-    """Count the steps of clients that have `examples` examples each (>= 1), shape (n,)."""
+    """Count the steps of clients, given the number of examples of each (>= 1), shape (n,)."""
     if training.epochs is None:
         return np.full(len(examples), training.steps)
     return -(-np.asarray(examples) // training.batch_size) * training.epochs
 
 
 def total_seen(examples: IntArray, training: LocalTraining) -> int:
-    """Count the samples that clients with so many examples see in a round, all together.
+    """Count the samples that all clients together see in a round, given the number of examples of each.
 
     A sample that is seen twice counts twice. Clients without examples see none.
     """
     held = np.asarray(examples)[np.asarray(examples) > 0]
     epochs, rest = np.divmod(num_steps(held, training), -(-held // training.batch_size))
-    # An epoch's last batch may be short; those of an epoch that is cut off are whole but for that one.
+    # Only an epoch's last batch may be short, which an epoch that is cut off does not reach.
     return int((epochs * held + np.minimum(rest * training.batch_size, held)).sum())
 
 
 def steps_to_see(samples: int, examples: int, training: LocalTraining) -> int:
-    """Count the steps after which one client with so many examples has seen so many samples.
+    """Count the steps after which a client with `examples` examples has seen `samples` samples.
 
     Parameters
     ----------
     samples
-        Samples to see, >= 1, over several epochs where there are more than `examples`.
+        Number of samples to see, >= 1; over several epochs if more than `examples`.
     examples
-        The client's examples, >= 1.
+        Number of the client's examples, >= 1.
     training
-        Gives the batch size.
+        Determines the batch size.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def draw_batches(
     """Draw the batches of a cohort's clients.
 
     Every epoch is a permutation of the client's rows cut into consecutive slices, the last one possibly
-    shorter; where the number of steps is given, epochs go on until it is reached. The permutations of a
+    shorter; if the number of steps is given, epochs continue until it is reached. The permutations of a
     client come one after another from ``generator(seed, "batches", server_round, client)``, so they do not
     depend on which other clients are in the cohort.
 
@@ -134,13 +134,13 @@ def draw_batches(
     rows
         Rows each of them trains on, at least one each.
     training
-        Gives batch size and number of epochs or steps.
+        Determines batch size and number of epochs or steps.
     seed
         The run's seed.
     server_round
         The round, from 1.
     own_steps
-        Steps of each client that has a number of its own, None for each other one; empty where none has.
+        For each client its own number of steps, or None; empty if none has its own.
 
     Returns
     -------
@@ -153,7 +153,7 @@ def draw_batches(
     width = min(training.batch_size, int(examples.max(initial=0)))
     padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
     sizes = np.zeros(padded.shape[:2], dtype=np.int64)
-    # Clients with equally many examples and steps are cut up together; only the draws are one by one.
+    # Clients with equally many examples and steps are batched together; only the draws are one by one.
     for count, taken in sorted(set(zip(examples.tolist(), steps.tolist(), strict=True))):
         same = np.flatnonzero((examples == count) & (steps == taken))
         per_epoch = -(-count // width)
@@ -202,20 +202,20 @@ class CohortUpdate:
     def of(
         cls, jobs: Sequence[Job], state: State, losses: tuple[FloatArray, ...], failed: dict[int, str]
     ) -> CohortUpdate:
-        """Make the update of some jobs, in their order."""
+        """Create the update of some jobs, in their order."""
         clients = np.array([job.client for job in jobs], dtype=np.int64)
         return cls(clients, state, losses, np.array([len(job.rows) for job in jobs], dtype=np.int64), failed)
 
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """The n clients of a pass, longest first, and all that they need besides the dataset.
+    """The n clients of a pass, the one with the most steps first, and all that they need besides the dataset.
 
     Attributes
     ----------
     jobs
-        One job per client, each with at least one row; states on the device; numbers of steps do not
-        increase from one to the next.
+        One job per client, each with at least one row, states on the device, sorted by decreasing number of
+        steps.
     batches
         Their batches, in the order of `jobs`.
     keys
@@ -225,7 +225,7 @@ class Work:
     proximal_mu
         FedProx's weight, >= 0.
     augmentation
-        Keys of their steps' random crops and flips, shape (n, S), on the device; None for images as they are.
+        Keys of their steps' random crops and flips, shape (n, S), on the device; None for no augmentation.
     """
 
     jobs: Sequence[Job]
@@ -236,9 +236,9 @@ class Work:
     augmentation: Tensor | None = None
 
     def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
-        """Return the clients at some places in `jobs`, given in increasing order, and their first steps.
+        """Select the clients at some positions in `jobs`, given in increasing order, and their first steps.
 
-        `steps` is the most steps of each client; None for all of them.
+        `steps` is the largest number of steps of each client; None for all of them.
         """
         batches, chosen = self.batches, np.asarray(indices, dtype=np.int64)
         longest = int(batches.steps[chosen].max(initial=0))
@@ -267,14 +267,14 @@ def start_state(working: WorkingModel, jobs: Sequence[Job]) -> State:
 
 
 def stacked_start(jobs: Sequence[Job], names: Collection[str]) -> State:
-    """Stack tensors of the models that clients start from; views of one if all start from the same.
+    """Stack tensors of the models that clients start from, as views if all start from the same model.
 
     Parameters
     ----------
     jobs
         The n clients.
     names
-        Which tensors.
+        Names of the tensors to stack.
 
     Returns
     -------
@@ -301,7 +301,7 @@ def collect(
     Parameters
     ----------
     working
-        Gives the names of the tensors that training changes.
+        The model, which names the tensors that training changes.
     work
         The n clients.
     state
@@ -316,7 +316,7 @@ def collect(
     The result, clients in the order of ``work.jobs``.
     """
     reasons = dict(failed)
-    # The first time that values are read: on a GPU, everything before is only queued.
+    # Values are read for the first time here: on a GPU, everything before is only queued.
     values = losses.cpu().numpy().astype(np.float64)
     taken = np.arange(values.shape[1]) < work.batches.steps[:, None]
     bad = ~(values < _LARGEST_LOSS) & taken  # NaN included
@@ -338,7 +338,7 @@ def collect(
 
 
 def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
-    """Return the result of clients that could not start, all for one reason."""
+    """Return the result of clients that could not start, all for the same reason."""
     failed = {job.client: reason for job in jobs}
     return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].state), (np.zeros(0),) * len(jobs), failed)
 
@@ -357,9 +357,9 @@ def _finite_models(tensors: Sequence[Tensor], clients: int) -> BoolArray:
 class ModelMean:
     """Mean of client models over any number of passes, weighted by their training examples, or plain.
 
-    Sums are in float64, so the result hardly depends on the passes and nodes that a cohort is divided over.
-    Of whole numbers, such as BatchNorm's counter, the largest is taken instead: a mean of means would differ
-    from the mean.
+    Sums are in float64, so the result hardly depends on how a cohort is divided over passes and nodes. For
+    whole numbers, such as BatchNorm's counter, the maximum is used: a mean of means would differ from the
+    mean.
 
     Parameters
     ----------
@@ -424,7 +424,7 @@ def _weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
 
 
 def update_norms(state: State, start: State, positions: Sequence[int]) -> list[float]:
-    """Compute how far clients of a pass have moved, over all floating-point tensors.
+    """Compute the length of the updates of clients of a pass, over all floating-point tensors.
 
     Parameters
     ----------
@@ -440,13 +440,17 @@ def update_norms(state: State, start: State, positions: Sequence[int]) -> list[f
     Euclidean length of each update, in the order of `positions`; infinite where float32 cannot hold its
     square.
     """
-    # A frozen parameter that all clients share moves nobody.
+    # A frozen parameter that all clients share does not change.
     moving = {name: t for name, t in state.items() if t.is_floating_point() and t.stride(0)}
     if not moving:
         return [0.0] * len(positions)
-    in_a_row = range(positions[0], positions[0] + len(positions))
-    # Rows in a row are a view; others are copied.
-    rows = slice(in_a_row.start, in_a_row.stop) if list(positions) == list(in_a_row) else list(positions)
+    consecutive = range(positions[0], positions[0] + len(positions))
+    # Consecutive rows are a view; others are copied.
+    rows = (
+        slice(consecutive.start, consecutive.stop)
+        if list(positions) == list(consecutive)
+        else list(positions)
+    )
     squares = torch.zeros(())
     for name, stacked in moving.items():
         flat, before = stacked.reshape(len(stacked), -1)[rows], start[name].to(stacked.device).reshape(-1)
@@ -460,10 +464,11 @@ def update_norms(state: State, start: State, positions: Sequence[int]) -> list[f
 def clip_updates(
     update: CohortUpdate, starts: Mapping[int, State], trained: Collection[str], clip: float
 ) -> tuple[CohortUpdate, BoolArray]:
-    """Shorten each client's update to at most `clip`; remove everything else that says something of it.
+    """Shorten each client's update to at most `clip`; remove all other information about the client.
 
     A client whose training failed has an update of zero and is no longer listed as failed, so that a failure
-    says nothing. Buffers, and all that training does not change, become what the client was sent.
+    reveals nothing. Buffers, and all else that training does not change, are reset to what the client was
+    sent.
 
     Parameters
     ----------
@@ -474,7 +479,7 @@ def clip_updates(
     trained
         Names of the parameters that training changes; their update is one vector.
     clip
-        The most that an update may be long, > 0.
+        Largest length of an update, > 0.
 
     Returns
     -------
@@ -482,7 +487,7 @@ def clip_updates(
         The pass with clipped models, losses of 0 and one example each. Rounded to the model's types, no
         update is longer than `clip`.
     within
-        Whether each client's update was short enough before, shape (n,).
+        Whether each client's update was within the limit before, shape (n,).
 
     Raises
     ------
@@ -518,20 +523,20 @@ def clip_updates(
                 for some, change, at in _changes(update.state[name], rows, start[name]):
                     factor = factors[at].to(some.device).view(-1, *[1] * (some.dim() - 1))
                     ended = (sent.double() + change * factor).to(some.dtype)
-                    # A short one stays as it is, to the bit.
+                    # A short update stays the same, to the bit.
                     clipped[rows[at].to(some.device)] = torch.where(factor == 1, some, ended)
     losses, ones = (np.zeros(1),) * len(update.clients), np.ones_like(update.num_examples)
     return CohortUpdate(update.clients, state, losses, ones, misfits), within
 
 
 def _rounding(start: State, trained: Collection[str], clip: float) -> float:
-    """Bound by how much rounding to the model's types can lengthen an update."""
+    """Compute an upper bound of the length that rounding to the model's types can add to an update."""
     tensors = [start[name] for name in trained]
     return sum(0.5 * torch.finfo(t.dtype).eps * (float(t.double().norm()) + clip) for t in tensors)
 
 
 def _changes(stacked: Tensor, rows: Tensor, start: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Yield clients' values, changes in float64 and places in `rows`, in parts that fit into memory."""
+    """Yield clients' values, changes in float64 and positions in `rows`, in parts that fit into memory."""
     size = max(1, _BLOCK // max(1, stacked[0].numel()))
     for at in torch.arange(len(rows)).split(size):
         some = stacked[rows[at].to(stacked.device)]

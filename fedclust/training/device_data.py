@@ -1,4 +1,4 @@
-"""The dataset as training reads it: batches gathered, augmented and normalised on the device."""
+"""The dataset in the form that training reads: batches gathered, augmented and normalised on the device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GPU_SHARE = 0.5
 PADDING = 4  # pixels on each side that a crop may move
 _OFFSETS = 2 * PADDING + 1
 _MASK = 0xFFFFFFFF
-_MULTIPLIER = 0x243F6A89  # digits of pi, odd: places in a batch become numbers far from each other
+_MULTIPLIER = 0x243F6A89  # digits of pi, odd: spreads positions in a batch over all 32-bit numbers
 
 
 class DeviceData:
@@ -35,7 +35,7 @@ class DeviceData:
     data
         The federation.
     device
-        Where batches are wanted.
+        Device on which batches are needed.
 
     Attributes
     ----------
@@ -85,8 +85,8 @@ class DeviceData:
         rows
             Rows of the dataset, int64, any shape, on `rows_device`.
         augmentation
-            Keys of random crops and flips, one for each batch of `rows`, shape () or (n,); None for images as
-            they are.
+            Keys of random crops and flips, one for each batch of `rows`, shape () or (n,); None for no
+            augmentation.
 
         Returns
         -------
@@ -97,7 +97,7 @@ class DeviceData:
         labels = self._labels.index_select(0, flat).to(self.device, non_blocking=True)
         if augmentation is not None:
             batches = inputs.unflatten(0, (-1, rows.shape[-1]))
-            # A 0 in the dataset, which may have been normalised.
+            # The value of a 0 in the dataset, which may have been normalised.
             black = self._shift if self._normalised and self._were_bytes else inputs.new_zeros(1, 1, 1)
             inputs = crop_and_flip(batches, augmentation.view(-1), black).flatten(0, 1)
         if not self._normalised:
@@ -115,14 +115,14 @@ class DeviceData:
 
 
 def _memory_left(device: torch.device) -> float:
-    """Compute how many bytes of a GPU this process may still take: several nodes may share one."""
+    """Compute how many bytes of a GPU this process may still use: several nodes may share one."""
     free, total = torch.cuda.mem_get_info(device)
     ours = torch.cuda.get_per_process_memory_fraction(device) * total
     return min(free, ours - torch.cuda.memory_reserved(device))
 
 
 def normalised(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
-    """Normalise uint8 images, shape (N, channels, height, width), to the bits that training sees."""
+    """Normalise uint8 images, shape (N, channels, height, width), to the same bits as in training."""
     scale, shift = _affine(mean, std, images, images.device)
     return images.to(torch.float32).mul_(scale).add_(shift)
 
@@ -139,9 +139,9 @@ def _affine(
 def crop_and_flip(images: Tensor, keys: Tensor, fill: Tensor) -> Tensor:
     """Pad images by 4 pixels on each side, crop each at random to its size, and mirror it with probability ½.
 
-    The same as torchvision's ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` on the raw image,
-    the usual augmentation of CIFAR, which FedGWC's code uses too. The crop and flip of an image depend only
-    on its key and its place in the batch.
+    Equal to torchvision's ``RandomCrop(size, padding=4)`` and ``RandomHorizontalFlip()`` on the raw image,
+    the usual augmentation for CIFAR, which FedGWC's code also uses. The crop and flip of an image depend only
+    on its key and its position in the batch.
 
     Parameters
     ----------
@@ -150,8 +150,8 @@ def crop_and_flip(images: Tensor, keys: Tensor, fill: Tensor) -> Tensor:
     keys
         A number per batch, int64 in [0, 2**32), shape (n,).
     fill
-        The value in `images` of a black pixel (0 in the raw image): of the same type, shape (channels, 1, 1)
-        or (1, 1, 1).
+        Value in `images` of a black pixel (0 in the raw image), of the same type, shape (channels, 1, 1) or
+        (1, 1, 1).
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Scores of clients, from what models answer for their rows; and the user's own metrics."""
+"""Scores of clients, from models' outputs on their rows; and the user's own metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,12 +11,13 @@ from fedclust.metrics import CLIENT_FIGURES, Outcomes, classification, classific
 from fedclust.typing import FloatArray, IntArray
 
 Metric = Callable[[Tensor, Tensor], float | Tensor]
-"""From a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
+"""Function from a client's outputs, shape (n, C), and labels, shape (n,), to a number, or one per example.
 
 Both are on the CPU, wherever the model computes.
 """
 
-# Columns of clients.parquet, and keys of summary.json and of a round, which such a metric would replace.
+# Columns of clients.parquet, and keys of summary.json and of a round, which a metric of that name would
+# replace.
 _TAKEN = {
     *(name.replace("-", "_") for name in CLIENT_FIGURES), "ad", "adjusted_rand_index", "assignment",
     "balanced_accuracy", "bytes_down", "bytes_down_unbundled", "bytes_up", "bytes_up_unbundled", "client",
@@ -37,10 +38,10 @@ class Scores:
     Attributes
     ----------
     figures
-        ``num-examples``, ``loss`` (nats), ``accuracy``, ``balanced-accuracy``, of a full evaluation
-        ``macro-f1`` and ``auc``, and the user's own metrics; NaN where undefined.
+        ``num-examples``, ``loss`` (nats), ``accuracy``, ``balanced-accuracy``, after a full evaluation
+        ``macro-f1`` and ``auc``, and the user's own metrics; NaN if undefined.
     outcomes
-        Of a full evaluation, the counts that figures over all clients' rows are computed from.
+        After a full evaluation, the counts from which metrics over all clients' rows are computed.
     """
 
     figures: dict[str, float]
@@ -57,7 +58,7 @@ def scores_by_client(
 ) -> list[Scores]:
     """Reduce per-example results to scores per client, as :mod:`fedclust.metrics` defines them.
 
-    Where labels have positions, every position counts as one prediction.
+    If labels have positions, every position counts as one prediction.
 
     Parameters
     ----------
@@ -74,8 +75,7 @@ def scores_by_client(
 
     Returns
     -------
-    Scores of each client; figures are NaN where undefined, as with no examples or a model whose probabilities
-    are not finite.
+    Scores of each client; NaN if undefined, as without examples or with probabilities that are not finite.
     """
     owner = np.repeat(np.arange(len(counts)), counts)
     positions = int(np.prod(labels.shape[1:]))
@@ -105,7 +105,7 @@ def _auc(labels: IntArray, probabilities: FloatArray) -> float:
 
 
 def check_names(metrics: Mapping[str, Metric]) -> None:
-    """Check that metrics are functions, with names that are not taken.
+    """Check that metrics are functions whose names are not taken.
 
     Raises
     ------
@@ -123,12 +123,12 @@ def check_names(metrics: Mapping[str, Metric]) -> None:
 
 
 def measure_own(metrics: Mapping[str, Metric], outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Compute a client's own metrics.
+    """Compute the user's own metrics for a client.
 
     Parameters
     ----------
     metrics
-        By name.
+        The metrics, by name.
     outputs
         The model's outputs, shape (n, C), or (n, positions, C), on the CPU.
     labels
@@ -136,7 +136,8 @@ def measure_own(metrics: Mapping[str, Metric], outputs: Tensor, labels: Tensor) 
 
     Returns
     -------
-    Each metric: the number it returned, or the mean over the client's examples; NaN without examples.
+    For each metric, the number that it returned, or the mean over the client's examples; NaN without
+    examples.
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Losses per example: cross-entropy, weighted or not, binary cross-entropy, or the user's own function.
+"""Losses per example: cross-entropy, with or without weights, binary cross-entropy, or the user's own.
 
-PyTorch is imported only where a loss is computed: settings are checked before it is.
+PyTorch is imported only when a loss is computed, as settings are checked without it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 Loss = Callable[[Any, Any], Any]
-"""From outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,), all of them tensors.
+"""Function from outputs, shape (B, C), and labels, shape (B,), to losses, shape (B,), all tensors.
 
-Where each position of an example has its own label, outputs have shape (B, positions, C) and labels
-(B, positions); the losses stay one per example.
+If each position of an example has its own label, outputs have shape (B, positions, C) and labels (B,
+positions); there is still one loss per example.
 """
 
 
 def cross_entropy(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Compute each example's cross-entropy, averaged over its positions where labels have them.
+    """Compute each example's cross-entropy, averaged over positions if labels have them.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ class WeightedCrossEntropy:
     Attributes
     ----------
     class_weights
-        ``"balanced"``: n / (C·n_c) for a class with n_c of the n training rows of all clients, the mean of
-        which over those rows is 1 (King and Zeng, 2001; scikit-learn's rule); 1 for a class without rows. Or
-        a weight > 0 for each class, shape (C,).
+        ``"balanced"``: n / (C·n_c) for a class with n_c of the n training rows of all clients, so that the
+        mean over those rows is 1 (King and Zeng, 2001; scikit-learn's rule); 1 for a class without rows. Or a
+        weight > 0 for each class, shape (C,).
 
     Raises
     ------
@@ -99,7 +99,7 @@ class WeightedCrossEntropy:
         Parameters
         ----------
         label_counts
-            Training rows of all clients together of each class, shape (C,).
+            Number of training rows of each class on all clients together, shape (C,).
 
         Raises
         ------
@@ -125,14 +125,14 @@ class WeightedCrossEntropy:
         from torch.nn import functional
 
         logits, classes = _precise(outputs).flatten(0, -2), labels.flatten()
-        # Not by `device=`, which would make the host wait until a GPU has done all that is queued.
+        # Without `device=`, which would make the host wait until a GPU has finished all queued work.
         weights = torch.tensor(self.class_weights, dtype=logits.dtype).to(logits.device, non_blocking=True)
         losses = weights[classes] * functional.cross_entropy(logits, classes, reduction="none")
         return _of_examples(losses, labels)
 
 
 def least_loss(loss: Loss | str) -> float:
-    """Return the least value that a loss, or the one of a name, can have; minus infinity where unknown."""
+    """Return the least possible value of a loss, given itself or its name; minus infinity if unknown."""
     known = (cross_entropy, binary_cross_entropy, WeightedCrossEntropy)
     names = [f"{each.__module__}.{each.__qualname__}" for each in known]
     named = loss in known or loss in names or isinstance(loss, WeightedCrossEntropy)
@@ -171,7 +171,7 @@ def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cro
 
 
 def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy) -> torch.Tensor:
-    """Average the loss over examples, and cross-entropy over positions where labels have them.
+    """Average the loss over examples, and cross-entropy over positions if labels have them.
 
     Parameters
     ----------

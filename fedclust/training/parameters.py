@@ -20,16 +20,16 @@ Precision = Literal["float32", "tf32", "bf16"]
 class LocalTraining:
     """Hyperparameters of local training.
 
-    Optimisers start anew on every client in every round; their updates equal those of ``torch.optim``.
+    Optimisers start afresh on every client in every round; their updates equal those of ``torch.optim``.
 
     Attributes
     ----------
     optimizer
         ``"sgd"`` (``torch.optim.SGD``, no dampening, no Nesterov) or ``"adam"`` (``torch.optim.Adam``).
     learning_rate
-        In round 1; `schedule` sets it in later rounds.
+        Learning rate in round 1; `schedule` sets it in later rounds.
     momentum
-        Of SGD, in [0, 1).
+        Momentum of SGD, in [0, 1).
     weight_decay
         L2 penalty added to the gradient, in SGD and Adam alike.
     betas
@@ -39,7 +39,8 @@ class LocalTraining:
     batch_size
         Examples per step; the last batch of an epoch may be smaller.
     epochs, steps
-        How long a client trains in a round: passes over its data, or mini-batch steps. Exactly one is given.
+        Length of a client's training in a round: passes over its data, or mini-batch steps. Exactly one is
+        given.
     schedule
         Learning rate over rounds: ``"constant"``; ``"cosine"``, from `learning_rate` in round 1 towards 0
         after `schedule_rounds` rounds; ``"exponential"``, times `decay` each round.
@@ -54,17 +55,17 @@ class LocalTraining:
         to its size, and mirrored with probability ½, before it is normalised. For images only.
     loss
         The loss that training minimises and evaluation reports: a function from outputs, shape (B, C), and
-        labels, shape (B,), to losses, shape (B,). Cross-entropy is faster than other losses, which PyTorch
-        differentiates.
+        labels, shape (B,), to losses, shape (B,). Cross-entropy is faster than others, which are left to
+        PyTorch to differentiate.
     proximal_mu
         FedProx's weight of ``mu / 2 * ||w - w_start||**2`` (Li et al., 2020, Eq. 2); 0 for none.
     mode
         Train a cohort's clients in one pass (``"vectorised"``), one after another (``"sequential"``), or as
-        the kind of model says (``"auto"``): with recurrent or attention layers one after another; with
-        convolutions in one pass on a GPU and one after another on a CPU; all others in one pass. The two
-        ways agree to float tolerance.
+        is faster for the model (``"auto"``): with recurrent or attention layers one after another; with
+        convolutions in one pass on a GPU and one after another on a CPU; all others in one pass. The two ways
+        agree to float tolerance.
     chunk
-        Most clients in one pass; ``"auto"`` for as many as fit into a fixed amount of memory.
+        Largest number of clients in one pass; ``"auto"`` for as many as fit into a fixed amount of memory.
     compile
         Whether to pass the vectorised step through ``torch.compile``: faster, after 20 s to minutes of
         compiling. MLPs have their own kernel and do not need it.
@@ -124,7 +125,7 @@ class LocalTraining:
         if not callable(self.loss):
             raise ValueError(f"loss must be a function of outputs and labels, got {self.loss!r}")
         if isinstance(self.loss, functools.partial) and not (self.loss.args or self.loss.keywords):
-            object.__setattr__(self, "loss", self.loss.func)  # as a configuration names a function
+            object.__setattr__(self, "loss", self.loss.func)  # a configuration specifies a function like this
         if (self.epochs is None) == (self.steps is None):
             got = f"got epochs {self.epochs} and steps {self.steps}"
             raise ValueError(f"exactly one of epochs and steps must be given, {got}; set the other to null")

@@ -12,7 +12,7 @@ from fedclust.training.working_model import Lanes, WorkingModel
 
 
 def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, work: Work) -> CohortUpdate:
-    """Train the clients of a pass one by one, on several threads where that is faster.
+    """Train the clients of a pass one by one, on several threads if that is faster.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
 def take_steps(
     working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work, index: int, losses: Tensor
 ) -> None:
-    """Run one client's steps in the working model; write the loss before each into its row of `losses`."""
-    # Without waiting for the queue of a GPU, whose driver has copied them when this returns.
+    """Run one client's steps in the working model; write the loss before each to its row of `losses`."""
+    # Without waiting for a GPU's queue: the driver has copied the rows when this returns.
     rows = torch.from_numpy(work.batches.rows[index]).to(data.rows_device, non_blocking=True)
     sizes = work.batches.sizes[index].tolist()
     parameters: list[Tensor] = []
@@ -65,9 +65,12 @@ def take_steps(
         loss = mean_loss(working.forward(inputs, work.keys[index, step]), labels, training.loss)
         losses[index, step] = loss.detach()
         if update is None:
-            # Like torch.optim, do not change parameters that the loss does not depend on, not even by decay.
-            found = torch.autograd.grad(loss, working.trainable, allow_unused=True)
-            used = [pair for pair in zip(working.trainable, found, strict=True) if pair[1] is not None]
+            # Like torch.optim, leave parameters that the loss does not depend on unchanged, even by weight
+            # decay.
+            all_gradients = torch.autograd.grad(loss, working.trainable, allow_unused=True)
+            used = [
+                pair for pair in zip(working.trainable, all_gradients, strict=True) if pair[1] is not None
+            ]
             parameters, gradients = [pair[0] for pair in used], [pair[1] for pair in used]
             update = LocalUpdate(parameters, training, work, stacked=False)
         else:

@@ -1,7 +1,7 @@
 """The trainer: jobs in, updates and scores out.
 
-Passes are trained in the way that `mode` names, as far as model and memory allow. Before clients of a model
-train together for the first time, the two ways are compared.
+Passes are trained as `mode` specifies, if model and memory allow it. Before clients of a model train together
+for the first time, the two ways are compared.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ _logger = logging.getLogger(__name__)
 _NO_ROWS = np.zeros(0, dtype=np.int64)
 # Most memory for the rows of a pass's batches.
 _BATCH_BYTES = 256 << 20
-# Models' outputs that are kept until they are reduced: 256 MiB.
+# Largest number of models' outputs kept until they are reduced: 256 MiB.
 _MOST_VALUES = 1 << 26
-# Relative size of a layer's rounding error. In float32 some units in the last place, 2^-23, as sums are
-# rounded as well; the other two round the factors of products, to 2^-10 and 2^-7.
+# Relative size of a layer's rounding error. In float32 it is a few units in the last place, 2^-23, as sums
+# are rounded as well; the other two round the factors of products, to 2^-10 and 2^-7.
 _ROUNDING = {"float32": 2.0**-20, "tf32": 2.0**-10, "bf16": 2.0**-7}
-# Fixed amounts rather than what is free at the moment: the same run must be cut the same way every time.
+# Fixed amounts rather than what is free at the moment: a run must be divided the same way every time.
 _CPU_BYTES = 1 << 30
 _GPU_SHARE = 0.4
 # Clients that are tried, one after another, until one shows whether the two ways of training agree.
 _TRIED = 3
-# Largest difference that what fills a short batch may make, in errors of rounding.
+# Largest difference, in rounding errors, that the padding of a short batch may make.
 _FILLING = 32.0
-# Training may make rounding grow: by this share of a loss's change since the first step.
+# Rounding errors may grow in training by up to this share of a loss's change since the first step.
 _GROWN = 0.05
 
 Measure = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
-"""From the logits, labels and jobs' positions of a batch to tensors with a row per example."""
+"""Function from a batch's logits, labels and jobs' positions to tensors with a row per example."""
 
 Train = Callable[[Work], CohortUpdate]
 
 _Batch = tuple[State, Tensor, Tensor]
-"""A model, rows, and the position of the job of each."""
+"""A model, rows, and the position of each row's job."""
 
 
 class Trainer:
@@ -72,7 +72,7 @@ class Trainer:
     Parameters
     ----------
     model
-        Architecture; it is copied, its own parameters are never used.
+        Architecture; it is copied, and its own parameters are never used.
     data
         The federation.
     training
@@ -80,12 +80,12 @@ class Trainer:
     seed
         The run's seed; batches, dropout masks, crops and flips derive from it, the round and the client.
     device
-        Where to compute.
+        Device to compute on.
     metrics
         The user's own metrics, by name; see :data:`fedclust.training.evaluation.Metric`.
     threads
-        Most clients to train at the same time on separate threads, if `device` is the CPU and that is faster;
-        None for as many as PyTorch may use.
+        Largest number of clients to train at the same time on separate threads, if `device` is the CPU and
+        that is faster; None for as many as PyTorch may use.
 
     Raises
     ------
@@ -105,13 +105,14 @@ class Trainer:
         metrics: Mapping[str, evaluation.Metric] | None = None,
     ) -> None:
         if isinstance(training.loss, WeightedCrossEntropy):
-            # Every client weighs classes alike, by the label counts of all of them.
+            # Every client uses the same class weights, from the label counts of all clients.
             training = replace(training, loss=training.loss.fitted(data.label_counts().sum(axis=0).tolist()))
         self._model = model
         self._metrics = dict(metrics or {})
         evaluation.check_names(self._metrics)
         self._seed = seed
-        # As tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda takes both.
+        # The device as tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda
+        # accepts both.
         self._device = torch.empty(0, device=device).device
         if training.augmentation != "none" and data.inputs.dim() != 4:
             shape = f"examples of shape {list(data.input_shape)}, which are not images"
@@ -135,9 +136,9 @@ class Trainer:
     ) -> Iterator[CohortUpdate]:
         """Train clients on their rows.
 
-        A client whose loss or model becomes non-finite, whose loss exceeds 2^24 nats, who has no rows, whose
-        state does not fit the model, or on whose data the model raises, is listed in the update's `failed`;
-        the others are not affected.
+        A client whose loss or model becomes non-finite, whose loss exceeds 2^24 nats, which has no rows,
+        whose state does not fit the model, or on whose data the model raises, is listed in the update's
+        `failed`; the others are not affected.
 
         Parameters
         ----------
@@ -150,7 +151,7 @@ class Trainer:
 
         Yields
         ------
-        Updates of some of the clients each, every client in exactly one, in any order.
+        Updates, each of some of the clients; every client is in exactly one. The order is arbitrary.
 
         Raises
         ------
@@ -168,7 +169,7 @@ class Trainer:
             yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
         while full:
-            # Not across a yield: the caller must find torch's global settings as they were.
+            # Not across a yield: the caller must find torch's global settings unchanged.
             with self._working.settings():
                 work = self._next_pass(full, server_round, mu)
                 updates = list(self._dispatcher.train(work))
@@ -176,12 +177,12 @@ class Trainer:
             full = full[len(work.jobs) :]
 
     def finetuner(self, finetune: Finetune) -> Trainer:
-        """Make the trainer of a client's personal model; it shares the data with this one.
+        """Create the trainer of clients' personal models, which shares the data with this one.
 
         Parameters
         ----------
         finetune
-            What differs from training in a round.
+            Settings that differ from training in a round.
         """
         rate = self.training.learning_rate if finetune.learning_rate is None else finetune.learning_rate
         training = replace(self.training, epochs=finetune.epochs, steps=None, learning_rate=rate)
@@ -194,14 +195,14 @@ class Trainer:
     def evaluate(
         self, jobs: Sequence[Job], *, full: bool = False, own: bool = True
     ) -> list[evaluation.Scores]:
-        """Measure models on clients' rows.
+        """Evaluate models on clients' rows.
 
         Parameters
         ----------
         jobs
             One job per client: its rows and the model to evaluate.
         full
-            Whether to add ``macro-f1``, ``auc`` and the counts for figures over all clients' rows.
+            Whether to add ``macro-f1``, ``auc`` and the counts for metrics over all clients' rows.
         own
             Whether to add the user's own metrics.
 
@@ -232,15 +233,15 @@ class Trainer:
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
 
-        answered = self._answers(jobs, measure)
+        outputs_of = self._answers(jobs, measure)
         counts = np.array([len(job.rows) for job in jobs], dtype=np.int64)
         losses, labels, predictions, *more = (
-            torch.cat(parts).numpy() for parts in zip(*answered, strict=True)
+            torch.cat(parts).numpy() for parts in zip(*outputs_of, strict=True)
         )
         scores = evaluation.scores_by_client(
             counts, losses, labels, predictions, self._data.num_classes, more[0] if full else None
         )
-        for score, (_, truth, *_, outputs) in zip(scores, answered, strict=True):
+        for score, (_, truth, *_, outputs) in zip(scores, outputs_of, strict=True):
             score.figures.update(evaluation.measure_own(metrics, outputs, truth))
         return scores
 
@@ -254,7 +255,7 @@ class Trainer:
 
         Returns
         -------
-        For each job how often each label (rows) was predicted as each class (columns), shape (C, C); where
+        For each job, how often each label (rows) was predicted as each class (columns), shape (C, C); if
         labels have positions, each of them counts.
 
         Raises
@@ -277,7 +278,7 @@ class Trainer:
 
         Returns
         -------
-        For each job logits, shape (n, C) or (n, positions, C), and labels, shape (n,) or (n, positions).
+        For each job, logits, shape (n, C) or (n, positions, C), and labels, shape (n,) or (n, positions).
 
         Raises
         ------
@@ -293,11 +294,11 @@ class Trainer:
         Parameters
         ----------
         jobs
-            Who evaluates what, on which rows.
+            One job per client: its rows and the model to evaluate.
 
         Returns
         -------
-        For each job the losses of its rows in nats, shape (n,).
+        For each job, the losses of its rows in nats, shape (n,).
 
         Raises
         ------
@@ -309,10 +310,10 @@ class Trainer:
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
     def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[Tensor, ...]]:
-        """Put jobs' rows through their models, those of one model together, unless it mixes rows.
+        """Evaluate models on their jobs' rows, those of one model together, unless it mixes rows.
 
-        `measure` reduces the logits, labels and positions in `jobs` of a batch's rows to tensors with a row
-        each. Returned are, for each job, in order, its own rows of these tensors, on the CPU.
+        `measure` reduces the logits, labels and jobs' positions of a batch to tensors with a row per example.
+        The result holds each job's rows of these tensors, on the CPU, in the order of `jobs`.
         """
         jobs, data = self._check(jobs), self._data
         loaded: dict[int, int] = {}
@@ -353,7 +354,7 @@ class Trainer:
         return [of_place[place] for place in range(len(jobs))]
 
     def _check(self, jobs: Sequence[Job], misfits: dict[int, str] | None = None) -> list[Job]:
-        """Check the states and move each to the device once; misfits are left out where they are listed."""
+        """Check the states and move each to the device once; leave out misfits if they are collected."""
         moved: dict[int, State] = {}
         fitting = []
         for job in jobs:
@@ -397,7 +398,7 @@ class Trainer:
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
-    """Divide jobs into parts of at most so many rows, or of one job with more."""
+    """Divide jobs into parts of at most `most` rows, or of one job with more."""
     first = rows = 0
     for place, job in enumerate(jobs):
         if place > first and rows + len(job.rows) > most:
@@ -409,22 +410,22 @@ def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
 
 
 def _shifts(jobs: Sequence[Job], data: DeviceData) -> Tensor | None:
-    """Stack what is added to each job's logits, shape (n, C); None where nothing is."""
+    """Stack what is added to each job's logits, shape (n, C); None if nothing is added."""
     if all(job.shift is None for job in jobs):
         return None
     stacked = np.stack([np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs])
     return torch.from_numpy(stacked).to(data.device, torch.float32)
 
 
-# -- Which way ----------------------------------------------------------------------------------------------
+# -- Training together or one by one -------------------------------------------------------------------------
 
 
 def faster_together(model: nn.Module, device: torch.device) -> bool:
-    """Return whether clients of a model train faster in one pass, by what its layers are.
+    """Return whether clients of a model train faster in one pass, judged by its layers.
 
-    Dense layers do: hardly anything of a small step is arithmetic. On a CPU, the grouped convolutions that
-    vmap makes of many clients' are slower than one client at a time (measured: docs/PERFORMANCE.md); a GPU
-    gets more to do at a time. Recurrent and attention layers are slow under vmap.
+    Dense layers do: most of a small step is overhead, not arithmetic. On a CPU, the grouped convolutions that
+    vmap makes of many clients' convolutions are slower than one client at a time (measured:
+    docs/PERFORMANCE.md); a GPU is used better. Recurrent and attention layers are slow under vmap.
     """
     kinds = [type(module) for module in model.modules()]
     if any(issubclass(kind, nn.RNNBase | nn.RNNCellBase) or "Attention" in kind.__name__ for kind in kinds):
@@ -433,7 +434,7 @@ def faster_together(model: nn.Module, device: torch.device) -> bool:
 
 
 class Dispatcher:
-    """Trains passes together or one client after another.
+    """Trains the clients of a pass together or one after another.
 
     If a model cannot be vectorised, its clients are trained one after another from then on, with a warning.
 
@@ -467,7 +468,7 @@ class Dispatcher:
     def capacity(self, width: int, one: Callable[[], Work]) -> int:
         """Return how many clients with batches of `width` fit into a pass: `chunk`, or what memory allows.
 
-        The work of one of them is asked for where no such client was seen before.
+        `one` creates the work of one such client; it is called only if there was none before.
         """
         if self._training.chunk != "auto":
             return self._training.chunk
@@ -477,9 +478,9 @@ class Dispatcher:
         return self._capacities[key]
 
     def _clients_per_pass(self, work: Work) -> int:
-        """Estimate how many clients like the first of some take 1 GiB, or 40 % of the GPU's memory; >= 1.
+        """Estimate how many clients like the first fit into 1 GiB, or 40 % of the GPU's memory; >= 1.
 
-        If they train one by one, only their results take memory.
+        If clients train one by one, only their results take memory.
         """
         training, device, needed = self._training, self._working.device, self._working.nbytes
         budget = float(_CPU_BYTES)
@@ -491,7 +492,7 @@ class Dispatcher:
             # FedProx's start and difference.
             copies = 3 + bool(training.momentum) + 3 * (training.optimizer == "adam")
             copies += 2 * bool(training.proximal_mu)
-            # The backward pass holds about as much again. If the model raises, training will report it.
+            # The backward pass needs about the same again. If the model raises, training will report it.
             with contextlib.suppress(Exception):
                 needed = copies * needed + 2 * self._saved_bytes(work)
         return max(1, int(budget / max(1, needed)))
@@ -539,12 +540,12 @@ class Dispatcher:
         return agree(self._alone, together.train, work, tolerance, _ROUNDING[self._training.precision])
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
-        """Train a pass together, in halves where memory runs out, or one by one where that fails."""
+        """Train a pass together, in halves if memory runs out, or one by one if that fails."""
         update, halve = None, False
         if self.together:
             try:
                 update = self._in_one_pass(work)
-            # What failed must not outlive this clause, or its memory would be missing in the next attempt.
+            # The exception must not outlive this clause, or its memory would be missing in the next attempt.
             except torch.OutOfMemoryError:
                 halve = len(work.jobs) > 1
             except Exception as error:
@@ -559,8 +560,9 @@ class Dispatcher:
     def _in_one_pass(self, work: Work) -> CohortUpdate:
         if len(work.jobs) > 1:
             return self._vectorised.train(work)
-        # A batched product of one matrix uses another kernel than that of many. Trained twice side by side, a
-        # client gets the same bits as among others, so it does not matter which clients share a node.
+        # A batched product of one matrix uses another kernel than that of several. Trained twice side by
+        # side, a client gets the same bits as among others, so results do not depend on which clients share a
+        # node.
         twice = self._vectorised.train(work.select([0, 0]))
         state = {name: stacked[:1] for name, stacked in twice.state.items()}
         return CohortUpdate.of(work.jobs, state, twice.losses[:1], twice.failed)
@@ -583,7 +585,7 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
 
     Two correct ways differ by rounding, and a step may make that difference grow: after one step of a
     ResNet-18 at a large learning rate, losses of 15.7149 and 15.7493, from 3.1138, count as the same. A wrong
-    way differs already before the first step, or by a good part of what the step changes.
+    way already differs before the first step, or by much of what the step changes.
 
     Parameters
     ----------

@@ -5,9 +5,10 @@ their number of steps, so those still training are always the first ones, and fi
 later steps. Short batches are padded with repetitions that have weight 0 in the loss and that BatchNorm
 ignores.
 
-A step of any model runs under ``torch.func.vmap``. Most of the cost of that and of autograd on small networks
-is not arithmetic. For MLPs, the commonest small networks, the gradient is written out here, as batched matrix
-products; plain SGD then updates the weights in the same product that computes the gradient.
+A step of any model runs under ``torch.func.vmap``. For small networks, most of the cost of vmap and autograd
+is overhead, not arithmetic. For MLPs, the most common small networks, the gradient is therefore written out
+here, as batched matrix products; plain SGD then updates the weights in the same product that computes the
+gradient.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ Tensors = list[Tensor]
 
 
 class LocalUpdate:
-    """One step from gradients to parameters.
+    """Updates parameters from gradients.
 
-    Adds the proximal term, clips the gradient, then steps as ``torch.optim.SGD`` (without dampening and
-    Nesterov) or ``torch.optim.Adam`` (without AMSGrad): the same order as FedProx's loss,
+    A step adds the proximal term, clips the gradient, then updates like ``torch.optim.SGD`` (without
+    dampening and Nesterov) or ``torch.optim.Adam`` (without AMSGrad): the same order as with FedProx's loss,
     ``clip_grad_norm_`` and ``torch.optim``, which would take 0.1 to 0.3 ms more per step in Python. The same
     code works on one client's parameters and, with a leading axis, on those of a whole cohort: every
     operation is element by element, and every client of a cohort takes its t-th step at the same time or has
@@ -54,9 +55,9 @@ class LocalUpdate:
     training
         Hyperparameters.
     work
-        Gives the round's learning rate and FedProx's weight.
+        Determines the round's learning rate and FedProx's weight.
     stacked
-        Whether the tensors have a client axis in front.
+        Whether the tensors have a leading client axis.
 
     Attributes
     ----------
@@ -118,7 +119,7 @@ class LocalUpdate:
 
 
 def _without_shared_memory(gradients: Tensors) -> Tensors:
-    """Copy gradients that share memory with another one, or within themselves: each is changed only once.
+    """Copy gradients that share memory with another or within themselves, so that each changes only once.
 
     Autograd returns one tensor for two parameters that only occur in a sum, as an LSTM's two biases do.
     """
@@ -189,14 +190,14 @@ Layer = Linear | ClientDropout | str
 
 
 def find_mlp(working: WorkingModel, example_dims: int) -> list[Layer] | None:
-    """Read a model's forward pass; return its layers if they are those of an MLP, and else None.
+    """Trace a model's forward pass; return its layers if it is an MLP, else None.
 
     Parameters
     ----------
     working
         The model.
     example_dims
-        Number of dimensions of one example; a model of more than one has to flatten it first.
+        Number of dimensions of one example; if there are several, the model must flatten it first.
 
     Returns
     -------
@@ -216,7 +217,7 @@ def find_mlp(working: WorkingModel, example_dims: int) -> list[Layer] | None:
     if [node.op for node in nodes].count("placeholder") != 1:
         return None
     for previous, node in itertools.pairwise(nodes):
-        # Each node must use the one before, alone, and be used by the one after.
+        # Each node must use only the one before it, and be used by the one after it.
         if node.all_input_nodes != [previous]:
             return None
         module = working.model.get_submodule(node.target) if node.op == "call_module" else None
@@ -266,11 +267,11 @@ class MlpKernel:
     Parameters
     ----------
     layers
-        The model's, in order.
+        The model's layers, in order.
     state
         Stacked parameters of n clients, updated in place.
     update
-        What to do with their gradients, in the order of `state`.
+        Applies their gradients, in the order of `state`.
     """
 
     def __init__(self, layers: Sequence[Layer], state: State, update: LocalUpdate) -> None:
@@ -289,7 +290,7 @@ class MlpKernel:
     def step(self, inputs: Tensor, labels: Tensor, real: Tensor | None, keys: Tensor) -> Tensor:
         """Update the clients' models in place; see :class:`VmapKernel`."""
         values = inputs.flatten(2)
-        used: list[Tensor] = []  # per layer, what its backward pass needs
+        used: list[Tensor] = []  # what each layer's backward pass needs
         drops = 0
         for layer in self._layers:
             if isinstance(layer, Linear):
@@ -353,7 +354,7 @@ def _cross_entropy(logits: Tensor, labels: Tensor, real: Tensor | None) -> tuple
     shifted = logits - logits.amax(2, keepdim=True)
     exponentials = shifted.exp()
     total = exponentials.sum(2, keepdim=True)
-    # In float32 the last bit of a logarithm may depend on its place in the tensor, so on the other clients.
+    # In float32 the last bit of a logarithm may depend on its position in the tensor, hence on other clients.
     logarithms = total.double().log().to(total.dtype)
     losses = ((logarithms - shifted.gather(2, chosen)).squeeze(2) * shares).sum(1)
     gradient = exponentials.div_(total)
@@ -374,7 +375,7 @@ class VmapKernel:
     state
         Stacked tensors of n clients, updated in place.
     update
-        What to do with the gradients of the parameters that the loss depends on.
+        Applies the gradients of the parameters that the loss depends on.
     """
 
     def __init__(self, training: VectorisedTraining, state: State, update: LocalUpdate) -> None:
@@ -402,7 +403,7 @@ class VmapKernel:
         inputs, labels
             Their batches, shapes (a, B, *shape) and (a, B) or (a, B, positions).
         real
-            1.0 for real examples, 0.0 for padding, shape (a, B); None when all are real.
+            1.0 for real examples, 0.0 for padding, shape (a, B); None if all are real.
         keys
             Dropout keys, shape (a,).
 
@@ -420,7 +421,7 @@ class VmapKernel:
 
 
 class VectorisedTraining:
-    """Trains cohorts together; results equal those of one after another up to float tolerance.
+    """Trains cohorts together; results equal those of training one after another up to float tolerance.
 
     Parameters
     ----------
@@ -445,7 +446,7 @@ class VectorisedTraining:
         self.working = working
         self._data = data
         self._training = training
-        # The kernel has the gradient of this loss written out, for one label per example.
+        # The kernel implements only the gradient of this loss, for one label per example.
         plain = training.loss is cross_entropy and not data.labels_have_positions
         suits = plain and training.precision != "bf16"
         self.mlp = find_mlp(working, data.example_dims) if suits else None
@@ -463,7 +464,7 @@ class VectorisedTraining:
         return torch.compile(mapped) if self._training.compile else mapped
 
     def _loss(self, parameters: State, own: State, shared: State, *batch: Any) -> Tensor:
-        """Compute one client's loss; `batch` is its inputs, labels, what is real, and its key."""
+        """Compute one client's loss; `batch` holds its inputs, labels, mask of real examples, and key."""
         inputs, labels, real, key = batch
         logits = self.working.forward(inputs, key, real, {**parameters, **own, **shared})
         if real is None:
@@ -478,8 +479,8 @@ class VectorisedTraining:
         parameters
             Name to tensor of shape (a, *shape).
         rest
-            The clients' own other tensors, likewise, which are updated in place; those that all share, name
-            to shape; and as in :meth:`VmapKernel.step`: inputs, labels, real, keys.
+            The clients' own other tensors, in the same form, which are updated in place; those that all
+            share, name to tensor; and inputs, labels, real and keys as in :meth:`VmapKernel.step`.
 
         Returns
         -------
@@ -488,8 +489,8 @@ class VectorisedTraining:
         *_, real, _ = rest
         mapped = self._mapped[real is not None]
         if self._inside:
-            found, losses = mapped(parameters, *rest)
-            return list(found.values()), losses
+            by_name, losses = mapped(parameters, *rest)
+            return list(by_name.values()), losses
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
         losses = mapped(leaves, *rest)
         # The clients' losses are independent: their sum's gradient is each client's own.
@@ -517,7 +518,7 @@ class VectorisedTraining:
         mlp = self.mlp
         kernel = VmapKernel(self, state, update) if mlp is None else MlpKernel(mlp, parameters, update)
         with warnings.catch_warnings():
-            # vmap's of a layer without a batching rule, which is slow but correct.
+            # vmap warns about a layer without a batching rule, which is slow but correct.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             self._run(kernel, work, losses)
         return collect(working, work, state, losses, {})
@@ -525,17 +526,17 @@ class VectorisedTraining:
     def _find_used(self, work: Work) -> None:
         """Find the parameters that the loss depends on; like torch.optim, the others are not updated.
 
-        Otherwise weight decay would shrink them. Found once, from the gradient of one client's batch.
+        Otherwise weight decay would shrink them. Determined once, from the gradient of one client's batch.
         """
         if not self.used:
             loss = first_loss(self.working, self._data, self._training, work)
-            found = torch.autograd.grad(loss, self.working.trainable, allow_unused=True)
-            pairs = zip(self.working.trainable_names, found, strict=True)
+            gradients = torch.autograd.grad(loss, self.working.trainable, allow_unused=True)
+            pairs = zip(self.working.trainable_names, gradients, strict=True)
             self.used = [name for name, gradient in pairs if gradient is not None]
 
     def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: Tensor) -> None:
         batches, device = work.batches, self._data.device
-        # A GPU's driver has copied them when this returns; without it the host would wait for the queue.
+        # Without waiting for a GPU's queue: the driver has copied the rows when this returns.
         rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
         sizes = torch.from_numpy(batches.sizes).to(device, non_blocking=True)
         places = torch.arange(batches.rows.shape[2], device=device)

@@ -1,6 +1,6 @@
 """The instance of the model that a trainer computes with.
 
-Its Dropout and BatchNorm layers are replaced: a client's result is the same alone and in a cohort.
+Its Dropout and BatchNorm layers are replaced, so that a client's result is the same alone and in a cohort.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ class StepContext:
     key
         Number of (run, round, client, step) that dropout derives its masks from, an int64 scalar below 2**32.
     real
-        1.0 for the real examples of a padded batch, 0.0 for padding, shape (B,); None when all are real.
+        1.0 for the real examples of a padded batch, 0.0 for padding, shape (B,); None if all are real.
     """
 
     def __init__(self) -> None:
@@ -43,13 +43,13 @@ class StepContext:
         self.key, self.real, self._calls = key, real, 0
 
     def next_call(self) -> int:
-        """Number the uses of random layers in this forward pass: 1, 2, ..."""
+        """Count the uses of random layers in this forward pass: 1, 2, ..."""
         self._calls += 1
         return self._calls
 
 
 def scramble(numbers: Tensor) -> Tensor:
-    """Map 32-bit numbers one to one to others that look random.
+    """Map 32-bit numbers one to one to random-looking ones.
 
     Source: the integer hash of Wellons, "Prospecting for Hash Functions" (2018), with the constants found by
     TheIronBorn; both are below 2**31, so int64 products of 32-bit numbers never overflow.
@@ -74,7 +74,7 @@ def step_keys(seed: int, clients: Tensor, steps: int) -> Tensor:
     Parameters
     ----------
     seed
-        Derived from the run's seed, what is drawn, and the round; >= 0.
+        Derived from the run's seed, the purpose of the draw, and the round; >= 0.
     clients
         Client ids, int64, shape (n,).
     steps
@@ -121,7 +121,7 @@ def prepare(model: nn.Module) -> tuple[nn.Module, StepContext]:
                 replaced[module] = ClientBatchNorm(module, context)
             else:
                 replaced[module] = module
-                # Not named_children, which leaves out the second name of a layer that has two.
+                # named_children would leave out the second name of a layer that has two.
                 for name, child in list(module._modules.items()):
                     if child is not None and replacement(child) is not child:
                         setattr(module, name, replacement(child))
@@ -138,7 +138,7 @@ class ClientDropout(nn.Module):
     dropout
         Layer to replace; channel-wise ones (``Dropout2d`` and so on) drop whole channels.
     context
-        Gives the key of the step.
+        Holds the key of the step.
     """
 
     def __init__(self, dropout: nn.Module, context: StepContext) -> None:
@@ -163,13 +163,13 @@ class ClientDropout(nn.Module):
         Parameters
         ----------
         shape
-            Of one client's values, the batch first.
+            Shape of one client's values, batch first.
         keys
             Key of the client's step; or of n clients, shape (n, 1, ...) with as many ones as `shape` is long.
         call
-            Which use of a dropout layer this is in the forward pass, from 1.
+            Number of this use of a dropout layer in the forward pass, from 1.
         dtype
-            Of the result.
+            Type of the result.
 
         Returns
         -------
@@ -203,7 +203,7 @@ class ClientBatchNorm(_BatchNorm):
     norm
         Layer to replace; its parameters and buffers are reused.
     context
-        Gives which examples are real.
+        Holds which examples are real.
     """
 
     def __init__(self, norm: _BatchNorm, context: StepContext) -> None:
@@ -212,7 +212,7 @@ class ClientBatchNorm(_BatchNorm):
         self._context = context
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Accept what the three classes accept together: (B, C) and (B, C, ...)."""
+        """Accept all shapes of the three replaced classes: (B, C) and (B, C, ...)."""
         if input.dim() < 2:
             raise ValueError(f"input must have at least 2 dimensions, got {input.dim()}")
 
@@ -257,7 +257,7 @@ class ClientBatchNorm(_BatchNorm):
     def _factor(self, counter: Tensor, several: Tensor, dtype: torch.dtype) -> Tensor:
         """Count the batch; return its weight in the running statistics: 0 if it has only one value."""
         counted = several.to(dtype)
-        # Without a momentum it is the plain average over batches, this one included.
+        # Without momentum it is the plain average over all batches, including this one.
         factor = counted / (counter + 1) if self.momentum is None else counted * self.momentum
         counter.add_(several.to(counter.dtype))
         return factor
@@ -269,8 +269,7 @@ def only_last_layer(model: nn.Module) -> nn.Module:
     Parameters
     ----------
     model
-        Any model. Its last layer is the module that holds the last trainable parameter, in the order in which
-        the model defines them.
+        Any model. Its last layer is the module with the last trainable parameter, in order of definition.
 
     Raises
     ------
@@ -294,9 +293,9 @@ class WorkingModel:
     Parameters
     ----------
     model
-        Architecture; copied, with Dropout and BatchNorm replaced as in :mod:`.layers`.
+        Architecture; copied, with Dropout and BatchNorm replaced as in :func:`prepare`.
     device
-        Where to compute.
+        Device to compute on.
     precision
         Arithmetic of the forward pass.
 
@@ -305,7 +304,7 @@ class WorkingModel:
     model
         The prepared copy.
     context
-        What its layers know about the step.
+        The step that its layers are about to run.
     tensors
         Name to tensor for everything in the model's ``state_dict``; loading and training change them in
         place.
@@ -318,12 +317,12 @@ class WorkingModel:
     changing
         All other names in `tensors`.
     mixes_rows
-        Whether a row's output depends on the batch that it is in, in evaluation, too: a BatchNorm without
-        running statistics (``track_running_stats=False``). A batch is then of one client.
+        Whether a row's output depends on its batch even in evaluation, as with a BatchNorm without running
+        statistics (``track_running_stats=False``). A batch then holds rows of one client only.
     nbytes
         Size of one client's model.
     tied
-        Second names of tensors that the model also has under an earlier name, to that name.
+        Further names of tensors that have an earlier name, mapped to that name.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, precision: Precision) -> None:
@@ -331,7 +330,8 @@ class WorkingModel:
         prepared, self.context = prepare(model)
         self.model = prepared.to(device)
         if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
-            # Convolutions read this layout faster, on CPUs and GPUs; names, shapes and values are the same.
+            # Convolutions are faster with this layout, on CPUs and GPUs; names, shapes and values are the
+            # same.
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         norms = (module for module in self.model.modules() if isinstance(module, _BatchNorm))
         self.mixes_rows = any(norm.running_mean is None for norm in norms)
@@ -345,8 +345,8 @@ class WorkingModel:
         names = ((name, first[id(tensor)]) for name, tensor in self.tensors.items())
         self.tied = {name: earlier for name, earlier in names if name != earlier}
         self.nbytes = sum(self.tensors[name].nbytes for name in self.changing if name not in self.tied)
-        # Every attribute that holds a tensor, listed once even if its module has two names:
-        # functional_call would restore an attribute listed twice wrongly.
+        # Every attribute that holds a tensor, listed once even if its module has two names: functional_call
+        # restores attributes that are listed twice incorrectly.
         places: dict[tuple[int, str], str] = {}
         for name in self.tensors:
             owner, _, attribute = name.rpartition(".")
@@ -367,7 +367,7 @@ class WorkingModel:
         Raises
         ------
         RuntimeError
-            If one has another shape now; its old value is kept.
+            If a buffer has another shape now; its old value is kept.
         """
         for module, name, tensor in self._buffers:
             current = module._buffers[name]
@@ -378,7 +378,7 @@ class WorkingModel:
 
     @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Copy a model's state into the working tensors."""
+        """Copy a model's state to the working tensors."""
         for module, name, buffer in self._buffers:
             module._buffers[name] = buffer
         for name, tensor in self.tensors.items():
@@ -386,7 +386,7 @@ class WorkingModel:
                 tensor.copy_(state[name])
 
     def check(self, state: State, owner: str) -> None:
-        """Refuse a state that does not fit the model.
+        """Check that a state fits the model.
 
         Raises
         ------
@@ -429,7 +429,7 @@ class WorkingModel:
         """
         if key is not None:
             self.context.begin(key, real)
-        # One region per pass: autocast keeps its bfloat16 copies of the weights until the region ends.
+        # One context per pass: autocast keeps its bfloat16 copies of the weights until the context ends.
         with self._autocast():
             if tensors is None:
                 logits = self.model(inputs)
@@ -452,7 +452,7 @@ class WorkingModel:
 
     @contextlib.contextmanager
     def settings(self) -> Iterator[None]:
-        """Set torch's global settings, and restore them: matrix precision on GPUs, the random state.
+        """Set torch's global settings (matrix precision on GPUs, random state), and restore them afterwards.
 
         The random state is used by layers that draw random numbers themselves, such as dropout inside an
         LSTM; see :meth:`seed`.
@@ -473,7 +473,7 @@ class WorkingModel:
         """Seed torch's own generator of the device, inside :meth:`settings`."""
         torch.default_generator.manual_seed(number)
         if self.device.type == "cuda":
-            with torch.cuda.device(self.device):  # not the first GPU's where another computes
+            with torch.cuda.device(self.device):  # otherwise the first GPU's generator would be seeded
                 torch.cuda.manual_seed(number)
 
 
@@ -482,19 +482,19 @@ class WorkingModel:
 T = TypeVar("T")
 R = TypeVar("R")
 
-# CPU seconds of a step for each thread used, Python's part being some 0.3 ms. Measured on two cores
-# for networks from 50,000 to 1.8 million parameters: two threads take as long as one with steps of 0.5 ms,
-# 0.75 times as long with 0.8 ms and 0.55 times with 2 ms and more.
+# CPU seconds of a step that justify one more thread; Python takes about 0.3 ms of them. Measured on two cores
+# for networks of 50,000 to 1.8 million parameters: two threads take as long as one with steps of 0.5 ms, 0.75
+# times as long with 0.8 ms and 0.55 times with 2 ms and more.
 _SECONDS_PER_LANE = 4e-4
 
 
 class Lanes:
-    """Threads with a copy of the model each, to compute for several clients at once.
+    """Threads, each with a copy of the model, that compute for several clients at once.
 
-    While a long step runs, Python has time to start the steps of other clients: on two cores two clients of
-    a convolutional network train twice as fast on two threads as one after the other, and faster than with
-    two threads inside every operation, which wait for each other. If steps are short, threads only wait for
-    Python's lock. The number of threads follows from measured times; it does not change how an item is
+    During a long step, Python has time to start the steps of other clients: on two cores, two clients of a
+    convolutional network train twice as fast on two threads as one after the other, and faster than with two
+    threads inside every operation, which wait for each other. With short steps, threads only wait for
+    Python's lock. The number of threads depends on measured times, but does not change how an item is
     computed.
 
     Parameters
@@ -502,20 +502,20 @@ class Lanes:
     working
         The model; the calling thread uses it.
     most
-        Most threads, >= 1; on a GPU there is always one.
+        Largest number of threads, >= 1; always one on a GPU.
 
     Attributes
     ----------
     working
         The calling thread's model.
     most
-        Most threads.
+        Largest number of threads.
     """
 
     def __init__(self, working: WorkingModel, most: int) -> None:
         self.working = working
         self.most = most if working.device.type == "cpu" else 1
-        # Copied now: a module that has kept a result of its forward pass cannot be copied any more.
+        # Copied now, because a module that stores a result of its forward pass can no longer be copied.
         self._template = copy.deepcopy(working) if self.most > 1 else working
         self._models = [working]
         self._seconds: dict[Hashable, float] = {}
@@ -528,31 +528,31 @@ class Lanes:
         steps: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> list[R]:
-        """Do some work for every item.
+        """Call a function for every item, on as many threads as are worthwhile.
 
         Parameters
         ----------
         kind
-            Items of one kind have steps of similar cost.
+            Kind of the items; steps of one kind have similar cost.
         work
             Function of a model and an item.
         items
-            The items; begun in this order.
+            The items; started in this order.
         steps
-            Number of steps of each item, >= 1; None where each has one.
+            Number of steps of each item, >= 1; None if each has one.
         seeds
             Seed of torch's own generator for each item, for models that draw from it, which use one thread
-            only. None where nothing can be drawn.
+            only. None if nothing can be drawn.
 
         Returns
         -------
-        What `work` returned for each item, in order.
+        The results of `work`, in the order of `items`.
         """
         results: list[R | None] = [None] * len(items)
-        waiting = iter(range(len(items)))  # a thread takes the next one when it has done its last
+        waiting = iter(range(len(items)))  # a thread takes the next item when it has finished one
 
         def do(model: WorkingModel, index: int) -> None:
-            start = time.thread_time()  # neither waiting for a core nor for Python's lock counts
+            start = time.thread_time()  # does not count waiting for a core or for Python's lock
             results[index] = work(model, items[index])
             seconds = (time.thread_time() - start) / (steps[index] if steps else 1)
             self._seconds[kind] = min(seconds, self._seconds.get(kind, seconds))
@@ -562,7 +562,7 @@ class Lanes:
                 for index in waiting:
                     do(model, index)
             finally:
-                deque(waiting, maxlen=0)  # after an error, nothing is left for the other threads
+                deque(waiting, maxlen=0)  # after an error, leave nothing for the other threads
 
         def serve_alone(most: int | None = None) -> None:
             for index in itertools.islice(waiting, most):
@@ -574,7 +574,7 @@ class Lanes:
                 if before is not None and not torch.equal(before, torch.get_rng_state()):
                     self.most = 1  # several threads would draw from one generator in any order
 
-        # Not by the number of lanes, which is measured: rounding would then depend on measured times.
+        # Not from the number of lanes: rounding would then depend on measured times.
         inside = max(1, torch.get_num_threads() // max(1, min(self.most, len(items))))
         with torch_threads(inside):
             if kind not in self._seconds:

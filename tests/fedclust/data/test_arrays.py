@@ -109,8 +109,8 @@ GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
     ("clients", "said"),
     [
         ([], "clients must be a list with a pair or a triple per client, got 0 values"),
-        (None, "clients must be a list .* each, got NoneType"),
-        ((pair for pair in [GOOD]), "clients must be a list .* each, got generator"),
+        (None, "clients must be a list .* per client, got NoneType"),
+        ((pair for pair in [GOOD]), "clients must be a list .* per client, got generator"),
         ([GOOD, 3], r"client 1 must be \(inputs, targets\) or \(train, validation, test\), got int"),
         ([GOOD, (X,)], r"client 1 must be \(inputs, targets\) or .*, got 1 values"),
         ([GOOD, (X, Y, Y)], r"client 1 must have \(inputs, targets\) in each part, got ndarray"),

@@ -83,7 +83,7 @@ GOOD = to_values(TableEncoder((AGE,), (SEX,), "onehot"))
         ({"kind": "pickle"}, "encoder must be one of table, text, images, arrays"),
         ({"more": 1}, "must have the values categories, encoding, numbers"),
         ({"encoding": "exec"}, "must be one of onehot, index, got 'exec'"),
-        ({"numbers": [{"name": "a", "fill": 0, "mean": 0, "scale": 0}]}, "scale other than 0"),
+        ({"numbers": [{"name": "a", "fill": 0, "mean": 0, "scale": 0}]}, "scale must not be 0, got 0"),
         ({"numbers": [{"name": "a", "fill": 0, "mean": float("nan"), "scale": 1}]}, "finite number"),
         ({"numbers": [{"name": "a"}]}, "cannot be read"),
         ({"categories": [{"name": "a", "values": ["x"], "known": []}]}, "a known for each of its values"),

@@ -46,7 +46,7 @@ def test_choices_by_name() -> None:
     assert named("auto").asked == ("prior", "finetune")
     assert named(Finetune(epochs=2)).finetune == Finetune(epochs=2)
     assert Prior().finetune is None
-    with pytest.raises(ValueError, match="^personal must be one of none, prior, finetune, auto, or of"):
+    with pytest.raises(ValueError, match="^personal must be one of none, prior, finetune, auto, or a"):
         named("fine_tune")
 
 

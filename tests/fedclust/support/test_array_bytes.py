@@ -43,7 +43,7 @@ def _npy(values: np.ndarray, keep: int | None = None) -> Array:
 @pytest.mark.parametrize(
     ("array", "complaint"),
     [
-        (_npy(np.zeros(4), keep=-8), "must have 32 bytes of values, it has 24"),
+        (_npy(np.zeros(4), keep=-8), "must have 32 bytes of values, got 24"),
         (_npy(np.array([{}], dtype=object)), "must hold numbers, got dtype object"),
         (Array("float64", (1,), "numpy.ndarray", b"not an array"), "must be in NumPy's format, version 1.0"),
     ],

@@ -1,8 +1,8 @@
 """One model for all, split only where a split proves itself on held-out rows.
 
 Nothing here is from a paper; the proposals use the data of this package's four methods. A *look* lists
-proposals for a cluster (:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial
-beside the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which is kept. This module decides
+proposals for a cluster (:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial next
+to the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which is kept. This module decides
 when looks come, at which level they are tested, what trials may cost at most, which proposals get a longer
 trial, and which are kept.
 """

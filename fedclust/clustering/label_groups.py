@@ -391,8 +391,8 @@ def alone(counts: IntArray, rows: FloatArray) -> IntArray:
     nearest = apart.min(axis=1)
     sizes = np.sum(np.asarray(counts, dtype=np.float64), axis=1)
     odd = (nearest > _FAR * np.median(nearest)) | (sizes > _LARGE * np.median(sizes))
-    found = np.flatnonzero(odd)
-    return found if wording.few(len(found), number) else found[:0]
+    outliers = np.flatnonzero(odd)
+    return outliers if wording.few(len(outliers), number) else outliers[:0]
 
 
 def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArray, Details]:

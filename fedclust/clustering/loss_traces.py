@@ -50,7 +50,7 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 _FILLINGS = 10
 _SOFTNESS = 0.8
 _KMEANS_STARTS = 4
-# With up to so many rounds or clients the whole matrix is decomposed; with more, only the needed vectors.
+# Up to this many rounds or clients the whole matrix is decomposed; with more, only the needed vectors.
 _SMALL = 128
 
 
@@ -288,9 +288,9 @@ def fit(entries: Entries, num_groups: int, seed: int) -> Fit | None:
     best: Fit | None = None
     seen: set[bytes] = set()
     for labels in starts(entries, num_groups, seed):
-        best_here = _improve(entries, labels, num_groups, seen)
-        if best_here is not None and (best is None or best_here.log_likelihood > best.log_likelihood):
-            best = best_here
+        fitted = _improve(entries, labels, num_groups, seen)
+        if fitted is not None and (best is None or fitted.log_likelihood > best.log_likelihood):
+            best = fitted
     return best
 
 
@@ -542,7 +542,7 @@ def believable(of: Entries) -> tuple[Entries, IntArray, IntArray]:
     left
         The remaining entries; the trace itself if that is all of them.
     kept
-        For each client of `left`, by its number there, its number in `of`; ascending.
+        Numbers in `of` of the clients that remain, ascending, in the order of their numbers in `left`.
     alone
         Numbers of the clients that were left out, ascending.
     """
@@ -1173,12 +1173,12 @@ def _test(state: Trace, outcome: Outcome, parameters: Parameters, seed: int) -> 
 
     num_members = len(state.members)
     fits = groupings(state, parameters, seed)
-    passing = [fit for fit in fits if fit.separation >= 1]
-    passing.sort(key=lambda fit: (-fit.num_parts, -fit.separation))
+    passing = [each for each in fits if each.separation >= 1]
+    passing.sort(key=lambda each: (-each.num_parts, -each.separation))
     agreement, labels = None, None
     if state.proposal is not None and state.rounds == state.confirmed_at:
         known = state.proposal >= 0
-        agreeing = [float(adjusted_rand_score(state.proposal[known], fit.labels[known])) for fit in passing]
+        agreeing = [float(adjusted_rand_score(state.proposal[known], each.labels[known])) for each in passing]
         agreement = max(agreeing, default=None)
         confirmed = [o for o, a in zip(passing, agreeing, strict=True) if a >= parameters.min_agreement]
         labels = confirmed[0].labels if confirmed else None

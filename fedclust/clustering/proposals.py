@@ -24,7 +24,7 @@ class Proposal:
     Attributes
     ----------
     source
-        Where it comes from.
+        Name of its source, one of :data:`fedclust.clustering.auto.SOURCES`.
     labels
         Part of each member, numbered in order of first appearance, shape (n,); −1 if not known yet.
     """

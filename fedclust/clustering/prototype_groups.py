@@ -299,10 +299,10 @@ def class_separation(prototypes: Prototypes) -> float:
         weights = np.divide(1.0, sums, out=np.zeros_like(sums), where=pairs)
         totals[start : start + height] = (weights * apart).sum(axis=(1, 2))
         weights_of[start : start + height] = weights.sum(axis=(1, 2))
-    some = weights_of > 0
-    own_means = _limited(totals[some] / weights_of[some])
+    has_pairs = weights_of > 0
+    own_means = _limited(totals[has_pairs] / weights_of[has_pairs])
     weight = float(weights_of.sum())
-    return max(float(weights_of[some] @ own_means) / weight, 0.0) if weight else 0.0
+    return max(float(weights_of[has_pairs] @ own_means) / weight, 0.0) if weight else 0.0
 
 
 def _limited(values: FloatArray) -> FloatArray:

@@ -192,12 +192,12 @@ class TextEncoder:
         from tokenizers import Tokenizer
 
         try:
-            encoder = Tokenizer.from_str(self.tokenizer)
+            tokenizer = Tokenizer.from_str(self.tokenizer)
         except Exception as error:  # the library raises no narrower class
             raise ValueError(f"encoder tokenizer must be that of a run: {error}") from error
-        encoder.enable_truncation(self.length)
-        encoder.enable_padding(length=self.length, pad_id=0, pad_token="[PAD]")
-        return encoder
+        tokenizer.enable_truncation(self.length)
+        tokenizer.enable_padding(length=self.length, pad_id=0, pad_token="[PAD]")
+        return tokenizer
 
     def encode(self, rows: "pd.DataFrame | Sequence[str]") -> NDArray[np.int64]:
         """Encode texts, or the text column of a table, int64, shape (n, length); a missing text is empty.

@@ -391,9 +391,9 @@ def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[l
     about: dict[str, Any] = json.loads(metadata[_KEY])
     if about.get("version") != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {about.get('version')}")
-    if (owner := about.get("fingerprint")) != dataset.fingerprint:
+    if (fingerprint := about.get("fingerprint")) != dataset.fingerprint:
         wanted = f"{dataset.name} with fingerprint {dataset.fingerprint}"
-        raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {owner}")
+        raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {fingerprint}")
     check_value("seed", seed := about.get("seed"), "a whole number >= 0 or None")
     return [shift_from_dict(values) for values in about.get("shifts", [])], seed
 

@@ -197,8 +197,8 @@ def _mean_of_defined(values: FloatArray) -> FloatArray:
 
 
 def _ratio(part: FloatArray | IntArray, whole: FloatArray | IntArray) -> FloatArray:
-    found: FloatArray = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
-    return found
+    ratio: FloatArray = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
+    return ratio
 
 
 # -- Pooled rows --------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Outcomes:
 
     Attributes
     ----------
-    there, predicted, hits
+    actual, predicted, hits
         Numbers of rows, predictions, and correct predictions of each class, shape (C,).
     bins
         Non-empty bins of the scores' histograms, ``class · NUM_BINS + bin``, ascending, shape (E,); None if a
@@ -419,7 +419,7 @@ def rates(actual: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatA
 
     Parameters
     ----------
-    there, predicted, hits
+    actual, predicted, hits
         Numbers of rows, predictions, and correct predictions of each class, shape (..., C).
 
     Returns
@@ -489,7 +489,7 @@ def intervals(
 
     Parameters
     ----------
-    there, predicted, hits
+    actual, predicted, hits
         Numbers of rows, predictions, and correct predictions of each class, shape (C,).
     rng
         Source of the draws.
@@ -533,8 +533,8 @@ def _percentiles(values: FloatArray) -> FloatArray:
     known = values[np.isfinite(values)]
     if not known.size:
         return np.full(2, np.nan)
-    found: FloatArray = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return found
+    limits: FloatArray = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return limits
 
 
 # -- Heterogeneity ------------------------------------------------------------------------------------------

@@ -56,5 +56,5 @@ def place_rows(
     if isinstance(rule, SubspaceRule):
         chosen = PixelEncoder(tuple(inputs.shape[1:])) if rule.input == "pixels" else encoder()
         return rule.place(class_subspaces(chosen, examples, rows, rule.bases.shape[-1]))
-    means = prototypes(encoder(), examples, [rows])
-    return rule.place(means.means[0], means.counts[0])
+    own = prototypes(encoder(), examples, [rows])
+    return rule.place(own.means[0], own.counts[0])

@@ -146,7 +146,7 @@ def draw_batches(
     -------
     The batches, clients in the given order.
     """
-    examples = np.array([len(some) for some in rows], dtype=np.int64)
+    examples = np.array([len(each) for each in rows], dtype=np.int64)
     steps = num_steps(examples, training)
     for index, own in enumerate(own_steps):
         steps[index] = steps[index] if own is None else own
@@ -389,13 +389,13 @@ class ModelMean:
         taken = None if chosen.all() else torch.from_numpy(chosen)
         for name, stacked in update.state.items():
             # A failed client's model may be non-finite, and 0 * inf is not 0.
-            some = stacked if taken is None else stacked[taken.to(stacked.device)]
+            counted = stacked if taken is None else stacked[taken.to(stacked.device)]
             before = self._totals.get(name)
-            if some.is_floating_point():
-                total = _weighted_sum(some, torch.from_numpy(counts).to(some.device))
+            if counted.is_floating_point():
+                total = _weighted_sum(counted, torch.from_numpy(counts).to(counted.device))
                 self._totals[name] = total if before is None else before + total
             else:  # through int64: PyTorch has no maximum of some types along an axis
-                largest = some.to(torch.int64).amax(0).to(some.dtype)
+                largest = counted.to(torch.int64).amax(0).to(counted.dtype)
                 self._totals[name] = largest if before is None else torch.maximum(before, largest)
 
     def state(self) -> State:
@@ -418,8 +418,8 @@ def _weighted_sum(stacked: Tensor, weights: Tensor) -> Tensor:
     flat = stacked.reshape(len(stacked), -1)
     total = torch.zeros(flat.shape[1], dtype=torch.float64, device=flat.device)
     block = max(1, _BLOCK // max(1, flat.shape[1]))
-    for some, some_weights in zip(flat.split(block), weights.split(block), strict=True):
-        total += some_weights @ some.double()
+    for part, part_weights in zip(flat.split(block), weights.split(block), strict=True):
+        total += part_weights @ part.double()
     return total.reshape(stacked.shape[1:])
 
 
@@ -455,7 +455,7 @@ def update_norms(state: State, start: State, positions: Sequence[int]) -> list[f
     for name, stacked in moving.items():
         flat, before = stacked.reshape(len(stacked), -1)[rows], start[name].to(stacked.device).reshape(-1)
         block = max(1, (_BLOCK if stacked.is_cuda else _CACHED) // max(1, flat.shape[1]))
-        changes = (some - before for some in flat.split(block))
+        changes = (part - before for part in flat.split(block))
         squares = squares + torch.cat([torch.linalg.vecdot(change, change) for change in changes])
     lengths: list[float] = squares.sqrt().cpu().tolist()
     return lengths
@@ -511,8 +511,8 @@ def clip_updates(
         rows = torch.tensor(positions)
         squares = torch.zeros(len(positions), dtype=torch.float64)
         for name in trained:
-            for some, change, at in _changes(update.state[name], rows, start[name]):
-                squares[at] += change.reshape(len(some), -1).square().sum(1).cpu()
+            for part, change, at in _changes(update.state[name], rows, start[name]):
+                squares[at] += change.reshape(len(part), -1).square().sum(1).cpu()
         lengths = squares.sqrt()
         factors = limit / lengths.clamp(min=limit)
         within[positions] = (lengths <= limit).numpy()
@@ -520,11 +520,11 @@ def clip_updates(
             sent = start[name].to(clipped.device)
             clipped[rows.to(clipped.device)] = sent
             if name in trained:
-                for some, change, at in _changes(update.state[name], rows, start[name]):
-                    factor = factors[at].to(some.device).view(-1, *[1] * (some.dim() - 1))
-                    ended = (sent.double() + change * factor).to(some.dtype)
+                for part, change, at in _changes(update.state[name], rows, start[name]):
+                    factor = factors[at].to(part.device).view(-1, *[1] * (part.dim() - 1))
+                    ended = (sent.double() + change * factor).to(part.dtype)
                     # A short update stays the same, to the bit.
-                    clipped[rows[at].to(some.device)] = torch.where(factor == 1, some, ended)
+                    clipped[rows[at].to(part.device)] = torch.where(factor == 1, part, ended)
     losses, ones = (np.zeros(1),) * len(update.clients), np.ones_like(update.num_examples)
     return CohortUpdate(update.clients, state, losses, ones, misfits), within
 
@@ -539,5 +539,5 @@ def _changes(stacked: Tensor, rows: Tensor, start: Tensor) -> Iterator[tuple[Ten
     """Yield clients' values, changes in float64 and positions in `rows`, in parts that fit into memory."""
     size = max(1, _BLOCK // max(1, stacked[0].numel()))
     for at in torch.arange(len(rows)).split(size):
-        some = stacked[rows[at].to(stacked.device)]
-        yield some, some.double() - start.to(some.device, torch.float64), at
+        part = stacked[rows[at].to(stacked.device)]
+        yield part, part.double() - start.to(part.device, torch.float64), at

@@ -108,9 +108,9 @@ class WeightedCrossEntropy:
         """
         counts = [int(count) for count in label_counts]
         if isinstance(self.class_weights, str):
-            some = [count for count in counts if count]
+            present = [count for count in counts if count]
             return WeightedCrossEntropy(
-                [sum(some) / (len(some) * count) if count else 1.0 for count in counts]
+                [sum(present) / (len(present) * count) if count else 1.0 for count in counts]
             )
         if len(self.class_weights) != len(counts):
             wanted = f"one for each of {len(counts)} classes"

@@ -233,15 +233,15 @@ class Trainer:
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
 
-        outputs_of = self._answers(jobs, measure)
+        results = self._answers(jobs, measure)
         counts = np.array([len(job.rows) for job in jobs], dtype=np.int64)
         losses, labels, predictions, *more = (
-            torch.cat(parts).numpy() for parts in zip(*outputs_of, strict=True)
+            torch.cat(parts).numpy() for parts in zip(*results, strict=True)
         )
         scores = evaluation.scores_by_client(
             counts, losses, labels, predictions, self._data.num_classes, more[0] if full else None
         )
-        for score, (_, truth, *_, outputs) in zip(scores, outputs_of, strict=True):
+        for score, (_, truth, *_, outputs) in zip(scores, results, strict=True):
             score.figures.update(evaluation.measure_own(metrics, outputs, truth))
         return scores
 
@@ -616,12 +616,14 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
             continue
         filled = together(three).losses
         if not _close(filled[1], filled[2], _FILLING * rounding):
-            found = f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches"
-            raise ArithmeticError(f"{found} are padded: the model mixes the examples of a batch")
+            finding = (
+                f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches"
+            )
+            raise ArithmeticError(f"{finding} are padded: the model mixes the examples of a batch")
         for joint, single in zip(filled, expected.losses, strict=False):
             if not _close(single, joint, tolerance):
-                found = f"losses are {joint.tolist()} together and {single.tolist()} alone"
-                raise ArithmeticError(f"{found}, apart by more than rounding explains")
+                finding = f"losses are {joint.tolist()} together and {single.tolist()} alone"
+                raise ArithmeticError(f"{finding}, apart by more than rounding explains")
         return True
     return False
 

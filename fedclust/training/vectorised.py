@@ -152,12 +152,14 @@ def clip_norm(gradients: Tensors, largest: float, *, stacked: bool) -> None:
     stacked
         Whether there is a client axis; each client is then clipped separately.
     """
-    vectors = [some.reshape(len(some), -1) if stacked else some.reshape(-1) for some in gradients]
+    vectors = [
+        gradient.reshape(len(gradient), -1) if stacked else gradient.reshape(-1) for gradient in gradients
+    ]
     norms = torch.stack([torch.linalg.vector_norm(vector, dim=-1) for vector in vectors])
     # The 1e-6 is torch's, against division by zero.
     scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    for some in gradients:
-        some.mul_(scale.view(-1, *[1] * (some.dim() - 1)) if stacked else scale)
+    for gradient in gradients:
+        gradient.mul_(scale.view(-1, *[1] * (gradient.dim() - 1)) if stacked else scale)
 
 
 # -- Steps of MLPs ------------------------------------------------------------------------------------------

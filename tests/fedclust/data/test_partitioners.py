@@ -108,7 +108,7 @@ def test_deal_gives_the_counts_at_random_and_leaves_the_rest_to_nobody() -> None
         (rules.Domains, {"clean": 1.5, "noise": -0.5}, r">= 0 and add up to 1, got \[1\.5, -0\.5"),
         (rules.Domains, {"clean": 1, "noise_std": -1}, "std must be >= 0, got -1"),
         (rules.Conventions, {"groups": [5, 0]}, "groups must be >= 1 each and add up to num_clients, 5, got"),
-        (rules.Conventions, {"groups": [5], "alpha": 1, "base": rules.Iid(5)}, "alpha must be null where a"),
+        (rules.Conventions, {"groups": [5], "alpha": 1, "base": rules.Iid(5)}, "alpha must be null if a"),
         (rules.Conventions, {"groups": [5], "base": rules.Domains(5, clean=1.0)}, "of its own, got Dom"),
         (rules.FlippedFeatures, {"groups": [1, 1, 3], "most": 7}, r"groups must be two sizes, .*\[1, 1, 3\]"),
         (rules.FlippedFeatures, {"groups": [1, 4], "most": 0}, "most must be >= 1, got 0"),

@@ -284,6 +284,14 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
     return Outcomes(actual, predicted, hits, bins, positives, counts - positives, confusion)
 
 
+def _with_same_classes(clients: Iterable[Outcomes]) -> list[Outcomes]:
+    """List the counts; raise ValueError unless all have the same number of classes."""
+    listed = list(clients)
+    if len(classes := sorted({len(each.actual) for each in listed})) > 1:
+        raise ValueError(f"clients must have the same number of classes, got {', '.join(map(str, classes))}")
+    return listed
+
+
 def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
     """Compute the exact macro F1 over the pooled test rows of all clients.
 
@@ -298,8 +306,13 @@ def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
     -------
     Mean of 2·hits / (actual + predicted) over the classes in the labels or predictions, in [0, 1]; NaN
     without rows.
+
+    Raises
+    ------
+    ValueError
+        If the clients' numbers of classes differ.
     """
-    clients = list(clients)
+    clients = _with_same_classes(clients)
     hits = np.sum([each.hits for each in clients], axis=0)
     whole = np.sum([each.actual + each.predicted for each in clients], axis=0)
     defined = whole > 0
@@ -325,8 +338,13 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
     -------
     Mean over the classes that some but not all rows have, in [0, 1]; NaN if there is no such class, or if
     a client's scores are not finite.
+
+    Raises
+    ------
+    ValueError
+        If the clients' numbers of classes differ.
     """
-    clients = list(clients)
+    clients = _with_same_classes(clients)
     if not clients or any(each.bins is None for each in clients):
         return float("nan")
     shape = len(clients[0].actual), NUM_BINS
@@ -448,8 +466,13 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
     ----------
     clients
         Counts of each client, all with the same number of classes; at least one.
+
+    Raises
+    ------
+    ValueError
+        If the clients' numbers of classes differ.
     """
-    clients = list(clients)
+    clients = _with_same_classes(clients)
     actual, predicted, hits = (
         np.sum([getattr(each, name) for each in clients], axis=0) for name in ("actual", "predicted", "hits")
     )
@@ -524,7 +547,7 @@ def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatAr
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
     """Sum the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
-    counts = [each.confusion for each in clients]
+    counts = [each.confusion for each in _with_same_classes(clients)]
     known = [each for each in counts if each is not None]
     return np.sum(known, axis=0) if known and len(known) == len(counts) else None
 

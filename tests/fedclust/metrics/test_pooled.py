@@ -55,6 +55,14 @@ def test_what_has_no_figure() -> None:
     assert np.isnan(pooled_auc([empty]))
 
 
+@pytest.mark.parametrize("figure", [pooled_macro_f1, pooled_auc, pooled_confusion, decisions])
+def test_clients_of_different_numbers_of_classes_are_refused(figure) -> None:
+    two, three = of([0], [[0.9, 0.1]]), of([2], [[0.2, 0.2, 0.6]])
+    for clients in ([two, three], [three, two]):
+        with pytest.raises(ValueError, match="^clients must have the same number of classes, got 2, 3$"):
+            figure(clients)
+
+
 def test_a_model_that_diverged_has_f1_but_no_auc() -> None:
     broken = outcomes(np.array([0, 1]), np.array([0, 0]), np.full((2, 2), np.nan))
     assert pooled_macro_f1([broken]) == pytest.approx((2 / 3 + 0) / 2)

@@ -180,7 +180,10 @@ def _union(plain: tuple[type, ...], other: Any) -> _Form:
 def _dataclass(cls: Any) -> _Form:
     kept = [each.name for each in dataclasses.fields(cls) if each.init and each.metadata.get("saved", True)]
     hints = typing.get_type_hints(cls)
-    forms = {name: _form(hints[name]) for name in kept}
+    try:
+        forms = {name: _form(hints[name]) for name in kept}
+    except RecursionError:
+        raise TypeError(f"a type to pack must not hold itself, got {cls.__name__}") from None
 
     def write(to: _Packing, path: str, value: Any) -> None:
         if not isinstance(value, cls):

@@ -28,6 +28,11 @@ class Other:
 
 
 @dataclass(frozen=True, eq=False)
+class Nested:
+    inside: "Nested | None"
+
+
+@dataclass(frozen=True, eq=False)
 class Memory:
     scores: FloatArray
     known: BoolArray | None
@@ -157,6 +162,7 @@ def test_numbers_of_numpy_become_plain_where_the_hint_says_so() -> None:
         (dict[str, FloatArray], {"a": np.array(["x"])}, "a must be an array of numbers, got an array of <U1"),
         (dict[str, FloatArray], {1: np.zeros(1)}, "must be a mapping with str keys"),
         (Literal["a", "b"], "c", "must be one of 'a', 'b', got 'c'"),
+        (Nested, Nested(None), "a type to pack must not hold itself, got Nested"),
         (Any, object(), "must be bool or int or float or str or None, got object"),
         (Any, {"a": {"b": object()}}, "got object"),
         *((hint, None, "a type to pack must be made of") for hint in (object, tuple[int, str], Part | Other)),

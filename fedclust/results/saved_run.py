@@ -92,7 +92,7 @@ class SavedRun:
         Raises
         ------
         ValueError
-            If a line is not JSON. A truncated last line is ignored, since a killed run can leave one.
+            If a line is not a JSON object. A truncated last line, which a killed run can leave, is ignored.
         """
         return list(self.lines())
 
@@ -105,7 +105,9 @@ class SavedRun:
             for number, line in enumerate(file, start=1):
                 try:
                     if line != "\n":
-                        yield json.loads(line)
+                        if not isinstance(found := json.loads(line), dict):
+                            raise ValueError(f"an object, got {type(found).__name__}")
+                        yield found
                 except ValueError as error:
                     if not line.endswith("\n"):  # text after the last line break is not a complete line
                         break

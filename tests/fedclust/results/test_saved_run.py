@@ -43,8 +43,17 @@ def test_a_run_that_stopped_early(tmp_path: Path) -> None:
 def test_a_last_line_cut_short_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2, "lo')
     assert SavedRun(tmp_path).rounds == [{"round": 1}]
-    (tmp_path / "rounds.jsonl").write_text('{"round": 1\n{"round": 2}\n')
-    with pytest.raises(ValueError, match=r"rounds.jsonl, line 1 must be JSON"):
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n1')
+    assert SavedRun(tmp_path).rounds == [{"round": 1}]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [('{"round": 1', "Expecting"), ("1", "an object, got int"), ("[]", "an object, got list")],
+)
+def test_a_whole_line_that_is_no_object_is_named(tmp_path: Path, line: str, told: str) -> None:
+    (tmp_path / "rounds.jsonl").write_text(f'{{"round": 1}}\n{line}\n{{"round": 2}}\n')
+    with pytest.raises(ValueError, match=rf"rounds.jsonl, line 2 must be JSON: {told}"):
         SavedRun(tmp_path).rounds  # noqa: B018
 
 

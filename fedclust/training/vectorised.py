@@ -18,6 +18,7 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ from torch.nn import functional
 
 from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
-from fedclust.training.losses import cross_entropy, example_losses, mean_loss
+from fedclust.training.losses import Loss, cross_entropy, example_losses, mean_loss
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
@@ -460,18 +461,11 @@ class VectorisedTraining:
 
     def _map(self, padded: bool) -> Callable:
         """Map the loss over clients, with padding or without."""
-        function = grad_and_value(self._loss) if self._inside else self._loss
+        loss = partial(_client_loss, self.working, self._training.loss)  # not of self, which holds it
+        function = grad_and_value(loss) if self._inside else loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
         mapped = vmap(function, in_dims=in_dims, randomness="error")
         return torch.compile(mapped) if self._training.compile else mapped
-
-    def _loss(self, parameters: State, own: State, shared: State, *batch: Any) -> Tensor:
-        """Compute one client's loss; `batch` holds its inputs, labels, mask of real examples, and key."""
-        inputs, labels, real, key = batch
-        logits = self.working.forward(inputs, key, real, {**parameters, **own, **shared})
-        if real is None:
-            return mean_loss(logits, labels, self._training.loss)
-        return (example_losses(logits, labels, self._training.loss) * real).sum() / real.sum()
 
     def gradients(self, parameters: State, *rest: Any) -> tuple[Tensors, Tensor]:
         """Compute each client's loss on its own batch with its own model, and its gradient.
@@ -554,6 +548,17 @@ class VectorisedTraining:
             ragged = bool((batches.sizes[:clients, step] < width).any())
             real = (places[:width] < sizes[:clients, step, None]).float() if ragged else None
             losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
+
+
+def _client_loss(
+    working: WorkingModel, loss: Loss, parameters: State, own: State, shared: State, *batch: Any
+) -> Tensor:
+    """Compute one client's loss; `batch` holds its inputs, labels, mask of real examples, and key."""
+    inputs, labels, real, key = batch
+    logits = working.forward(inputs, key, real, {**parameters, **own, **shared})
+    if real is None:
+        return mean_loss(logits, labels, loss)
+    return (example_losses(logits, labels, loss) * real).sum() / real.sum()
 
 
 def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> Tensor:

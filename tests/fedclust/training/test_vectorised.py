@@ -1,5 +1,7 @@
 """Which models are MLPs."""
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -7,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedclust.training.vectorised import Linear, find_mlp
+from fedclust.training.device_data import DeviceData
+from fedclust.training.vectorised import Linear, VectorisedTraining, find_mlp
 from fedclust.training.working_model import ClientDropout, WorkingModel
 
-from .conftest import Written
+from .conftest import Written, federation, hyperparameters
 
 
 def mlp_of(model: nn.Module, example_dims: int = 1) -> Any:
@@ -88,3 +91,17 @@ def test_a_written_layer() -> None:
 )
 def test_what_is_no_mlp(model: nn.Module) -> None:
     assert mlp_of(model) is None
+
+
+def test_the_data_is_freed_at_once() -> None:
+    cpu = torch.device("cpu")
+    working = WorkingModel(nn.Linear(4, 3), cpu, "float32")
+    gc.disable()  # what holds itself would stay until it runs
+    try:
+        data = DeviceData(federation(), cpu)
+        freed = weakref.ref(data)
+        training = VectorisedTraining(working, data, hyperparameters())
+        del training, data
+        assert freed() is None
+    finally:
+        gc.enable()

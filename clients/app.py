@@ -41,15 +41,15 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
     def register(work: Work) -> Work:
         def respond(message: Message, context: Context) -> Message:
             node, bundle = Node.of(context), is_bundle(message.content)
+            hosts = f"hosts {list(node.clients)}"
             if not bundle and len(node.clients) != 1:
-                rule = "a node of several clients must be sent bundles"
-                raise ValueError(f"{rule}, this one hosts {list(node.clients)}")
+                raise ValueError(f"a node of several clients must be sent bundles, this one {hosts}")
             contents = unpack(message.content)[0] if bundle else {node.clients[0]: message.content}
             mine = {client: each for client, each in contents.items() if client in node.clients}
             made, failed = _answered(work, node, mine, read)
             errors = dict(failed)
             for client in contents.keys() - mine.keys():
-                errors[client] = f"client {client} must be hosted by this node, it hosts {list(node.clients)}"
+                errors[client] = f"client {client} must be hosted by this node, it {hosts}"
             if bundle:
                 return Message(pack(made, errors), reply_to=message)
             for error in errors.values():

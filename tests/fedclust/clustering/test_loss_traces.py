@@ -275,11 +275,12 @@ def test_coordinates_are_the_literal_loop(of_table, with_gaps, monkeypatch, smal
     np.testing.assert_allclose(found @ found.T, literal @ literal.T, atol=1e-8)
 
 
-def test_starts_see_courses_and_means(of_table) -> None:
+@pytest.mark.parametrize(("size", "mean"), [(2.0, 0.5), (0.5, 5.0)])  # small courses: only without the means
+def test_starts_see_courses_and_means(of_table, size: float, mean: float) -> None:
     # Clients 0 to 5 against 6 to 11 differ in their course, even against odd ones in their mean.
     draws = np.random.default_rng(0)
-    course = np.where(np.arange(12) < 6, 1, -1) * np.array([2.0, -2.0, 2.0, -2.0])[:, None]
-    table = course + np.where(np.arange(12) % 2, 0.5, -0.5) + 0.01 * draws.normal(size=(4, 12))
+    course = np.where(np.arange(12) < 6, size, -size) * np.array([1.0, -1.0, 1.0, -1.0])[:, None]
+    table = course + np.where(np.arange(12) % 2, mean, -mean) + 0.01 * draws.normal(size=(4, 12))
     found = [tuple(labels == labels[0]) for labels in loss_traces.starts(of_table(table), 2, 0)]
     assert tuple(np.arange(12) < 6) in found
     assert tuple(np.arange(12) % 2 == 0) in found

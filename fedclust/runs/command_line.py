@@ -19,10 +19,11 @@ from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fedclust.runs import sweep
 from fedclust.settings import checks, folders
-from fedclust.settings.composition import ConfigError, compose, with_choices
+from fedclust.settings.composition import ConfigError, compose, one_line, with_choices
 
 # What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
 from fedclust.support.hydra_versions import VERSION_BASE
@@ -58,8 +59,8 @@ def main() -> None:
             asked = get_args_parser().parse_args(sys.argv[1:])
             with _checked(asked):
                 _main()
-        except ConfigError as error:
-            _give_up(error)
+        except (ConfigError, OmegaConfBaseException) as error:
+            _give_up(ConfigError(one_line(error)))
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
             sys.exit(130)  # as shells do

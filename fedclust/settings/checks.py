@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -24,9 +24,13 @@ def run_settings(config: DictConfig) -> RunSettings:
     ConfigError
         If a value has the wrong type or is outside its range.
     """
-    values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in config}
-    values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
     try:
+        given = {*config}  # `in config` resolves what it finds, in errors that do not name it
+        values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in given}
+        values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
+        needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
+        if missing := [name for name in needed if name not in values]:
+            raise ConfigError(f"{', '.join(missing)} must be given")
         if problem := _proof_problem(config) or choices.wrong_type("", values, RunSettings, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
@@ -34,7 +38,7 @@ def run_settings(config: DictConfig) -> RunSettings:
                 values[field.name] = float(values[field.name])
         return RunSettings(**{**values, "compare": tuple(values["compare"])})
     except ValueError as error:
-        raise ConfigError(str(error).replace(" or None", " or null")) from error
+        raise ConfigError(composition.one_line(error)) from error
 
 
 def _proof_problem(config: DictConfig) -> str | None:

@@ -22,17 +22,17 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
+from hydra._internal.utils import _locate  # get_object also logs what it raises
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSource
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 GROUP = "defaults_of"
@@ -66,7 +66,7 @@ def light_options(target: str) -> Any:
         other = getattr(options, "Other", None) if name in dir(import_module(f"fedclust.{room}")) else None
         return getattr(options, name, other)
     with suppress(ImportError, ValueError, AttributeError):
-        return get_object(target) if package == "fedclust" else None
+        return _locate(target) if package == "fedclust" else None
     return None
 
 
@@ -90,7 +90,7 @@ def defaults_of(target: str) -> dict[str, Any]:
     TypeError
         If it is not a dataclass.
     """
-    found = light_options(target) or get_object(target)
+    found = light_options(target) or _locate(target)
     if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
         raise TypeError(f"{GROUP} must name a dataclass, got {target}")
     node: dict[str, Any] = {"_target_": target}
@@ -125,7 +125,7 @@ def wrong_option(config: DictConfig) -> str | None:
     for light, key, node in sorted(nodes, key=lambda each: each[0] is None):
         options, target = light, str(node["_target_"])
         with suppress(ImportError, ValueError, AttributeError):  # building it will say so
-            options = light or (None if target.startswith("fedclust.") else get_object(target))
+            options = light or (None if target.startswith("fedclust.") else _locate(target))
         if problem := wrong_type(key, node, options) or (light and _refused(key, node, light, whole)):
             return problem
     return None
@@ -178,7 +178,7 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
         built = [name for name, value in values.items() if _is_built(value)]
         typing.cast(Any, options)(**(values | dict.fromkeys(built, _built_later)))
     except ValueError as error:
-        said = " ".join(str(error).split()).replace(" or None", " or null")
+        said = " ".join(str(error).split())
         argument = said.partition(" ")[0]
         if argument.rpartition(".")[2] not in built:
             return f"{key}.{said}" if argument in given else said
@@ -213,9 +213,11 @@ def _built_later(*arguments: Any, **named: Any) -> None:  # noqa: ARG001
 
 def _in_words(hint: Any) -> str | None:
     """Describe a type; None if it is not one of those that are checked."""
+    origin, parts = typing.get_origin(hint), [each for each in typing.get_args(hint) if each is not ...]
+    if origin is Callable:
+        return "a function, named by a _target_"
     if hint in _RULES:
         return _RULES[hint]
-    origin, parts = typing.get_origin(hint), [each for each in typing.get_args(hint) if each is not ...]
     if origin is typing.Literal:
         return " or ".join("null" if choice is None else str(choice) for choice in parts)
     inner = [_in_words(part) for part in parts]
@@ -228,6 +230,8 @@ def _in_words(hint: Any) -> str | None:
 def _fits(value: Any, hint: Any) -> bool:
     """Whether a value has a type; a whole number is a number, too."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Callable:
+        return isinstance(value, Mapping)
     if hint in _RULES:
         kind = (int, float) if hint is float else hint
         return isinstance(value, kind) and isinstance(value, bool) == (hint is bool)

@@ -21,7 +21,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedclust.settings import choices, run_options
 from fedclust.settings.run_options import RunOptions
@@ -57,8 +57,17 @@ UNKNOWN = (None, MISSING, "${classes_in_data:}")
 _SEARCHPATH = "hydra.searchpath"
 
 
+_PYTHON = re.compile(r"(?<!['\"\w.])(None|True|False)(?!['\"\w.])")
+
+
 class ConfigError(ValueError):
-    """The configuration names something that does not exist, or a value that is not allowed."""
+    """The configuration names something that does not exist, or a value that is not allowed.
+
+    The message has values as users write them: null, true and false.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(_PYTHON.sub(lambda word: {"None": "null"}.get(word[0], word[0].lower()), message))
 
 
 def compose(
@@ -89,9 +98,10 @@ def compose(
     with _separate_hydra(searchpath):
         try:
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
-        except (HydraException, OmegaConfBaseException, ValueError) as error:  # ValueError: a list's key
+            return with_choices(composed, composed.hydra)
+        # ValueError and TypeError: a list's key, a choice that is no text.
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
-    return with_choices(composed, composed.hydra)
 
 
 def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
@@ -192,7 +202,8 @@ def _resolve_auto(config: DictConfig) -> None:
 def compared(config: DictConfig) -> list[str]:
     """List the strategies to compare with."""
     compare = config.get("compare")
-    return [compare] if isinstance(compare, str) else [str(name) for name in compare or ()]
+    listed = compare if isinstance(compare, ListConfig) else [] if compare is None else [compare]
+    return [str(name) for name in listed]
 
 
 def is_private(config: DictConfig) -> bool:
@@ -408,7 +419,9 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
     for override in parsed:
         key, chosen = override.key_or_group, override.value()
         known = choices_of(key)
-        if known and isinstance(chosen, str) and chosen not in known and not override.is_delete():
+        free = override.is_delete() or override.is_sweep_override() or (key, chosen) == ("experiment", None)
+        listed = chosen if isinstance(chosen, list) else [chosen]
+        if known and not free and any(each not in known for each in listed):
             return f"{key} must be one of {', '.join(known)}, got {chosen!r}"
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
@@ -417,7 +430,10 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         for override in others:
             if problem := _unknown(base, override):
                 return problem
-    return one_line(error)
+    if isinstance(error, InterpolationResolutionError):
+        return ": ".join([*(text for text in overrides if "${" in text), one_line(error)])
+    reason = error.__cause__ if isinstance(error, HydraException) else None  # of "Error merging override"
+    return ": ".join(map(one_line, [error, reason] if reason else [error]))
 
 
 def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -425,8 +441,10 @@ def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
     for text in overrides:
         with suppress(HydraException):  # explain reports it
             override = OverridesParser.create().parse_override(text)
-            folders = override.value() if override.key_or_group == _SEARCHPATH else None
-            if isinstance(folders, list):
+            if override.key_or_group == _SEARCHPATH:
+                folders = override.value()
+                if not isinstance(folders, list):
+                    raise ConfigError(f"{_SEARCHPATH} must be a list of folders, got {folders!r}")
                 yield from ((_SEARCHPATH, str(folder)) for folder in folders)
 
 

@@ -135,7 +135,7 @@ def test_they_are_no_choices_of_the_run() -> None:
         ("privacy=client_dp privacy.clip=0", "> 0 and finite, got 0"),
         ("loss=weighted_cross_entropy loss.class_weights=[0]", "balanced or numbers > 0 and finite"),
         ("model.hidden=[0]", "numbers >= 1, got [0]"),
-        ("selection=poc selection.candidates=0", "a whole number >= 1 or null, got 0"),
+        ("selection=poc selection.candidates=0", "a whole number >= 1 or None, got 0"),
         ("engine=ray engine.num_cpus=-1", "> 0, got -1"),
         ("partition=dirichlet partition.alpha=-1", "> 0 and finite, got -1"),
         ("partition@partition.base=iid partition.base.num_clients=0", ">= 1"),

@@ -236,7 +236,7 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
         client: describing.Description.of(
             train[client],
             test[client],
-            question.tells,
+            question.disclosed,
             group=None if data.groups is None else int(data.groups[client]),
             mean=data.mean,
             std=data.std,

@@ -573,7 +573,7 @@ class ClusteredStrategy(Strategy):
         for layer in self.layers:
             self._adopt(layer.before_evaluation(run))
         run.online = set(grid.get_node_ids())
-        full = last and run.federation.tells == "labels"
+        full = last and run.federation.disclosed == "labels"
         settings = ConfigRecord({**config, **instruct(server_round=run.number, full=full)})
         asked = None if last else self.options.evaluate_clients
         clients = run.clusters.num_clients

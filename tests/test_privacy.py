@@ -144,7 +144,7 @@ def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
 
 
 def test_no_question_but_the_first_is_asked(toy) -> None:
-    federation = Federation(toy().grid(), tells="nothing")
+    federation = Federation(toy().grid(), disclosed="nothing")
     with pytest.raises(
         FederationError, match="^privacy=client_dp must ask clients nothing but to train, got query"
     ):

@@ -18,7 +18,7 @@ from fedclust.messages.codec import Bounds, Question
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import LossesQuestion, WinsQuestion
 from fedclust.messages.training import Projection, Update, UpdateQuestion
-from fedclust.privacy import Tells
+from fedclust.privacy import Disclosed
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
@@ -109,15 +109,15 @@ class Descriptions:
         return self.counts
 
 
-def combine(answers: Sequence[Description], tells: Tells) -> Descriptions:
+def combine(answers: Sequence[Description], disclosed: Disclosed) -> Descriptions:
     """Combine the descriptions of all clients.
 
     Parameters
     ----------
     answers
         The description of each client, shape (K,).
-    tells
-        What clients were asked to say of their rows, see :class:`fedclust.federation.Federation`.
+    disclosed
+        What clients were asked to disclose about their rows, see :class:`fedclust.federation.Federation`.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def combine(answers: Sequence[Description], tells: Tells) -> Descriptions:
     train = np.stack([answer.train_counts for answer in answers])
     test = np.stack([answer.test_counts for answer in answers])
     return Descriptions(
-        counts=(train, test) if tells == "labels" else None,
+        counts=(train, test) if disclosed == "labels" else None,
         num_train=train.sum(axis=1),
         num_test=test.sum(axis=1),
         num_classes=train.shape[1],
@@ -288,9 +288,9 @@ class Federation:
         Names of the user's own metrics, which clients measure besides the usual ones.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
-    tells
-        What clients are asked to say of their rows: ``"labels"``, their number of each class; ``"sizes"``,
-        their number; ``"nothing"``, after which no other question may be asked either.
+    disclosed
+        What clients are asked to disclose about their rows: ``"labels"``, their number of each class;
+        ``"sizes"``, their number; ``"nothing"``, in which case no other question may be asked either.
     num_newcomers
         Clients of the grid that take no part, those with the highest ids: they are asked only by their ids.
     roster
@@ -298,7 +298,7 @@ class Federation:
 
     Attributes
     ----------
-    timeout, tells
+    timeout, disclosed
         As given.
     server_round
         The round in progress, from 1; 0 before the first.
@@ -323,14 +323,14 @@ class Federation:
         *,
         own_metrics: Collection[str] = (),
         least_loss: float = -math.inf,
-        tells: Tells = "labels",
+        disclosed: Disclosed = "labels",
         num_newcomers: int = 0,
         roster: Roster | None = None,
     ) -> None:
         clients = _all_clients(grid)
         if not 0 <= num_newcomers < clients:
             raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
-        self.grid, self.num_rounds, self.timeout, self.tells = grid, num_rounds, timeout, tells
+        self.grid, self.num_rounds, self.timeout, self.disclosed = grid, num_rounds, timeout, disclosed
         self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
         self.asked: set[str] = set()
         self.covered: Collection[str] = ()
@@ -409,7 +409,7 @@ class Federation:
         if not places:
             return
         asked, others = door.admit(places), self._known()
-        answers = send_questions(door, DescriptionQuestion(self.tells), asked, self.timeout)
+        answers = send_questions(door, DescriptionQuestion(self.disclosed), asked, self.timeout)
         door.withdraw(len(asked))
         for client, place in zip(asked, places, strict=True):
             answer = answers.replies.get(client)
@@ -450,7 +450,7 @@ class Federation:
             grid, roster = self.grid, self._roster
             before: Traffic | None = getattr(grid, "traffic", None)  # only some count bytes
             unknown = [client for client in range(self.num_clients) if client not in roster.answers]
-            asked = self.ask(DescriptionQuestion(self.tells), unknown)
+            asked = self.ask(DescriptionQuestion(self.disclosed), unknown)
             # Those that have left are as a checkpoint has them.
             left = {client: roster.earlier[client] for client in asked.failures if client in roster.earlier}
             missing = {client: why for client, why in asked.failures.items() if client not in left}
@@ -464,8 +464,8 @@ class Federation:
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and bound what they may reply by them."""
         answers = [self._roster.answers[client] for client in range(self.num_clients)]
-        described = combine(answers, self.tells)
-        rows = ("num_train", "num_test", "num_validation") if self.tells != "nothing" else ()
+        described = combine(answers, self.disclosed)
+        rows = ("num_train", "num_test", "num_validation") if self.disclosed != "nothing" else ()
         told = {name: getattr(described, name) for name in rows}
         self.bounds = replace(self.bounds, num_classes=described.num_classes, **told)
         return described
@@ -484,7 +484,7 @@ class Federation:
         """
         described, wanted, known = self.describe(), list(map(int, newcomers)), self._roster.answers
         unknown = [client for client in wanted if client not in known]
-        for client, answer in self.ask(DescriptionQuestion(self.tells), unknown).replies.items():
+        for client, answer in self.ask(DescriptionQuestion(self.disclosed), unknown).replies.items():
             if reason := misfit(answer, described):
                 self.failed(client, DescriptionQuestion.kind, reason)
             else:
@@ -528,7 +528,7 @@ class Federation:
         else:
             kind, who = question.kind, list(range(self.num_clients))
         asked = sorted(map(int, who if clients is None else clients))
-        if self.tells == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
+        if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
             raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
         self.asked.add(kind)
         answers = send_questions(self.grid, question, asked, self.timeout, self.bounds, server_round)

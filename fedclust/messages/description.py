@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, RecordDict
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
 from fedclust.data.sites.agreement import Agreement, Column, Statement
 from fedclust.messages import codec
-from fedclust.privacy import Tells
+from fedclust.privacy import Disclosed
 from fedclust.support.checks import read_as
 from fedclust.typing import FloatArray, IntArray
 
@@ -42,7 +42,7 @@ class Names:
 
 
 _COUNTS = {"least": 0, "most": codec.MOST_EXAMPLES, "to": np.int64, "at_least": 1}
-_TOLD: Mapping[Tells, tuple[str, ...]] = {
+_DISCLOSED: Mapping[Disclosed, tuple[str, ...]] = {
     "labels": ("label_counts", "test_label_counts"),
     "sizes": ("num_classes", "num_train", "num_test"),
     "nothing": ("num_classes",),
@@ -89,37 +89,39 @@ class Description:
 
     @classmethod
     def of(
-        cls, train_counts: IntArray, test_counts: IntArray, tells: Tells = "labels", **fields: Any
+        cls, train_counts: IntArray, test_counts: IntArray, disclosed: Disclosed = "labels", **fields: Any
     ) -> "Description":
-        """Describe a client by its label counts, as far as it is to tell them.
+        """Describe a client by its label counts, as far as these are disclosed.
 
         Parameters
         ----------
         train_counts, test_counts
             Number of its training and test samples of each class, shape (C,).
-        tells
-            What is said of its rows.
+        disclosed
+            What the client discloses about its rows.
         fields
-            The others of the description.
+            Further fields of the description.
         """
-        told: dict[str, Any] = {
+        available: dict[str, Any] = {
             "label_counts": np.asarray(train_counts),
             "test_label_counts": np.asarray(test_counts),
             "num_classes": len(train_counts),
             "num_train": int(np.sum(train_counts)),
             "num_test": int(np.sum(test_counts)),
         }
-        if tells == "nothing":
+        if disclosed == "nothing":
             fields.pop("num_validation", None)
-        return cls(**{name: told[name] for name in _TOLD[tells]}, **fields)
+        return cls(**{name: available[name] for name in _DISCLOSED[disclosed]}, **fields)
 
     def check(self, at: codec.Reading) -> None:
-        """Check that the client says what was asked, and that lists are as long."""
-        tells: Tells = "labels" if at.asked is None else at.asked.tells
-        for name in _TOLD["labels"] + _TOLD["sizes"]:
-            if (getattr(self, name) is None) == (name in _TOLD[tells]):
-                raise at.bad(f"a description must have {' and '.join(_TOLD[tells])}, {name} is not as asked")
-        if tells == "nothing" and self.num_validation:
+        """Check that the client disclosed what was asked, and that lists have equal lengths."""
+        disclosed: Disclosed = "labels" if at.asked is None else at.asked.disclosed
+        for name in _DISCLOSED["labels"] + _DISCLOSED["sizes"]:
+            if (getattr(self, name) is None) == (name in _DISCLOSED[disclosed]):
+                raise at.bad(
+                    f"a description must have {' and '.join(_DISCLOSED[disclosed])}, {name} is not as asked"
+                )
+        if disclosed == "nothing" and self.num_validation:
             raise at.bad("a description must not tell its held-out rows")
         if self.label_counts is not None and self.test_label_counts is not None:
             if len(self.label_counts) != len(self.test_label_counts):
@@ -157,19 +159,19 @@ class DescriptionQuestion(codec.Question[Description]):
 
     Attributes
     ----------
-    tells
-        What is said of rows: label counts, their number, or neither.
+    disclosed
+        What clients disclose about their rows: label counts, their number, or neither.
     """
 
     kind = "query.description"
     place = codec.Place(codec.CONFIG, ConfigRecord, optional=True)
 
-    tells: Annotated[Tells, codec.Text(sparse=True)] = "labels"
+    disclosed: Annotated[Disclosed, codec.Text(sparse=True)] = "labels"
 
     def check(self, at: codec.Reading) -> None:
         """Check that it is a known choice."""
-        if self.tells not in _TOLD:
-            raise at.bad(f"tells must be one of {', '.join(_TOLD)}, got {self.tells!r}")
+        if self.disclosed not in _DISCLOSED:
+            raise at.bad(f"disclosed must be one of {', '.join(_DISCLOSED)}, got {self.disclosed!r}")
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import ClassVar, Literal
 
 from fedclust.support.checks import check
 
-__all__ = ["ClientDP", "NoPrivacy", "Privacy", "Tells", "named"]
+__all__ = ["ClientDP", "Disclosed", "NoPrivacy", "Privacy", "named"]
 
-Tells = Literal["labels", "sizes", "nothing"]
+Disclosed = Literal["labels", "sizes", "nothing"]
 """What clients disclose about their rows before round 1: number per class, total number, or nothing."""
 
 Evaluation = Literal["auto", "exact", "noised"]
@@ -30,8 +30,8 @@ class Privacy:
     choice: ClassVar[str] = "none"
 
     @property
-    def tells(self) -> Tells:
-        """What clients say of their rows before round 1."""
+    def disclosed(self) -> Disclosed:
+        """What clients disclose about their rows before round 1."""
         return "labels"
 
 
@@ -57,8 +57,8 @@ class NoPrivacy(Privacy):
         check(self, label_counts="True or False")
 
     @property
-    def tells(self) -> Tells:
-        """What clients say of their rows before round 1."""
+    def disclosed(self) -> Disclosed:
+        """What clients disclose about their rows before round 1."""
         return "labels" if self.label_counts else "sizes"
 
 
@@ -120,8 +120,8 @@ class ClientDP(Privacy):
         check(self, clip_rate=">= 0 and finite", adaptive="True or False", evaluation=Evaluation)
 
     @property
-    def tells(self) -> Tells:
-        """What clients say of their rows before round 1."""
+    def disclosed(self) -> Disclosed:
+        """What clients disclose about their rows before round 1."""
         return "nothing"
 
 

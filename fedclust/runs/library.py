@@ -585,7 +585,7 @@ def simulate(
     check_network(chosen, model)
     if isinstance(chosen, ClientDP) and getattr(training.loss, "class_weights", None) == "balanced":
         raise ValueError("loss.class_weights must be numbers with privacy=client_dp, got balanced")
-    if proof and chosen.tells != "labels":
+    if proof and chosen.disclosed != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
     rules = dataclasses.asdict(dataclasses.replace(training, loss=cross_entropy))
@@ -622,7 +622,9 @@ def simulate(
             if resume:
                 folders.check_same_run(described[name], where)
             floor, names = least_loss(training.loss), tuple(metrics)
-            federation = Federation(grid, rounds, own_metrics=names, least_loss=floor, tells=chosen.tells)
+            federation = Federation(
+                grid, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed
+            )
             callbacks = [on_round] if callable(on_round) else list(on_round)
             summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
             with writing(where):

@@ -91,7 +91,7 @@ class StrategyRun(Observer):
     _newcomers: Newcomers | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.confusion &= self.privacy.tells == "labels"
+        self.confusion &= self.privacy.disclosed == "labels"
         folder = self.recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, self.settings.rounds, self.settings.checkpoint_every)
         self._done = self._figures_of_round = 0 if self.resume is None else self.resume.server_round
@@ -231,7 +231,7 @@ class StrategyRun(Observer):
         """Build the table of clients, with what they measured of the models that serve them."""
         strategy, figures = self.strategy, measured.figures
         counts, num_test, clients = described.counts, described.num_test, range(strategy.clusters.num_clients)
-        if self.privacy.tells == "nothing":  # then only who measured has told on how many rows
+        if self.privacy.disclosed == "nothing":  # then only who measured has told on how many rows
             num_test = np.nan_to_num(figures.get(NUM_EXAMPLES, np.zeros(len(clients)))).astype(np.int64)
         return summaries.client_table(
             strategy.assignment,

@@ -138,7 +138,7 @@ class Plan:
         if config.get("personal"):
             layers = dict.fromkeys(names, _built_as(Personal, "personal", config))
         privacy = _built_as(Privacy, "privacy", config) if config.get("privacy") else NoPrivacy()
-        if privacy.tells != "labels" and settings.task != "train":
+        if privacy.disclosed != "labels" and settings.task != "train":
             raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
         with _as_config_error():
             for name, strategy in strategies.items():
@@ -194,7 +194,7 @@ class Plan:
         ConfigError
             If nobody has test examples, or somebody too few for what is done with the models at the end.
         """
-        if self.privacy.tells != "nothing" and not described.num_test.any():
+        if self.privacy.disclosed != "nothing" and not described.num_test.any():
             raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
         for name, personal in self.layers.items():
             with _as_config_error(f"{name}: "):
@@ -269,7 +269,7 @@ def check_strategy(
     ModuleNotFoundError
         If the accountant's package is missing.
     """
-    if privacy.tells == "labels":
+    if privacy.disclosed == "labels":
         return
     said, options = setting(privacy), strategy.options
     if personal.asked:
@@ -571,7 +571,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         "roster": attended.roster() if attended.joined and not left_out else None,
     }
     facts = settings.rounds, settings.timeout
-    federation = Federation(clients, *facts, tells=plan.privacy.tells, num_newcomers=left_out, **told)
+    federation = Federation(clients, *facts, disclosed=plan.privacy.disclosed, num_newcomers=left_out, **told)
     described = federation.describe()
     if line := left_out_line(described.left_out):
         say(line)
@@ -654,5 +654,5 @@ def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
         trained = "updates clipped on their node, to a server that is trusted with them and adds the noise"
     further = [what for query, what in _WHAT.items() if query in asked]
     others = sorted(set(asked) - _WHAT.keys() - {description.DescriptionQuestion.kind, "evaluate"})
-    everything = "; ".join([_DESCRIBED[privacy.tells], trained, "test figures", *further, *others])
+    everything = "; ".join([_DESCRIBED[privacy.disclosed], trained, "test figures", *further, *others])
     return f"left the clients: {everything} (docs/SECURITY.md)"

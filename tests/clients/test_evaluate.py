@@ -382,16 +382,16 @@ def test_a_client_counts_its_labels_and_names_its_group(node, federation) -> Non
 
 
 @pytest.mark.parametrize(
-    ("tells", "known"),
+    ("disclosed", "known"),
     [("sizes", {"num-train", "num-test", "num-classes", "validation"}), ("nothing", {"num-classes"})],
 )
-def test_what_is_said_of_rows(node, federation, tells, known) -> None:
-    question = encode(description.DescriptionQuestion(tells))
+def test_what_is_said_of_rows(node, federation, disclosed, known) -> None:
+    question = encode(description.DescriptionQuestion(disclosed))
     for client, content in _asked_together("query.description", node, question).items():
         config = content["config"]
         assert set(config) - {"group", "mean", "std"} == known
         assert config["num-classes"] == 10
-        assert config.get("num-train") == (len(federation.train[client]) if tells == "sizes" else None)
+        assert config.get("num-train") == (len(federation.train[client]) if disclosed == "sizes" else None)
 
 
 def _by_class(federation, client) -> list[np.ndarray]:

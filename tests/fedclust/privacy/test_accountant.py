@@ -35,7 +35,7 @@ def test_names_and_what_is_said_of_rows() -> None:
     assert named(ClientDP(clip=2.0)).clip == 2.0
     with pytest.raises(ValueError, match="^privacy must be one of none, client_dp or an object, got 'dp'"):
         named("dp")
-    told = [NoPrivacy().tells, NoPrivacy(label_counts=False).tells, ClientDP().tells]
+    told = [NoPrivacy().disclosed, NoPrivacy(label_counts=False).disclosed, ClientDP().disclosed]
     assert told == ["labels", "sizes", "nothing"]
 
 

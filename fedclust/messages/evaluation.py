@@ -81,7 +81,7 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
 
     Most counts of a bin take one byte; most gaps between bins that are not empty, one or two.
     """
-    arrays = {_COUNTS: np.stack([outcomes.actual, outcomes.predicted, outcomes.hits])}
+    arrays = {_COUNTS: np.stack([outcomes.there, outcomes.predicted, outcomes.hits])}
     if outcomes.bins is not None:
         gaps = np.diff(outcomes.bins, prepend=-1)
         arrays |= {_GAPS: gaps, _POSITIVES: outcomes.positives, _NEGATIVES: outcomes.negatives}

@@ -220,7 +220,7 @@ class Outcomes:
 
     Attributes
     ----------
-    actual, predicted, hits
+    there, predicted, hits
         Numbers of rows, predictions, and correct predictions of each class, shape (C,).
     bins
         Non-empty bins of the scores' histograms, ``class · NUM_BINS + bin``, ascending, shape (E,); None if a
@@ -233,7 +233,7 @@ class Outcomes:
         :data:`MOST_CONFUSED` classes.
     """
 
-    actual: IntArray
+    there: IntArray  # the name is part of checkpoints
     predicted: IntArray
     hits: IntArray
     bins: IntArray | None
@@ -304,7 +304,7 @@ def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
 
     Returns
     -------
-    Mean of 2·hits / (actual + predicted) over the classes in the labels or predictions, in [0, 1]; NaN
+    Mean of 2·hits / (there + predicted) over the classes in the labels or predictions, in [0, 1]; NaN
     without rows.
 
     Raises
@@ -314,7 +314,7 @@ def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
     """
     clients = _with_same_classes(clients)
     hits = np.sum([each.hits for each in clients], axis=0)
-    whole = np.sum([each.actual + each.predicted for each in clients], axis=0)
+    whole = np.sum([each.there + each.predicted for each in clients], axis=0)
     defined = whole > 0
     return float((2 * hits[defined] / whole[defined]).mean()) if defined.any() else float("nan")
 
@@ -347,7 +347,7 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
     clients = _with_same_classes(clients)
     if not clients or any(each.bins is None for each in clients):
         return float("nan")
-    shape = len(clients[0].actual), NUM_BINS
+    shape = len(clients[0].there), NUM_BINS
     positives, negatives = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for each in clients:  # a client's bins are distinct
         positives.reshape(-1)[each.bins] += each.positives
@@ -474,7 +474,7 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
     """
     clients = _with_same_classes(clients)
     actual, predicted, hits = (
-        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("actual", "predicted", "hits")
+        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("there", "predicted", "hits")
     )
     rows = int(actual.sum())
     sensitivity, specificity = rates(actual, predicted, hits)

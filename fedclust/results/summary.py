@@ -74,7 +74,7 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     """
     if not outcomes:
         return {}
-    two = len(next(iter(outcomes.values())).actual) == 2
+    two = len(next(iter(outcomes.values())).there) == 2
     names = ["sensitivity", "specificity", "brier", "calibration_error", "accuracy_low", "accuracy_high"]
     if two:
         names += ["sensitivity_low", "sensitivity_high", "specificity_low", "specificity_high"]
@@ -84,10 +84,10 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
         found, rng = decisions([counts]), generator(seed, "bootstrap", client)
         values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
         if two:
-            accuracy, sensitivity, specificity = intervals(counts.actual, counts.predicted, counts.hits, rng)
+            accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits, rng)
             values += [*accuracy, *sensitivity[1], *specificity[1]]
         else:
-            values += [*accuracy_interval(int(counts.hits.sum()), int(counts.actual.sum()), rng)]
+            values += [*accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng)]
         table[:, client] = values
         if counts.confusion is not None:
             confusion[client] = counts.confusion.ravel().tolist()
@@ -117,11 +117,11 @@ def summarise_decisions(
     if not outcomes:
         return None
     everyone = list(outcomes.values())
-    num_classes = len(everyone[0].actual)
+    num_classes = len(everyone[0].there)
     known = len(class_names) == num_classes
     names = list(class_names) if known else [str(each) for each in range(num_classes)]
     actual, predicted, hits = (
-        np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("actual", "predicted", "hits")
+        np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("there", "predicted", "hits")
     )
     found, classes, accuracy = decisions(everyone), [], None
     if num_classes <= _MOST_CLASSES:
@@ -631,6 +631,6 @@ def _share_weighted(train_counts: IntArray, outcomes: Mapping[int, Outcomes]) ->
     if outcomes:
         clients = list(outcomes)
         hits = np.stack([outcomes[client].hits for client in clients])
-        actual = np.stack([outcomes[client].actual for client in clients])
+        actual = np.stack([outcomes[client].there for client in clients])
         figures[clients] = metrics.share_weighted_accuracy(train_counts[clients], hits, actual)
     return figures

@@ -106,9 +106,7 @@ def test_full_adds_f1_auc_and_counts(small: Any) -> None:
     for short, full in zip(trainer.evaluate(jobs), trainer.evaluate(jobs, full=True), strict=True):
         assert full.figures.keys() == short.figures.keys() | {"macro-f1", "auc"}
         assert {name: full.figures[name] for name in short.figures} == pytest.approx(short.figures)
-        assert full.outcomes.hits.sum() / full.outcomes.actual.sum() == pytest.approx(
-            full.figures["accuracy"]
-        )
+        assert full.outcomes.hits.sum() / full.outcomes.there.sum() == pytest.approx(full.figures["accuracy"])
 
 
 def test_no_rows_and_no_jobs(small: Any) -> None:
@@ -117,7 +115,7 @@ def test_no_rows_and_no_jobs(small: Any) -> None:
     (scores,) = made.trainer.evaluate([Job(0, np.zeros(0, dtype=np.int64), made.start)], full=True)
     assert scores.figures["num-examples"] == 0
     assert np.isnan([value for name, value in scores.figures.items() if name != "num-examples"]).all()
-    assert scores.outcomes.actual.tolist() == [0] * made.data.num_classes
+    assert scores.outcomes.there.tolist() == [0] * made.data.num_classes
 
 
 @pytest.mark.parametrize("mode", ["auto", "sequential", "vectorised"])
@@ -228,7 +226,7 @@ def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
         ]
         wanted = dict(zip((*FIGURES, "macro-f1", "auc"), figures, strict=True))
         assert got.figures == pytest.approx(wanted, nan_ok=True)
-        assert got.outcomes.actual.tolist() == np.bincount(truth, minlength=4).tolist()
+        assert got.outcomes.there.tolist() == np.bincount(truth, minlength=4).tolist()
         assert got.outcomes.predicted.tolist() == np.bincount(guess, minlength=4).tolist()
         assert got.outcomes.hits.tolist() == [((truth == c) & (guess == c)).sum() for c in range(4)]
         first += count

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(APP / "benchmarks")
         deployment = importlib.import_module("deployment")
-    with deployment.flower(folder / "home", 0, os.environ | {"OMP_NUM_THREADS": "1"}) as started:
+    quick = {"OMP_NUM_THREADS": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05"}
+    with deployment.flower(folder / "home", 0, os.environ | quick) as started:
         yield Flower(started.env, folder)
 
 
@@ -132,28 +133,22 @@ def test_what_flwr_build_makes(bundle: Path) -> None:
     assert found == expected | {Path("pyproject.toml"), Path("LICENSE")}
 
 
-def test_the_bundle_runs_and_our_own_command_line_resumes_it(
+def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     flower: Flower, bundle: Path, local_run: SavedRun
 ) -> None:
-    """Four rounds of what `flwr build` makes, two more with ``resume=``: as six without a break.
+    """Four rounds in this process, two more on Flower's nodes by the bundle: as six without a break.
 
-    First on two nodes, Flower's default; then on a node per client with ``engine=superlink``, which is
-    ``flwr run`` with another face; a relative folder is the caller's. The split of round 4 is in the
-    checkpoint.
+    ``engine=superlink`` is ``flwr run`` with another face; a relative folder is the caller's. The split of
+    round 4 is in the checkpoint.
     """
     results = flower.folder / "resumed"
-    short = " ".join(text for text in OVERRIDES if not text.startswith("rounds="))
-    told = f'overrides="{short} rounds=4" output-dir="{results}"'
-    printed = flower("run", str(bundle), "--stream", "--run-config", told)
-    assert flower.state(printed)["status"] == "finished:completed", printed
-    before = SavedRun(results)
-    assert len(before.rounds) == 4
-    assert 'data-live="no"' in (results / "report.html").read_text()
-    assert before.changes == local_run.changes
-    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=8'")
-    printed = flower(*engine, "resume=resumed", "rounds=6", command="fedclust")
+    before = fedclust.run([*OVERRIDES, "rounds=4", f"output_dir={results}"]).saved
+    unpacked = replace(flower, environment=flower.environment | {"PYTHONPATH": str(bundle)})
+    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=3'")
+    printed = unpacked(*engine, "resume=resumed", "rounds=6", command="fedclust")
     assert f"results: {results}" in printed, printed
     run = SavedRun(results)
+    assert 'data-live="no"' in (results / "report.html").read_text()
     # To the byte: they were not run again. The fourth was, as it had been evaluated for being the last.
     assert run.rounds[:3] == before.rounds[:3]
     _assert_same(run, local_run, tolerance=1e-6)

@@ -14,6 +14,8 @@ from torch import nn
 import fedclust
 from fedclust.strategies import FedGMCC
 
+ROUNDS = 6
+
 
 def sensor(generator: np.random.Generator, reversed_wiring: bool) -> tuple[np.ndarray, np.ndarray]:
     """Make 80 readings of 8 channels, shape (80, 8), and their states, shape (80,)."""
@@ -32,7 +34,7 @@ def main(folder: str | None = None) -> fedclust.Result:
         FedGMCC(network=network, input_shape=[8]),
         network,
         clients,
-        rounds=6,
+        rounds=ROUNDS,
         training=fedclust.LocalTraining(learning_rate=0.2, batch_size=16, epochs=2),
         on_round=lambda record: print(record["round"], record["cluster_sizes"]),
     )

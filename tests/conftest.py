@@ -51,6 +51,7 @@ from fedclust.messages.training import (
     read_instruction,
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
+from fedclust.results.charts import run as charts
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -59,6 +60,7 @@ settings.load_profile("fedclust")
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 _HERE = Path(__file__).parent
+_CHARTS = {name: getattr(charts, name) for name in ("cells", "curves", "points")}
 _DRAWS = {name: getattr(vl_convert, name) for name in ("vegalite_to_svg", "svg_to_png")}
 
 
@@ -75,17 +77,32 @@ def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> It
         yield
 
 
+def draw_nothing(patch: Callable[..., None] = setattr) -> None:
+    """Make one point in place of every chart, and blank pictures; charts are half of a small run's time."""
+    point = charts.points([{"name": "", "group": "", "x": 0, "y": 0}])
+    for name in _CHARTS:
+        patch(charts, name, lambda *_, **__: point)
+    patch(vl_convert, "vegalite_to_svg", lambda *_, **__: '<svg width="9" height="9"></svg>')
+    patch(vl_convert, "svg_to_png", lambda *_, **__: b"\x89PNG blank")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _blank_pictures() -> Iterator[None]:
-    """Whole runs draw nothing: a third of a small run's time. ``drawn`` lets a test draw."""
+    """Let whole runs draw nothing; ``charted`` and ``drawn`` let a test do so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vl_convert, "vegalite_to_svg", lambda *_, **__: '<svg width="9" height="9"></svg>')
-        patch.setattr(vl_convert, "svg_to_png", lambda *_, **__: b"\x89PNG blank")
+        draw_nothing(patch.setattr)
         yield
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def charted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the charts of a user's run, without drawing them."""
+    for name, function in _CHARTS.items():
+        monkeypatch.setattr(charts, name, function)
+
+
+@pytest.fixture
+def drawn(charted: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw pictures as a user's run does."""
     for name, function in _DRAWS.items():
         monkeypatch.setattr(vl_convert, name, function)

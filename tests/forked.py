@@ -8,7 +8,8 @@ import json
 import os
 import sys
 
-import fedclust.results.charts
+from conftest import draw_nothing
+
 import fedclust.runs.server  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.runs.command_line import main
@@ -28,6 +29,7 @@ def _child(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    draw_nothing()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

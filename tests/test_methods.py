@@ -35,6 +35,7 @@ def disjoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("charted")
 @pytest.mark.parametrize(
     ("strategy", "plots"),
     [
@@ -75,6 +76,7 @@ def test_two_conventions_are_found_exactly_by_the_recommended_fmcl(tmp_path: Pat
     assert summary["adjusted_rand_index"] == 1.0
 
 
+@pytest.mark.usefixtures("charted")
 @pytest.mark.parametrize(("groups", "seed"), [([20, 10], 1), ([15, 15], 0)])
 def test_fedgwc_finds_two_conventions_by_itself(groups: list[int], seed: int, tmp_path: Path) -> None:
     overrides = ["strategy=fedgwc", f"partition.groups={groups}", f"seed={seed}", "rounds=40"]
@@ -113,6 +115,7 @@ def _sizes(folder: Path) -> list[list[int]]:
     return [line["cluster_sizes"] for line in SavedRun(folder).rounds]
 
 
+@pytest.mark.usefixtures("charted")
 def test_fedgmcc_separates_inverted_images_in_every_round(tmp_path: Path) -> None:
     shares = ("clean=0.5", "invert=0.5", "noise=0", "blur=0")
     summary = _run(

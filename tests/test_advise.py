@@ -12,15 +12,7 @@ SMALL = ["task=advise", "partition.num_clients=12", "partition.groups=[7,5]"]
 
 
 def test_advice_on_two_conventions(tmp_path) -> None:
-    result = fedclust.run(
-        [
-            "task=advise",
-            "seed=3",
-            "partition.num_clients=12",
-            "partition.groups=[7,5]",
-            f"output_dir={tmp_path}/a",
-        ]
-    )
+    result = fedclust.run([*SMALL, "seed=3", f"output_dir={tmp_path}/a"])
     kinds = {shift["kind"]: shift["seen"] for shift in result.summary["shifts"]}
     assert kinds == {"label": False, "quantity": False, "feature": False, "concept": True}
     assert result.summary["verdict"]["grouped"]

@@ -69,14 +69,12 @@ def _is_one_line(outcome: Outcome) -> bool:
     ("arguments", "said"),
     [
         (["stratgy=fedavg"], "unknown key 'stratgy': did you mean 'strategy'?"),
-        (["strategy=fedawg"], "strategy must be one of"),
         (["aggregator.eta=1"], "aggregator has"),
         (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator"),
         (["traning.epochs=3"], "unknown key 'traning': did you mean 'training'?"),
         (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset has _target_"),
         (["rounds.first=3"], "rounds has no keys below it, got rounds.first=3"),
         (["model.hidden.x=3"], "model.hidden is a list, and set as a whole (model.hidden=[…])"),
-        (["compare=[fedawg]"], "compare must name strategies"),
         (["compare=5"], "compare must name strategies"),
         (["compare={a:1}"], "compare={a:1}: Cannot merge"),
         (["strategy=null"], "strategy must be one of"),
@@ -88,14 +86,6 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["~rounds"], "rounds must be given"),
         (["keep_matrices=5"], "keep_matrices must be true or false or a text, got 5"),
         (["rounds=null"], "rounds must be a whole number, got null"),
-        (["partition=dirichlet", "partition.alpha=abc"], "partition.alpha must be a number, got 'abc'"),
-        (["partition.num_clients=2.5"], "partition.num_clients must be a whole number, got 2.5"),
-        (["seed=1.0"], "seed must be a whole number, got 1.0"),
-        (["rounds=1e1"], "rounds must be a whole number, got 10.0"),
-        (
-            ["strategy=fmcl_paper", "strategy.parameters.num_clusters=31"],
-            "strategy.parameters.num_clusters must be <= 30, the number of clients, got 31",
-        ),
         (
             ["--config-name=foo"],
             "--config-name must be config or a file of the folder --config-dir, got 'foo'",
@@ -104,11 +94,6 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["--config-path=none"], "--config-path must not be given: --config-dir adds a folder"),
         (["output_dir=/dev/null/x"], "output_dir must be a folder that can be created and written to"),
         (["rounds=0"], "rounds must be >= 1, got 0"),
-        (
-            ["strategy=fedgwc_paper", "strategy.parameters.kernel_width=-1"],
-            "kernel_width must be > 0, got -1",
-        ),
-        (["training.learning_rate=-1"], "learning_rate must be > 0 and finite, got -1"),
         (["engine.num_nodes=0"], "num_nodes must be >= 1, got 0"),
         (["client_app=none.such"], "client_app must be importable, got 'none.such': No module named 'none'"),
         (
@@ -116,9 +101,6 @@ def _is_one_line(outcome: Outcome) -> bool:
             "must be a ClientApp, 'fedclust.clients.node' is a module",
         ),
         (["partition=iid", "partition.num_clients=100000"], "100000"),
-        (["partition.num_clients=100000"], "add up to num_clients, 100000, got [20, 10]"),
-        (["partition=dirichlet", "partition.alpha=0"], "alpha must be > 0 and finite, got 0"),
-        (["partition=dirichlet", "partition.alpha=-1", "engine.num_nodes=2"], "alpha must be > 0"),
         (["dataset=csv", "dataset.path=x.csv"], "dataset.num_classes, dataset.input_shape must be given"),
         (
             ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],

@@ -11,19 +11,8 @@ from fedclust import data
 from fedclust.settings.composition import compose, plain
 
 HEAVY = (
-    *(
-        "datasets",
-        "flwr",
-        "flwr_datasets",
-        "altair",
-        "numpy",
-        "pandas",
-        "pyarrow",
-        "ray",
-        "scipy",
-        "sklearn",
-    ),
-    *("sympy", "torch", "torch._dynamo", "transformers"),
+    *("datasets", "flwr", "flwr_datasets", "altair", "numpy", "pandas", "pyarrow", "ray", "scipy"),
+    *("sklearn", "sympy", "torch", "torch._dynamo", "transformers"),
 )
 CLIENTS = (
     "partition.num_clients=3",
@@ -124,22 +113,22 @@ def loaded() -> dict[str, list[str]]:
     return dict(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize("way", ["import fedclust", "import fedclust.strategies"])
-def test_importing_the_package_loads_nothing_large(loaded, way) -> None:
-    assert loaded[way] == []
-
-
-@pytest.mark.parametrize("way", ["--help", "an unknown key", "an unknown choice"])
-def test_help_and_an_unknown_name_need_hydra_alone(loaded, way) -> None:
-    assert set(loaded[way]) <= {"numpy"}
+NUMPY = ("numpy",)
+FLOWER = ("flwr", "numpy", "torch")
 
 
 @pytest.mark.parametrize(
-    "way",
-    ["a number out of range", "a value of the wrong type", "a value that a constructor refuses"],
+    ("most", "ways"),
+    [
+        ((), ("import fedclust", "import fedclust.strategies")),
+        (NUMPY, ("--help", "an unknown key", "an unknown choice", "a number out of range")),
+        (NUMPY, ("a value of the wrong type", "a value that a constructor refuses")),
+        (("numpy", "torch"), ("a device that is not there",)),
+        (FLOWER, ("fedclust.clients.app", "query.description", "train", "evaluate", "one model for all")),
+    ],
 )
-def test_a_wrong_value_needs_numpy_at_most(loaded, way) -> None:
-    assert set(loaded[way]) <= {"numpy"}
+def test_each_way_loads_what_it_needs(loaded, most: tuple[str, ...], ways: tuple[str, ...]) -> None:
+    assert {name for way in ways for name in loaded[way]} == set(most)
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["training.learning_rate=-1"]])
@@ -151,16 +140,3 @@ def test_an_answer_takes_little_processor_time(arguments: list[str]) -> None:
     assert (
         after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 3
     )  # 1.5 s where nothing else runs
-
-
-def test_a_device_that_is_not_there_needs_pytorch_alone(loaded) -> None:
-    assert loaded["a device that is not there"] == ["numpy", "torch"]
-
-
-@pytest.mark.parametrize("way", ["fedclust.clients.app", "query.description", "train", "evaluate"])
-def test_a_message_to_clients_needs_pytorch_and_flower_alone(loaded, way) -> None:
-    assert loaded[way] == ["flwr", "numpy", "torch"]
-
-
-def test_one_model_for_all_needs_no_clustering(loaded) -> None:
-    assert loaded["one model for all"] == ["flwr", "numpy", "torch"]

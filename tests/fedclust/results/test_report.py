@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
@@ -120,13 +121,18 @@ def test_bytes_in_units_that_can_be_read(finished_run: Path) -> None:
     assert row(text, "received from clients")[1:] == ["999 B", "5000 TB"]
 
 
+def told(folder: Path, table: pd.DataFrame, **more: str) -> str:
+    """Print the report of a run that has only its clients and its summary."""
+    with Recorder(folder) as recorder:
+        recorder.clients(table)
+        recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1, **more))
+    return printed(folder)
+
+
 def test_clients_are_named_where_they_have_names(tmp_path: Path) -> None:
     names = ["[Charité]", *(f"clinic {number}" for number in range(6))]
     table = client_table([0] * 6 + [1], [1] * 7, [1] * 7, [[1]] * 7, [{"accuracy": 1.0}] * 7, names=names)
-    with Recorder(tmp_path) as recorder:
-        recorder.clients(table)
-        recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1))
-    text = printed(tmp_path)
+    text = told(tmp_path, table)
     assert row(text, "0 ")[-1] == "[Charité], clinic 0, clinic 1, clinic 2, clinic 3 and 1 more"
     assert row(text, "1 ")[-1] == "clinic 5"
 
@@ -136,10 +142,7 @@ def test_many_clusters_are_cut_short_and_silent_clients_named(tmp_path: Path) ->
     assignment[:3] = 19  # the largest has five
     evaluation = [{"accuracy": 0.5}] * 38 + [None] * 2
     table = client_table(assignment, np.ones(40), np.ones(40), np.ones((40, 2)), evaluation)
-    with Recorder(tmp_path) as recorder:
-        recorder.clients(table)
-        recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1))
-    text = printed(tmp_path)
+    text = told(tmp_path, table)
     assert "the 11 largest of" in text
     assert row(text, "19 ")[:2] == ["19", "5"]
     assert "known groups" not in text
@@ -156,7 +159,4 @@ def test_what_has_no_figures(tmp_path: Path) -> None:
 def test_the_decision_of_a_method_is_printed(tmp_path: Path) -> None:
     table = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}] * 2)
     why = "one cluster: clients' label shares differ no more than chance explains (p = 0.43)"
-    with Recorder(tmp_path) as recorder:
-        recorder.clients(table)
-        recorder.summary(summarise(table, strategy="fmcl", seed=0, rounds=1, seconds=1, decision=why))
-    assert why in printed(tmp_path).splitlines()
+    assert why in told(tmp_path, table, decision=why).splitlines()

@@ -1,12 +1,12 @@
 # make run    run the default federation
-# make flwr   run it in Flower's own simulation; make flwr OVERRIDES="rounds=3 seed=1"
+# make flwr   run it in Flower's own simulation, such as make flwr OVERRIDES="rounds=3 seed=1"
 # make test   run the tests
-# make test-fast   the tests that start no process and no whole run
-# make check  lint, types and tests, as CI does
+# make test-fast   run the tests that start no process and no whole run
+# make check  check lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
-# make release-readme BASE=https://HOST/OWNER/fedclust   README with absolute links, in build/README.md
-# make hub BASE=…   what Flower Hub is given, in build/hub: the app without its tests and benchmarks
-# make clean  remove the environment and everything a run leaves here
+# make release-readme BASE=https://HOST/OWNER/fedclust   write build/README.md, with absolute links
+# make hub BASE=…   write build/hub for Flower Hub: the app without its tests and benchmarks
+# make clean  remove the environment and everything that runs leave here
 
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
@@ -19,11 +19,11 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 run: .venv/.installed
 	$(BIN)/python -m fedclust
 
-# `flwr run` and its log; a SuperLink that it starts does not install the dependencies anew for every run.
+# `flwr run` with its log; the SuperLink that it starts does not reinstall the dependencies for every run.
 flwr: .venv/.installed
 	$(BIN)/python -m fedclust engine=superlink engine.connection=local $(OVERRIDES)
 
-# Two processes, each file's tests in one of them, the longest first.
+# Two processes; a file's tests stay together, the longest file first.
 test: .venv/.installed-dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 
@@ -43,7 +43,7 @@ docs: .venv/.installed-docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build
 	@echo docs/_build/index.html
 
-# Links and pictures outside code blocks; of an address, the colon keeps it as it is.
+# Make links and pictures outside code blocks absolute; a colon marks an address, which is kept.
 README := build/README.md
 VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
 release-readme:
@@ -61,7 +61,7 @@ hub: release-readme
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c $(RECENT) \
-	  || { echo "Python >= 3.11 is needed and not found: make PYTHON=path/to/python" >&2; exit 1; }
+	  || { echo "Python must be >= 3.11, none was found: make PYTHON=path/to/python" >&2; exit 1; }
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python

@@ -21,18 +21,18 @@ Asked = TypeVar("Asked")
 Result = TypeVar("Result")
 
 Answers = tuple[Mapping[int, Any], Mapping[int, str]]
-"""The answer of each client that has one, and the error of each other client, by client id."""
+"""The answers of clients and the errors of all others, by client id."""
 
 Work = Callable[[Node, Mapping[int, Any]], Answers]
-"""Answers questions by client id; clients that were sent the same one are given the same object."""
+"""Answers questions by client id; clients that share a question get the same object."""
 
 
 def answers(question: type[Question] | str) -> Callable[[Work], Work]:
     """Register a function for a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
 
     A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
-    other message is for the node's only client, so that the app also works with a plain Flower strategy. Its
-    sender is told in an error if that client fails, or if the node hosts several.
+    other message is for the node's only client, so that the app also works with a plain Flower strategy; the
+    reply is an error if that client fails, or if the node hosts several.
     """
 
     def read(content: RecordDict) -> Any:
@@ -68,20 +68,20 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
 def _answered(
     work: Work, node: Node, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], Any]
 ) -> tuple[dict[int, RecordDict], Mapping[int, str]]:
-    """Answer contents; one that clients share is read once, and an answer that they share written once."""
+    """Answer contents; read a shared content once, and write a shared answer once."""
     distinct = {id(content): content for content in contents.values()}
     questions = {each: read(content) for each, content in distinct.items()}
-    found, errors = work(node, {client: questions[id(content)] for client, content in contents.items()})
+    replies, errors = work(node, {client: questions[id(content)] for client, content in contents.items()})
     shared: dict[int, RecordDict] = {}
     written: dict[int, RecordDict] = {}
-    for answer in found.values():
+    for answer in replies.values():
         if id(answer) not in written:
             written[id(answer)] = encode(answer, shared)
-    return {client: written[id(answer)] for client, answer in found.items()}, errors
+    return {client: written[id(answer)] for client, answer in replies.items()}, errors
 
 
 def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
-    """List each question with the clients that were sent it."""
+    """List each question with its clients."""
     clients: dict[int, list[int]] = {}
     for client, question in asked.items():
         clients.setdefault(id(question), []).append(client)
@@ -89,16 +89,16 @@ def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
 
 
 def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
-    """Extend a function that answers one question for the clients that were sent it to several questions."""
+    """Extend a function that answers one question for its clients to several questions."""
 
     def of_all(node: Node, asked: Mapping[int, Any]) -> Answers:
-        found: dict[int, Any] = {}
+        replies: dict[int, Any] = {}
         errors: dict[int, str] = {}
         for question, clients in by_question(asked):
             some, failed = work(node, question, clients)
-            found |= some
+            replies |= some
             errors |= failed
-        return found, errors
+        return replies, errors
 
     return of_all
 
@@ -106,43 +106,43 @@ def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
 def together(
     clients: list[int], work: Callable[[list[int]], Iterable[Result]]
 ) -> tuple[dict[int, Result], dict[int, str]]:
-    """Work on clients together if possible; if the model raises on a client's data, it gets an error.
+    """Work on clients together if possible; if the model raises on a client's data, only that client fails.
 
     Returns
     -------
-    The result of each client, in the order in which `work` gives them; and the errors.
+    The result of each client, in the order of `work`'s results; and the errors.
     """
     try:
         return dict(zip(clients, work(clients), strict=True)), {}
-    # The model is the user's code.
+    # The model is the user's code and may raise anything.
     except Exception as error:
         if len(clients) == 1:
             return {}, {clients[0]: f"{type(error).__name__}: {error}"}
-    found: dict[int, Result] = {}
+    results: dict[int, Result] = {}
     errors: dict[int, str] = {}
     for client in clients:
         one, failed = together([client], work)
-        found |= one
+        results |= one
         errors |= failed
-    return found, errors
+    return results, errors
 
 
 @app.query("clients")
 def hosted(message: Message, context: Context) -> Message:
-    """Return the clients that this node hosts: names if it holds its own data; else ids, and a digest.
+    """Return the clients that this node hosts: names if it has its own data; otherwise ids, and a digest.
 
-    A node that may train any client adds the steps of each.
+    A node that may train any client adds each client's steps.
     """
     if (sites := own_sites(context)) is not None:
         return Message(encode(sites.registered()), reply_to=message)
     node = Node.of(context)
     name = str(context.node_config.get("name", ""))[:200]
     steps: tuple[int, ...] = ()
-    if context.node_config.get("shared"):  # the server divides the clients of a round by it
+    if context.node_config.get("shared"):  # by which the server divides a round's clients
         examples = np.array([max(1, len(node.data.train[client])) for client in node.clients])
         steps = tuple(num_steps(examples, node.trainer.training).tolist())
-    told = Hosted(node.clients, node.data.num_clients, name, content_digest(node.data), steps)
-    return Message(encode(told), reply_to=message)
+    hosted = Hosted(node.clients, node.data.num_clients, name, content_digest(node.data), steps)
+    return Message(encode(hosted), reply_to=message)
 
 
 @app.query("statement")
@@ -160,5 +160,5 @@ def agree(message: Message, context: Context) -> Message:
 def _sites(context: Context) -> OwnSites:
     sites = own_sites(context)
     if sites is None:
-        raise ValueError("partition must be own, for a node to be asked for its own data")
+        raise ValueError("partition must be own to ask a node for its own data")
     return sites

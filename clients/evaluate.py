@@ -1,4 +1,4 @@
-"""Measure models on the clients' own rows, and describe these rows."""
+"""Evaluate models on the clients' own rows, and describe these rows."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ Shifts = Mapping[int, FloatArray]
 
 
 def _states(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
-    """Convert the model of each client; clients that were sent one share its state, and so their passes."""
+    """Convert each client's model; clients that share a model share its state, and so their passes."""
     distinct = {id(model): model for model in models.values()}
     states = {key: to_state(model) for key, model in distinct.items()}
     return {client: states[id(model)] for client, model in models.items()}
@@ -71,26 +71,26 @@ def evaluate(node: Node, asked: Mapping[int, Instruction]) -> Answers:
 def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -> Answers:
     """Return how well each received model fits each client's whole training part.
 
-    That is its mean loss, and the number of rows on which no other model's is smaller; of models that tie on
-    a row, the first counts.
+    This is the mean loss of each model, and the number of rows on which its loss is the smallest; of models
+    that tie on a row, the first counts.
     """
     states = [to_state(model) for model in question.models]
     number = len(states)
 
     def by_row(some: list[int]) -> list[FloatArray]:
-        """Return the loss of each model on each training row of clients, shape (models, rows) each."""
+        """Return the loss of each model on each training row, shape (models, rows) per client."""
         # One job list: every model goes over the rows of all clients together.
         jobs = [Job(client, node.data.train[client], state) for client in some for state in states]
         measured = node.trainer.losses(jobs)
         return [np.stack(measured[first : first + number]) for first in range(0, len(jobs), number)]
 
     measured, errors = together(clients, by_row)
-    found = {}
+    fits = {}
     for client, rows in measured.items():
         wins = np.bincount(np.nan_to_num(rows, nan=np.inf).argmin(axis=0), minlength=number)
         means = rows.mean(axis=1) if rows.shape[1] else np.full(number, np.nan)
-        found[client] = measuring.Losses(means, wins)
-    return found, errors
+        fits[client] = measuring.Losses(means, wins)
+    return fits, errors
 
 
 @answers(measuring.ConfusionQuestion)
@@ -101,20 +101,20 @@ def confusion(node: Node, question: measuring.ConfusionQuestion, clients: list[i
     return dict(zip(clients, map(measuring.Confusion, counts), strict=True)), {}
 
 
-_REPLY = "reply"  # what a simulated node's configuration says
+_REPLY = "reply"  # value of a simulated node's `predictions`
 
 
 @answers(measuring.PredictionsQuestion)
 @one_by_one
 def predictions(node: Node, question: measuring.PredictionsQuestion, clients: list[int]) -> Answers:
-    """Predict each client's test rows with the model it is sent.
+    """Predict each client's test rows with its received model.
 
-    A deployed node writes them into the folder that its own configuration names, ``predictions='/folder'``,
-    and replies only how many there are; without a folder, it refuses.
+    A deployed node writes predictions into the folder in its own configuration, ``predictions='/folder'``,
+    and replies only with their number; without a folder, it refuses.
     """
     where = str(node.config.get("predictions", ""))
     if not where:
-        reason = "no folder for predictions on this node: --node-config \"predictions='/folder'\" names one"
+        reason = "this node has no folder for predictions: --node-config \"predictions='/folder'\" names one"
         return {}, dict.fromkeys(clients, reason)
     from scipy.special import softmax  # few runs ask for predictions
 
@@ -140,7 +140,7 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
 
 @answers(measuring.ProofQuestion)
 def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
-    """Return mean, variance and number of the differences of two models' Brier scores, and nothing else."""
+    """Return only mean, variance and number of the differences of two models' Brier scores."""
     held_out = _held_out(node)
     errors: dict[int, str] = {}
 
@@ -173,7 +173,7 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
 def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Answers:
     """Measure each client's test part and validation rows with each personal layer.
 
-    Fine-tuned models stay on the node; they are gone when it has answered.
+    Fine-tuned models stay on the node and are discarded once it has answered.
     """
     served = _states({client: question.model for client, question in asked.items()})
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
@@ -187,7 +187,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
         ]
 
     def measure(layer: str, states: Mapping[int, State], shifts: Shifts = MappingProxyType({})) -> None:
-        """Measure clients with a layer, each under its model and with what is added to its logits."""
+        """Measure clients with a layer, each with its model and its shift of the logits."""
         held_out = [job for job in jobs(_held_out(node), states, shifts) if len(job.rows)]
         validated, failed = _scores(node, held_out, False, own=False)
         errors.update(failed)
@@ -250,22 +250,22 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
 
 @answers(describing.EncoderQuestion)
 def encoder(node: Node, asked: Mapping[int, describing.EncoderQuestion]) -> Answers:
-    """Return how the data of this node were encoded, such as columns, categories and means."""
+    """Return the encoding of this node's data, such as columns, categories and means."""
     return dict.fromkeys(asked, describing.Encoder(node.data.input_encoder())), {}
 
 
 @answers(describing.PrototypesQuestion)
 @one_by_one
 def prototypes(node: Node, question: describing.PrototypesQuestion, clients: list[int]) -> Answers:
-    """Return each client's class prototypes, with their numbers of examples and the scatter of these."""
+    """Return each client's class prototypes, with their numbers of examples and scatter."""
     try:
         frozen = node.encoder_for(question.input, question.vocabulary_size)
     except NotAllowed as error:
         return {}, dict.fromkeys(clients, str(error))
     clients = sorted(clients)
-    told = cached_prototypes(frozen, node.data, clients, node.device, question.max_norm)
-    told = withheld(pooled(told) if question.pooled else told, question.min_examples)
-    made = [describing.Prototypes(*values) for values in zip(*told, strict=True)]
+    classes = cached_prototypes(frozen, node.data, clients, node.device, question.max_norm)
+    sent = withheld(pooled(classes) if question.pooled else classes, question.min_examples)
+    made = [describing.Prototypes(*values) for values in zip(*sent, strict=True)]
     return dict(zip(clients, made, strict=True)), {}
 
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-# What reads and encodes rows is imported where a node has its own: every other process does without pandas.
+# Modules that read and encode rows are imported only by nodes with their own data: they need pandas.
 
 _CSV = ("sep", "decimal", "encoding")
-"""How this site's CSV is written, in the node's own configuration."""
+"""Keys of the node's own configuration that describe its CSV files."""
 
-_PREPARED = "prepared"  # in `context.state`: where the encoded rows of each site are
+_PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,9 @@ class OwnSites:
     paths
         File or folder of each site, by name.
     settings
-        The run's settings as far as they are known before all sites agree.
+        The run's settings that are known before the agreement.
     csv_options
-        How the node's CSV files are written, as JSON.
+        Format of the node's CSV files, as JSON.
     """
 
     paths: Mapping[str, Path]
@@ -63,7 +63,7 @@ class OwnSites:
     csv_options: str
 
     def rows(self, site: str) -> "SiteRows":
-        """Read a site's rows; once per process and version of its files.
+        """Read a site's rows, once per process and version of its files.
 
         Raises
         ------
@@ -81,23 +81,23 @@ class OwnSites:
         return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
 
     def registered(self) -> Registered:
-        """List the clients of each site, and why each other site cannot take part."""
+        """List the clients of each site, and why other sites cannot take part."""
         return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
 
     def stated(self) -> Stated:
-        """Describe each site as far as the common encoding needs it, or explain why it cannot take part."""
+        """Describe each site for the common encoding, or explain why it cannot take part."""
         from fedclust.data.sites.rows import describe
 
         return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
 
     def agree(self, context: Context, content: RecordDict) -> Stated:
-        """Encode each site's rows as agreed, and keep where they are for the messages that follow.
+        """Encode each site's rows as agreed, and remember their folders for later messages.
 
-        Flower starts a process for each message, and hands `context.state` on.
+        Flower starts a process for each message, and passes `context.state` on.
 
         Returns
         -------
-        Why each site that cannot be encoded like this cannot.
+        Why sites cannot be encoded like this, by site.
         """
         agreed = decode(Agreed, content, SERVER)
         named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
@@ -108,16 +108,16 @@ class OwnSites:
         return Stated(refused=refused)
 
     def held(self, context: Context) -> tuple[Agreed, dict[str, str]]:
-        """Return what :meth:`agree` has kept: what was agreed, and where each site's encoded rows are.
+        """Return the agreement and the folder of each site's encoded rows, which :meth:`agree` has kept.
 
         Raises
         ------
         SiteError
-            If the node has not been told how to encode its rows, or they have changed since.
+            If the node has no agreement yet, or its rows have changed since.
         """
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
-            raise SiteError("a node must be told the encoding before anything else, this one was not")
+            raise SiteError("a node must be sent the encoding before anything else, this one was not")
         agreed = decode(Agreed, context.state, SERVER)
         folders = {site: str(folder) for site, folder in where.items()}
         for site, folder in folders.items():
@@ -136,7 +136,7 @@ class OwnSites:
 
 
 def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:
-    """Work on sites; return each one's result, and in one printable line why each other cannot take part."""
+    """Work on sites; return their results, and in one printable line why other sites cannot take part."""
     done: dict[str, Result] = {}
     refused: dict[str, str] = {}
     for site in sites:
@@ -149,14 +149,14 @@ def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str
 
 
 def own_sites(context: Context) -> OwnSites | None:
-    """Return the node's own sites; None if the run is one over a pooled dataset.
+    """Return the node's own sites; None for a run over a pooled dataset.
 
     Raises
     ------
     NotAllowed
-        If a node that serves its own data is asked for a dataset of the run's.
+        If a node that serves its own data is asked for the run's dataset.
     SiteError
-        If the node's configuration does not say what it serves.
+        If the node's configuration does not name the data that it serves.
     """
     allow = allowed.allowed_here(context.node_config)
     settings = None if _OBJECTS in context.run_config else allowed.site_settings(context.run_config, allow)
@@ -188,7 +188,7 @@ class Node:
     Attributes
     ----------
     data
-        The federation's data; a node reads the rows of its own clients only.
+        The federation's data; a node reads only the rows of its own clients.
     trainer
         Trains and evaluates models.
     device
@@ -198,7 +198,7 @@ class Node:
     encoder
         Function that returns the frozen encoder, built on first use.
     encoder_node
-        The encoder in the run's configuration; None where objects were given.
+        The encoder in the run's configuration; None if objects were given.
     clients
         Ids of the node's clients, sorted.
     encoders
@@ -228,9 +228,9 @@ class Node:
         Raises
         ------
         ValueError
-            If the configuration does not compose or asks for what this node does not allow, the data cannot
-            be prepared, or the node's configuration does not specify its clients; or if the node holds its
-            own data and has not been told how to encode it.
+            If the configuration does not compose or asks for something that this node does not allow, the
+            data cannot be prepared, or the node's configuration does not specify its clients; or if the node
+            has its own data but no agreement yet.
         """
         config, run_config = context.node_config, context.run_config
         if (sites := own_sites(context)) is not None:
@@ -251,7 +251,7 @@ class Node:
         Parameters
         ----------
         name
-            ``"encoder"``, the choice of ``encoder``; ``"pixels"``, the normalised example itself; or
+            ``"encoder"``, the configured one; ``"pixels"``, the normalised example itself; or
             ``"untrained"``, a network that every node draws from the same seed.
         vocabulary_size
             Number of tokens, for an untrained network on texts; None for other inputs.
@@ -259,9 +259,9 @@ class Node:
         Raises
         ------
         NotAllowed
-            If the node's operator has listed encoders, and this is none of them.
+            If the node's operator has listed encoders, and this one is not among them.
         ValueError
-            If there is no encoder of that name.
+            If there is no encoder with that name.
         """
         if name == "encoder":
             if self.encoder_node is not None:
@@ -291,11 +291,11 @@ def offered(
     encoder: Encoder | None = None,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
 ) -> Iterator[dict[str, str]]:
-    """Make nodes of this process use given objects instead of those that a configuration names.
+    """Make nodes of this process use given objects instead of configured ones.
 
     Yields
     ------
-    The run configuration of such nodes, valid inside the context.
+    The run configuration for such nodes, valid inside the context.
     """
     token = uuid.uuid4().hex
 
@@ -316,7 +316,7 @@ def _prepare(settings: allowed.NodeSettings) -> Node:
 
 
 def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]:
-    """Return the node of its own sites, and its clients; only the last run's is kept."""
+    """Return the node of its own sites, and its clients; only the last run's node is kept."""
     agreed, folders = sites.held(context)
     agreement, ids = agreed.agreement, dict(agreed.ids)
     allow = allowed.allowed_here(context.node_config)
@@ -372,7 +372,7 @@ def _hosted(node_config: tuple[tuple[str, object], ...], num_clients: int) -> tu
 
 @lru_cache(maxsize=4)
 def _untrained(input_shape: tuple[int, ...], vocabulary_size: int | None) -> Encoder:
-    return RandomEncoder(input_shape, 128, 0, vocabulary_size)  # as conf/encoder/random.yaml has them
+    return RandomEncoder(input_shape, 128, 0, vocabulary_size)  # as in conf/encoder/random.yaml
 
 
 # -- Threads ------------------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ def worthwhile_threads(model: nn.Module, example: torch.Tensor, batch_size: int,
 
 
 def _operations(model: nn.Module, inputs: torch.Tensor) -> int:
-    """Count a forward pass's multiplications and additions, those of matrix products and convolutions."""
+    """Count the multiplications and additions of a forward pass's matrix products and convolutions."""
     if not all(map(_is_known, model.modules())):
         # PyTorch's own counter knows every operation, and takes a second to import.
         from torch.utils.flop_counter import FlopCounterMode
@@ -443,7 +443,7 @@ def _operations(model: nn.Module, inputs: torch.Tensor) -> int:
 
 
 def _is_known(module: nn.Module) -> bool:
-    """Check whether a module is counted, multiplies no matrices, or only calls those inside it."""
+    """Return whether a module is counted, multiplies no matrices, or only calls its submodules."""
     if isinstance(module, (*_COUNTED, nn.Embedding)) or type(module).forward in _AROUND:
         return True
     no_matrix = all(parameter.ndim < 2 for parameter in module.parameters(recurse=False))

@@ -1,4 +1,4 @@
-"""Train the clients of a message, and make of each update what its instruction says: a step per setting."""
+"""Train the clients of a message, and process each update by its instruction, a step per setting."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from fedclust.typing import FloatArray, State
 
 @dataclass
 class Trained:
-    """A pass over some of a message's clients, and what was made of the passes so far.
+    """A pass over some of a message's clients, and the results of the passes so far.
 
     Attributes
     ----------
@@ -28,26 +28,26 @@ class Trained:
     update
         The pass.
     starts
-        The model that each of its clients started from, by client id; one object if it is the same one.
-    told
-        What each client says besides its model, as fields of its answer.
-    found
+        The model that each of its clients started from, by client id; equal models are one object.
+    fields
+        Each client's fields of its answer besides its model.
+    replies
         The answers so far.
     means
-        The means of the clients that share an instruction, by its identity, sent after the last pass: several
-        where the lengths of updates differ much.
+        The means of clients that share an instruction, by its identity, sent after the last pass; several if
+        the lengths of updates differ much.
     """
 
     node: Node
     asked: Mapping[int, Any]
     update: cohort.CohortUpdate
     starts: Mapping[int, State]
-    told: dict[int, dict[str, Any]] = field(default_factory=dict)
-    found: dict[int, TrainAnswer] = field(default_factory=dict)
+    fields: dict[int, dict[str, Any]] = field(default_factory=dict)
+    replies: dict[int, TrainAnswer] = field(default_factory=dict)
     means: dict[int, list["_Mean"]] = field(default_factory=dict)
 
     def clients(self, step: str | None = None) -> dict[int, int]:
-        """Return the row in the pass of each client that is to take a step, without those that failed."""
+        """Return each client's row in the pass, of those that take a step and have not failed."""
         return {
             client: row
             for row, client in enumerate(self.update.clients.tolist())
@@ -55,7 +55,7 @@ class Trained:
         }
 
     def changes(self, rows: Sequence[int], start: State, names: Sequence[str]) -> dict[str, FloatArray]:
-        """Compute the change by training, for rows of the pass that started from one model.
+        """Compute the changes by training, for rows of the pass that started from one model.
 
         Returns
         -------
@@ -68,14 +68,14 @@ class Trained:
         }
 
     def answer(self, client: int, row: int) -> dict[str, Any]:
-        """Return what a client says besides its model."""
+        """Return the fields of a client's answer besides its model."""
         losses = self.update.losses[row]
         return {
             "client": client,
             "num_examples": int(self.update.num_examples[row]),
             "losses": losses,
             "mean_loss": sum(losses.tolist()) / len(losses),
-            **self.told.get(client, {}),
+            **self.fields.get(client, {}),
         }
 
 
@@ -83,7 +83,7 @@ class Trained:
 
 
 def _clip(trained: Trained, clients: Mapping[int, int]) -> None:
-    """Clip updates before anything is made of them; some say whether theirs was short enough."""
+    """Clip updates before they are used; some clients report whether theirs was short enough."""
     clips = {trained.asked[client].clip for client in trained.update.clients.tolist()}
     if len(clips) > 1:
         raise ValueError(f"clients of one node must have one clip, got {sorted(map(str, clips))}")
@@ -92,7 +92,7 @@ def _clip(trained: Trained, clients: Mapping[int, int]) -> None:
     trained.update, short = cohort.clip_updates(trained.update, trained.starts, names, clip)
     for client, row in clients.items():
         if trained.asked[client].clip_tells:
-            trained.told.setdefault(client, {})["within"] = bool(short[row])
+            trained.fields.setdefault(client, {})["within"] = bool(short[row])
 
 
 def _project(trained: Trained, clients: Mapping[int, int]) -> None:
@@ -108,21 +108,21 @@ def _project(trained: Trained, clients: Mapping[int, int]) -> None:
         values = projection.of(changed)
         squares = sum(np.square(array.reshape(len(rows), -1)).sum(axis=1) for array in changed.values())
         for client, sums, norm in zip(some, values, np.sqrt(squares), strict=True):
-            trained.told.setdefault(client, {})["projected"] = Projected(sums, float(norm))
+            trained.fields.setdefault(client, {})["projected"] = Projected(sums, float(norm))
 
 
 def _send(trained: Trained, clients: Mapping[int, int]) -> None:
     """Send each client's own model."""
     models = from_stacked(trained.update.state, list(clients.values()))
     for (client, row), model in zip(clients.items(), models, strict=True):
-        trained.found[client] = TrainAnswer(arrays=model, **trained.answer(client, row))
+        trained.replies[client] = TrainAnswer(arrays=model, **trained.answer(client, row))
 
 
 def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     """Add the clients that share an instruction to a mean, sent instead of their models.
 
-    A mean hides whoever is in it. Where the server caps the length of updates, one that is so many times as
-    long as another does not go into the same mean, so that the server can leave out one without the other.
+    A mean hides its clients. If the server caps the length of updates, updates whose lengths differ by more
+    than that factor go into different means, so that the server can leave out one without the other.
     """
     sharing: dict[int, list[int]] = {}
     for client in clients:
@@ -134,13 +134,13 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
         if first.norm_cap is not None:
             norms = _norms(trained, [clients[client] for client in some], some)
             for client, norm in zip(some, norms, strict=True):
-                trained.told.setdefault(client, {})["update_norm"] = norm
+                trained.fields.setdefault(client, {})["update_norm"] = norm
         chosen: dict[int, list[int]] = {}
         for client, norm in zip(some, norms, strict=True):
             chosen.setdefault(_place(means, norm, first), []).append(client)
         for number, those in chosen.items():
             means[number].mean.add(trained.update, set(those))
-            means[number].told |= {client: trained.answer(client, clients[client]) for client in those}
+            means[number].fields |= {client: trained.answer(client, clients[client]) for client in those}
 
 
 STEPS: Mapping[str, Callable[[Trained, Mapping[int, int]], None]] = {
@@ -149,21 +149,21 @@ STEPS: Mapping[str, Callable[[Trained, Mapping[int, int]], None]] = {
     "send": _send,
     "mean": _mean,
 }
-"""What is made of updates, in this order, of each client's what its instruction lists."""
+"""Steps of processing updates, in this order; each client takes those in its instruction."""
 
 
 @dataclass
 class _Mean:
-    """A mean model and what the clients in it say."""
+    """A mean model, and the other fields of its clients' answers."""
 
     mean: cohort.ModelMean
-    told: dict[int, dict[str, Any]] = field(default_factory=dict)
+    fields: dict[int, dict[str, Any]] = field(default_factory=dict)
     shortest: float = 1.0
     longest: float = 1.0
 
 
 def _place(means: list[_Mean], norm: float, instruction: Instruction) -> int:
-    """Find the mean that a client goes into, whose updates are about as long; make one if there is none."""
+    """Find the mean for a client, whose updates have a similar length; add a new one if there is none."""
     cap = math.inf if instruction.norm_cap is None else instruction.norm_cap
     ends = [(min(each.shortest, norm), max(each.longest, norm)) for each in means]
     number = next((place for place, (least, most) in enumerate(ends) if most <= cap * least), len(means))
@@ -175,10 +175,10 @@ def _place(means: list[_Mean], norm: float, instruction: Instruction) -> int:
 
 
 def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]:
-    """Compute the lengths of updates; of trained parameters, only where their projection did not."""
+    """Compute the lengths of updates; for trained parameters, only if their projection did not."""
     start, state = trained.starts[clients[0]], trained.update.state
-    told = [trained.told.get(client, {}).get("projected") for client in clients]
-    sketches = [each for each in told if each is not None]
+    projected = [trained.fields.get(client, {}).get("projected") for client in clients]
+    sketches = [each for each in projected if each is not None]
     if len(sketches) < len(clients):
         return cohort.update_norms(state, start, rows)
     known = set(trained.node.trainer.trainable_names)
@@ -192,31 +192,31 @@ def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]
 
 @answers("train")
 def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
-    """Train each client that the message addresses and return its model and its losses."""
+    """Train each client and return its model and its losses."""
     errors: dict[int, str] = {}
-    found: dict[int, TrainAnswer] = {}
+    replies: dict[int, TrainAnswer] = {}
     means: dict[int, list[_Mean]] = {}
     for update, starts in _passes(node, asked):
-        trained = Trained(node, asked, update, starts, found=found, means=means)
+        trained = Trained(node, asked, update, starts, replies=replies, means=means)
         for name, step in STEPS.items():
             if clients := trained.clients(name):
                 step(trained, clients)
         errors |= trained.update.failed
     for each in (each for some in means.values() for each in some):
         model = from_state(each.mean.state())
-        found |= {client: TrainAnswer(arrays=model, **told) for client, told in each.told.items()}
+        replies |= {client: TrainAnswer(arrays=model, **fields) for client, fields in each.fields.items()}
     for client, instruction in asked.items():
-        if instruction.pooled and client in found:
+        if instruction.pooled and client in replies:
             used = len(instruction.pooled_rows) or node.data.num_clients
-            found[client] = replace(found[client], pooled=used)
-    return found, errors
+            replies[client] = replace(replies[client], pooled=used)
+    return replies, errors
 
 
 @answers(UpdateQuestion)
 def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
-    """Train the received model and return the requested parts of its change, not the model."""
+    """Train the received model and return only the requested parts of its change."""
     errors: dict[int, str] = {}
-    found: dict[int, Update] = {}
+    replies: dict[int, Update] = {}
     for update, starts in _passes(node, asked):
         trained = Trained(node, asked, update, starts)
         errors |= update.failed
@@ -224,25 +224,25 @@ def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
         for client, row in trained.clients().items():
             changed = trained.changes([row], starts[client], asked[client].names)
             changes = {name: array[0] for name, array in changed.items()}
-            sketch = trained.told.get(client, {}).get("projected")
-            found[client] = Update(client, int(update.num_examples[row]), changes, sketch)
-    return found, errors
+            sketch = trained.fields.get(client, {}).get("projected")
+            replies[client] = Update(client, int(update.num_examples[row]), changes, sketch)
+    return replies, errors
 
 
 def _passes(
     node: Node, asked: Mapping[int, Instruction] | Mapping[int, UpdateQuestion]
 ) -> Iterator[tuple[cohort.CohortUpdate, Mapping[int, State]]]:
-    """Train clients; one call per kind of training, for all models together, so that they share passes.
+    """Train clients with one call per kind of training, for all models together, so that they share passes.
 
     Yields
     ------
-    A pass, and the model that each client started from, by client id; the same object if it is the same one.
+    A pass, and the model that each client started from, by client id; equal models are one object.
     """
     kinds: dict[tuple[int, float | None], list[int]] = {}
     for client, each in asked.items():
         kinds.setdefault((each.server_round, each.proximal_mu), []).append(client)
     for (server_round, proximal_mu), clients in kinds.items():
-        # By model, not by instruction: clients that answer differently may start from the same one.
+        # By model, not by instruction: clients with different instructions may share a model.
         distinct = {id(asked[client].arrays): asked[client].arrays for client in clients}
         states = {key: to_state(arrays) for key, arrays in distinct.items()}
         jobs = [_job(node, client, asked[client], states[id(asked[client].arrays)]) for client in clients]

@@ -2,8 +2,8 @@
 
     python examples/own_strategy.py
 
-The method is one class. With a line of YAML in own_package/conf/ it can also be used on the command line, in
-addition to all that fedclust has:
+The method is one class. With a YAML file in own_package/conf/ it also works on the command line, next to
+fedclust's own methods:
 
     cd examples
     python -m fedclust --config-dir own_package/conf strategy=by_majority partition=dirichlet

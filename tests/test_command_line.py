@@ -204,7 +204,7 @@ def test_a_sweep_may_set_what_only_its_choices_have(run: Run, tmp_path: Path) ->
     outcome = run(*arguments, "partition.min_samples=3")
     assert outcome.code == 2
     assert _is_one_line(outcome), outcome.complained
-    assert "a key that only the swept choices have takes ++ before it" in outcome.complained
+    assert "put ++ before a key that only the swept choices have" in outcome.complained
     outcome = run(*arguments, "++partition.min_samples=3")
     assert (outcome.code, outcome.complained) == (0, "")
     assert len(list(tmp_path.glob("outputs/*/*/*/summary.json"))) == 2

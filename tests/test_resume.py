@@ -227,7 +227,7 @@ def test_options_come_before_overrides(tmp_path: Path) -> None:
 
 
 def test_one_run_is_resumed_at_a_time(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="resume continues one run, it cannot be combined with -m"):
+    with pytest.raises(ConfigError, match="resume must not be combined with -m"):
         expand(["-m", f"resume={tmp_path}", "rounds=7,8"])
     with pytest.raises(ConfigError, match="resume must be the folder of a run, got none"):
         expand(["resume="])

@@ -1,17 +1,17 @@
-"""Aggregate a cluster's replies: its aggregator updates parameters, buffers are averaged.
+"""Aggregate a cluster's replies: the aggregator updates parameters, buffers are averaged.
 
 A model's buffers are measurements, such as BatchNorm's running mean and variance. A server optimiser that
 updates them like parameters can make a variance negative, which has no meaning: FedAvgM with the momentum
 of its paper did so to 459 of 576 running variances of a CIFAR-10 network within two rounds. A median or a
 choice among clients would combine the statistics of one client with the parameters of others.
 
-So the aggregator of a cluster gets parameters only. Floating-point buffers become the mean of the
-replies, weighted by their numbers of samples; whole numbers (BatchNorm's counter) become the largest. A
-wrapper around the aggregator, such as one for differential privacy, therefore does not protect buffers; use
-a network without them (GroupNorm in place of BatchNorm) where they must not be shared.
+So a cluster's aggregator gets parameters only. Floating-point buffers become the mean of the replies,
+weighted by their numbers of samples; integer buffers (BatchNorm's counter) become the largest. A wrapper
+around the aggregator, such as one for differential privacy, therefore does not protect buffers; where they
+must not be shared, use a network without them (GroupNorm instead of BatchNorm).
 
 A server optimiser keeps its momentum in attributes. The attributes in which an aggregator differs from a
-newly made one are its state, :func:`pack_state`; it must consist of what a checkpoint holds.
+newly made one are its state, :func:`pack_state`; they must have types that a checkpoint can hold.
 """
 
 import contextlib
@@ -40,28 +40,28 @@ class FairAvg(FedAvg):
     """FedAvg whose clients all have the same weight, however many samples they have.
 
     Source: Michieli and Ozay, "Are All Users Treated Fairly in Federated Learning Systems?", CVPR Workshops
-    2021. Nodes that answer with one mean for several clients are told to weight these equally; on the server,
-    :func:`aggregate` gives every client's reply the weight of one sample.
+    2021. Nodes that answer with one mean for several clients are instructed to weight these equally; on the
+    server, :func:`aggregate` gives every client's reply the weight of one sample.
     """
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Tell nodes to weight their clients equally where they answer with a mean."""
+        """Instruct nodes to weight their clients equally if they answer with a mean."""
         instruction = ConfigRecord({**config, **instruct(equal_weights=True)})
         return super().configure_train(server_round, arrays, instruction, grid)
 
 
-# Their next model is the mean itself: no need to let Flower compute it again, in float32 and reply by reply.
+# Their next model is the mean itself: Flower need not compute it again, in float32 and reply by reply.
 _PLAIN_MEANS = (FedAvg, FedProx, FairAvg)
 
 # Their aggregate is a function of a mean of the replies, so replies that share a record may be merged.
-# Exactly these: a subclass may do something else.
+# Exactly these classes: a subclass may behave differently.
 _WEIGHTED_MEANS = (*_PLAIN_MEANS, FedAvgM, FedAdam, FedYogi, FedAdagrad)
 
 
 class NotFinite(ArithmeticError):
-    """An aggregator made a model that is not finite of replies that are."""
+    """An aggregator made a non-finite model from finite replies."""
 
 
 def buffer_names(model: nn.Module) -> frozenset[str]:
@@ -71,7 +71,7 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
 
 
 def check_aggregator(aggregator: Strategy) -> None:
-    """Check the values of one of Flower's aggregators; a user's own aggregator must check its own.
+    """Check the options of one of Flower's aggregators; a user's own aggregator must check its own.
 
     Raises
     ------
@@ -84,12 +84,12 @@ def check_aggregator(aggregator: Strategy) -> None:
 
 
 def needs_only_mean(aggregator: Strategy) -> bool:
-    """Whether an aggregator computes the same from the mean of some replies as from the replies."""
+    """Return whether an aggregator gives the same result for the mean of some replies as for the replies."""
     return type(aggregator) in _WEIGHTED_MEANS
 
 
 def remembers(aggregator: Strategy) -> bool:
-    """Whether an aggregator may differ after a round: any but those whose next model is a plain mean."""
+    """Return whether an aggregator may change in a round; those whose next model is a plain mean do not."""
     return type(aggregator) not in _PLAIN_MEANS
 
 
@@ -125,7 +125,7 @@ def configure_train(
         messages = list(aggregator.configure_train(server_round, sent, config, grid))
     if sent is model:
         return messages
-    whole: dict[int, ArrayRecord] = {}  # once per record: one that clients share is sent once
+    whole: dict[int, ArrayRecord] = {}  # by record: shared records stay shared
 
     def completed(record: RecordType) -> RecordType:
         if isinstance(record, ArrayRecord) and id(record) not in whole:
@@ -137,9 +137,9 @@ def configure_train(
 
 @contextlib.contextmanager
 def _minima_at_most(aggregator: Strategy, number: int) -> Iterator[None]:
-    """Lower an aggregator's minima, Flower's being 2, to the size of a cohort, and restore them.
+    """Lower an aggregator's minima to the size of a cohort, and restore them.
 
-    Flower waits for ever until there are so many clients, and a cluster may have a single one.
+    Flower's default is 2, and it waits for ever for fewer clients, but a cluster may have a single one.
     """
     before = {
         name: getattr(aggregator, name)
@@ -161,13 +161,13 @@ def train_from(messages: Sequence[Message], model: ArrayRecord) -> list[Message]
     messages
         The messages of :func:`configure_train`.
     model
-        The model that clients shall start from.
+        The model that clients start from.
     """
     return _with_contents(messages, lambda record: model if isinstance(record, ArrayRecord) else record)
 
 
 def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) -> list[Message]:
-    """Ask some clients to reply with their own models, where other clients of a node may share a mean.
+    """Ask some clients to reply with their own models, even if other clients of a node may share a mean.
 
     Parameters
     ----------
@@ -178,8 +178,8 @@ def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) ->
     """
 
     def own(record: RecordType) -> RecordType:
-        told = instruct(mean_reply=False)
-        return ConfigRecord({**record, **told}) if isinstance(record, ConfigRecord) else record
+        change = instruct(mean_reply=False)
+        return ConfigRecord({**record, **change}) if isinstance(record, ConfigRecord) else record
 
     return _with_contents(messages, own, clients)
 
@@ -226,8 +226,8 @@ def aggregate(
     buffers
         Names of the model's floating-point buffers.
     shared_means
-        Whether the aggregator needs no more than the replies' weighted mean, so that replies may share a
-        node's. It is then given that mean, as one reply.
+        Whether the aggregator needs only the replies' weighted mean, so that replies may share a node's mean.
+        It then gets the mean as a single reply.
 
     Returns
     -------
@@ -236,12 +236,12 @@ def aggregate(
     Raises
     ------
     NotFinite
-        If the aggregator makes a model that is not finite from replies that are.
+        If the aggregator makes a non-finite model from finite replies.
     """
-    if isinstance(aggregator, FairAvg):  # buffers, too, are averaged with these weights
+    if isinstance(aggregator, FairAvg):  # buffers are averaged with these weights, too
         replies, shared_means = [replace(reply, num_examples=1) for reply in replies], True
     by_samples = getattr(aggregator, "weighted_by_key", NUM_EXAMPLES) == NUM_EXAMPLES
-    if type(aggregator) in _PLAIN_MEANS and by_samples:  # parameters and buffers alike
+    if type(aggregator) in _PLAIN_MEANS and by_samples:  # for parameters and buffers
         first = replies[0].model
         shared = all(reply.model is first for reply in replies)
         chosen = first if shared else as_record(weighted_mean(replies, model))
@@ -263,7 +263,7 @@ def aggregate(
             return model
         others = [name for name in model if name not in parameters]
         chosen = as_record({**aggregated, **weighted_mean(replies, others)})
-    with np.errstate(over="ignore", invalid="ignore"):  # looked at next
+    with np.errstate(over="ignore", invalid="ignore"):  # checked next
         chosen = like(chosen, model)
     if not is_finite(chosen):
         raise NotFinite(
@@ -273,7 +273,7 @@ def aggregate(
 
 
 def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
-    """Select the optimised entries, `model` itself if all are; whole numbers never are."""
+    """Select the parameters; return `model` itself if all entries are. Integers are never parameters."""
     chosen = {
         name: array
         for name, array in model.items()
@@ -283,28 +283,28 @@ def _parameters(model: ArrayRecord, buffers: frozenset[str]) -> ArrayRecord:
 
 
 def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, Any]:
-    """List the state of a strategy.
+    """Collect the state of a strategy.
 
     Parameters
     ----------
     strategy
         A strategy after some rounds.
     fresh
-        One made in the same way that has not run.
+        A strategy made in the same way that has not run.
 
     Returns
     -------
-    Each attribute that changed, by name; of a strategy inside this one, its state.
+    Each attribute that changed, by name; for a strategy inside this one, its state.
 
     Raises
     ------
     TypeError
-        If an attribute holds anything but arrays, numbers, text, records, and containers of them, naming it.
+        If an attribute has another type than array, number, text, record, or a container of them.
     """
     packed: dict[str, Any] = {}
     for name, value in vars(strategy).items():
         other = vars(fresh).get(name)
-        if isinstance(value, Strategy) and isinstance(other, Strategy):  # such as the one in a wrapper
+        if isinstance(value, Strategy) and isinstance(other, Strategy):  # such as inside a wrapper
             packed[name] = pack_state(value, other)
         elif value is not other and not _same_scalar(value, other):
             try:
@@ -319,7 +319,7 @@ def pack_state(strategy: Strategy, fresh: Strategy) -> dict[str, Any]:
 
 
 def restored(strategy: Strategy, packed: Mapping[str, Any]) -> Strategy:
-    """Set a newly made strategy to a state, of which it gets values of its own, and return it."""
+    """Set a newly made strategy to a copy of a state, and return it."""
     for name, value in packed.items():
         inner = getattr(strategy, name, None)
         setattr(

@@ -1,4 +1,4 @@
-"""Options of aggregators, which Flower's own do not check; imports the standard library alone."""
+"""Options of aggregators, which Flower does not check; imports only the standard library."""
 
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ _RULES = {
 
 @dataclass(frozen=True)
 class Aggregator:
-    """Options of an aggregator, those of Flower's by the same name; None for those that it does not have.
+    """Options of an aggregator, named as in Flower; None for options that it does not have.
 
     Raises
     ------

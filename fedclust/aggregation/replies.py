@@ -1,14 +1,14 @@
-"""Clients' replies to a round of training: how far they move a model, and their means.
+"""Average clients' replies to a round of training, and limit how far each moves the model.
 
-An update of 1e30 is finite, and the mean of it and of a thousand honest ones is useless. Honest updates of
-one round differ by small factors, whatever the clients' data (docs/SECURITY.md has figures), so one that is
-many times as long as the round's median can be told apart.
+An update of 1e30 is finite, but its mean with a thousand honest updates is useless. Honest updates of one
+round differ by small factors, whatever the clients' data (docs/SECURITY.md has figures), so one that is many
+times as long as the round's median can be recognised.
 
-Below that cap a single client can still turn a weighted mean around, with a long update or with rows that
-it does not have. What moves the mean is the product of both, the pull: a client's weight can be lowered until
-its pull is at most so many times the median's. It is off unless set: honest clients reach ten where they have
-many times the others' rows and see them all each round (docs/ATTACKS.md), and it needs each client's own
-model.
+Below that cap a single client can still reverse a weighted mean, with a long update or by claiming rows that
+it does not have. The mean moves by the product of both, the pull: a client's weight can be lowered until its
+pull is at most a multiple of the median's. This is off by default: honest clients reach ten times the median
+where they have many times the others' rows and see them all each round (docs/ATTACKS.md), and it needs each
+client's own model.
 """
 
 import copy
@@ -27,7 +27,7 @@ from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray
 
-_FEWEST = 3  # of two, either may be the one that is wrong
+_FEWEST = 3  # of two, either may be wrong
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +43,21 @@ class Reply:
     start
         The model it started from.
     model
-        Its model; or, if a node may send one mean for its clients, the mean of those of its cluster.
+        Its model; or, if a node may send one mean for its clients, the mean of those in its cluster.
     num_examples
-        Number of its training samples, as far as they count: see
-        :func:`limited_weights`.
+        Number of its training samples, possibly lowered by :func:`limited_weights`.
     loss
-        Mean training loss over its steps, in nats; NaN where nobody may know it.
+        Mean training loss over its steps, in nats; NaN if withheld.
     losses
         Training loss before each local step, in nats, shape (steps,).
     projected
-        Projection of the change by its own training, also if `model` is a mean; None unless it was asked for.
+        Projection of the change by its own training, even if `model` is a mean; None if not asked for.
     message
-        The message that all this was read from.
+        The message from which all this was read.
     within
-        Whether its update was at most as long as the clip; None where it does not say.
+        Whether its update was at most as long as the clip; None if not reported.
     update_norm
-        Length of the update of its own training, as it or its node says; None where it does not.
+        Length of its own update, as it or its node reports; None if not reported.
     """
 
     client: int
@@ -74,7 +73,7 @@ class Reply:
     update_norm: float | None = None
 
     def as_message(self) -> Message:
-        """Make the message that an aggregator is given: what has been checked, and nothing else."""
+        """Make the message for an aggregator, with only what has been checked."""
         message = copy.copy(self.message)
         metrics = MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss})
         message.content = Content({ARRAYS: self.model, METRICS: metrics})
@@ -90,17 +89,16 @@ def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:
 
 
 def weighted_loss(replies: Sequence[Reply]) -> float | None:
-    """Average the clients' losses by their numbers of samples, in nats; None where none is known."""
+    """Average the clients' losses by their numbers of samples, in nats; None if none is known."""
     total = sum(reply.num_examples for reply in replies)
     mean = math.fsum(reply.loss * reply.num_examples for reply in replies) / total if total else math.nan
     return mean if math.isfinite(mean) else None
 
 
 def weighted_mean(replies: Sequence[Reply], names: Iterable[str]) -> dict[str, Array]:
-    """Average the replies' models, each weighted by its samples; of whole numbers, take the largest.
+    """Average the replies' models, weighted by samples, in float64; of integer arrays, take the largest.
 
-    Replies that share a model count together, so the mean hardly depends on which clients share a node. It is
-    computed in float64.
+    Replies that share a model count together, so the mean hardly depends on which clients share a node.
 
     Parameters
     ----------
@@ -111,7 +109,7 @@ def weighted_mean(replies: Sequence[Reply], names: Iterable[str]) -> dict[str, A
 
     Returns
     -------
-    By name, the mean in float64; of a single model, its arrays as they are.
+    The means in float64, by name; of a single model, its arrays unchanged.
     """
     models, samples = {id(reply.model): reply.model for reply in replies}, Counter[int]()
     for reply in replies:
@@ -136,9 +134,9 @@ class Caps:
     Attributes
     ----------
     norm
-        How many times the median an update may be long; None for any length.
+        Largest length of an update, in multiples of the median; None for any.
     pull
-        How many times the median samples times length of an update count for at most; None for any.
+        Largest pull (samples times length) of an update, in multiples of the median; None for any.
     """
 
     norm: float | None = None
@@ -150,7 +148,7 @@ ANY = Caps()
 
 
 def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
-    """Compute the length of what training changed, over all floating-point arrays; both are finite."""
+    """Compute the length of the change by training, over all floating-point arrays of finite models."""
     squares = 0.0
     with np.errstate(over="ignore"):
         for name, before in start.items():
@@ -160,7 +158,7 @@ def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
             new = to_numpy(model[name])
             change = np.subtract(new, old).ravel()
             square = float(np.dot(change, change))
-            if not math.isfinite(square):  # squares of numbers that float32 holds may be none that it holds
+            if not math.isfinite(square):  # squares of float32 numbers may overflow float32
                 wide = new.astype(np.float64).ravel() - old.astype(np.float64).ravel()
                 square = float(np.dot(wide, wide))
             squares += square
@@ -177,16 +175,16 @@ def too_long(
     models
         Length of the update of each reply's model, which several may share, shape (n,).
     clients
-        Length of the update of each client itself, as it or its node says, shape (n,).
+        Length of each client's own update, as it or its node reports, shape (n,).
     clusters
         Cluster of each, shape (n,).
     cap
-        How many times the median of `clients` an update may be long.
+        Largest length of an update, in multiples of the median of `clients`.
 
     Returns
     -------
-    By position, the median that was exceeded. The median is over the reply's cluster, over all clusters
-    where it has fewer than three replies; of fewer than three in all, none can be said to be too long.
+    The median that was exceeded, by position. The median is over the reply's cluster, or over all clusters if
+    that has fewer than three replies; with fewer than three in all, no update is too long.
     """
     if len(models) < _FEWEST:
         return {}
@@ -199,9 +197,9 @@ def too_long(
 
 
 def too_long_line(norm: float, median: float, cap: float) -> str:
-    """Say why an update is left out."""
+    """Explain why an update is left out."""
     most = f"{cap:g} times as long as the median of {median:.3g}"
-    return f"update must be at most {most}, its length is {norm:.3g}"
+    return f"update must be at most {most}, got length {norm:.3g}"
 
 
 def limited_weights(
@@ -212,18 +210,18 @@ def limited_weights(
     Parameters
     ----------
     num_examples
-        What each reply says, >= 1, shape (n,).
+        Number that each reply reports, >= 1, shape (n,).
     norms
         Length of the update of each reply's own model, shape (n,).
     clusters
         Cluster of each, shape (n,).
     cap
-        How many times the median a pull may be.
+        Largest pull, in multiples of the median.
 
     Returns
     -------
-    At least 1 and at most `num_examples`, shape (n,): so many that samples times the length of the update is
-    at most `cap` times the median of that product, over the same replies as in :func:`too_long`.
+    Numbers in 1 to `num_examples`, shape (n,), with which samples times length of the update is at most `cap`
+    times the median of that product, over the same replies as in :func:`too_long`.
     """
     if len(norms) < _FEWEST:
         return list(num_examples)
@@ -236,8 +234,8 @@ def limited_weights(
 
 
 def _medians(values: Sequence[float], clusters: Sequence[int]) -> dict[int, float]:
-    """Compute each cluster's median; of clusters of fewer than three, that of all clusters."""
-    everyone, found = median(values), dict[int, list[float]]()
+    """Compute each cluster's median; for clusters of fewer than three, the median over all clusters."""
+    everyone, grouped = median(values), dict[int, list[float]]()
     for value, cluster in zip(values, clusters, strict=True):
-        found.setdefault(cluster, []).append(value)
-    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in found.items()}
+        grouped.setdefault(cluster, []).append(value)
+    return {cluster: median(own) if len(own) >= _FEWEST else everyone for cluster, own in grouped.items()}

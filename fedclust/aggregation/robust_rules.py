@@ -1,10 +1,10 @@
-"""Aggregators that a few hostile clients of a cluster cannot lead astray, whatever the cluster's size.
+"""Aggregate robustly against a few hostile clients of a cluster, whatever the cluster's size.
 
-Flower's :class:`~flwr.serverapp.strategy.MultiKrum` and :class:`~flwr.serverapp.strategy.Bulyan` are told a
-number of attackers f, and need 2f + 3 and 4f + 3 replies for it. In clusters the number of replies differs by
-cluster and round; with too few, Flower's Bulyan keeps the old model, for ever in a cluster that stays small.
-Here f is lowered to the most that the round's replies allow, and a line in the log says so. Flower's also
-collects garbage for each reply, which takes longer than the rule.
+Flower's :class:`~flwr.serverapp.strategy.MultiKrum` and :class:`~flwr.serverapp.strategy.Bulyan` take a
+number of attackers f, and need 2f + 3 and 4f + 3 replies for it. The number of replies differs by cluster and
+round; with too few, Flower's Bulyan keeps the old model, for ever in a cluster that stays small. Here f is
+lowered to the most that the round's replies allow, and this is logged. Flower's rules also collect garbage
+for each reply, which takes longer than the rule.
 
 The geometric median, which Flower lacks, needs no such number.
 """
@@ -61,14 +61,14 @@ def krum_scores(distances: FloatArray, num_malicious: int) -> FloatArray:
 
 
 def select_krum(distances: FloatArray, num_malicious: int, number: int) -> IntArray:
-    """Select the models with the smallest scores, of equal ones the first.
+    """Select the models with the smallest scores; of equal scores, the first.
 
     Parameters
     ----------
     distances, num_malicious
         As for :func:`krum_scores`.
     number
-        How many, in 1…n.
+        Number of models to select, in 1…n.
 
     Returns
     -------
@@ -82,9 +82,9 @@ def geometric_median(models: FloatArray) -> FloatArray:
 
     Source: Weiszfeld's algorithm, smoothed as in Pillutla et al., "Robust Aggregation for Federated
     Learning", IEEE Transactions on Signal Processing 70, 2022 (RFA), Algorithm 2: repeat
-    v ← Σ x_i/d_i / Σ 1/d_i with d_i = max(‖v − x_i‖, ν). Here it starts from the median of each coordinate
-    and not from the mean, which a single model can take anywhere; ν is 1e-6 of the median distance from
-    there. Less than half of the models cannot take the result arbitrarily far.
+    v ← Σ x_i/d_i / Σ 1/d_i with d_i = max(‖v − x_i‖, ν). Here it starts from the median of each coordinate,
+    not from the mean, which a single model can move anywhere; ν is 1e-6 of the median distance from there.
+    Fewer than half of the models cannot move the result arbitrarily far.
 
     Parameters
     ----------
@@ -97,28 +97,28 @@ def geometric_median(models: FloatArray) -> FloatArray:
     """
     rows = np.asarray(models, dtype=np.float64)
     centre = np.median(rows, axis=0)
-    rows = rows - centre  # models that are long and alike keep their differences
+    rows = rows - centre  # keeps the differences of long and similar models
     distances = np.linalg.norm(rows, axis=1)
     smallest = 1e-6 * float(np.median(distances)) or np.finfo(np.float64).tiny
-    found, before = np.zeros(rows.shape[1]), np.inf
+    shift, before = np.zeros(rows.shape[1]), np.inf
     for _ in range(_MOST_STEPS):
         pull = 1 / np.maximum(distances, smallest)
-        found = (pull / pull.sum()) @ rows
-        distances = np.linalg.norm(rows - found, axis=1)
+        shift = (pull / pull.sum()) @ rows
+        distances = np.linalg.norm(rows - shift, axis=1)
         objective = float(distances.sum())
         if before - objective <= _TOLERANCE * objective:
             break
         before = objective
-    return np.asarray(centre + found)
+    return np.asarray(centre + shift)
 
 
 class _OfRows(FedAvg):
-    """Makes the next model from the replies' models, laid out as rows; numbers of samples do not count."""
+    """Makes the next model from the replies' models, laid out as rows; ignores numbers of samples."""
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Make a model of the replies' by the rule."""
+        """Combine the replies' models by the rule."""
         valid, _ = self._check_and_log_replies(replies, is_train=True)
         if not valid:
             return None, None
@@ -127,15 +127,15 @@ class _OfRows(FedAvg):
         return made, self.train_metrics_aggr_fn([each.content for each in valid], self.weighted_by_key)
 
     def rule(self, server_round: int, models: FloatArray) -> FloatArray:
-        """Make a model of shape (d,) from models of shape (n, d)."""
+        """Combine models of shape (n, d) into one of shape (d,)."""
         raise NotImplementedError
 
 
 class GeometricMedian(_OfRows):
     """The geometric median of the cohort's models, see :func:`geometric_median`.
 
-    Source: Pillutla et al., 2022, who weight models by samples. Here all have the same weight: a number of
-    samples is what a client says, and half of the weight is all that an attacker needs.
+    Source: Pillutla et al., 2022, who weight models by samples. Here all have the same weight: a client can
+    report any number of samples, and half of the weight is all that an attacker needs.
     """
 
     def rule(self, server_round: int, models: FloatArray) -> FloatArray:  # noqa: ARG002
@@ -144,7 +144,7 @@ class GeometricMedian(_OfRows):
 
 
 class _Limited(_OfRows):
-    """Allows for as many attackers f, of those asked for, as the number of replies does.
+    """Lowers the configured number of attackers f to what the number of replies allows.
 
     Attributes
     ----------
@@ -159,7 +159,7 @@ class _Limited(_OfRows):
         self.num_malicious_nodes = num_malicious_nodes
 
     def attackers(self, server_round: int, num_replies: int) -> int:
-        """Return f among so many replies; a line in the log says where it was lowered."""
+        """Return f for a number of replies; log if it was lowered."""
         asked = self.num_malicious_nodes
         allowed = allowed_attackers(num_replies, asked, self.replies_each)
         if allowed < asked:
@@ -171,17 +171,17 @@ class _Limited(_OfRows):
 class Bulyan(_Limited):
     """Bulyan for clusters: with fewer than 4f + 3 replies f is lowered to (n − 3)/4.
 
-    Source: El Mhamdi et al., 2018. The n − 2f models are selected one by one, as there: each time the one
-    with the smallest Krum score among those that are left. (Flower takes the n − 2f smallest scores at once.)
-    Then, for each parameter, the mean of the n − 4f values nearest to the selected ones' median. Of one or
-    two replies it is the mean. Numbers of samples have no influence.
+    Source: El Mhamdi et al., 2018. As there, the n − 2f models are selected one by one: each time the one
+    with the smallest Krum score among those left. (Flower takes the n − 2f smallest scores at once.) Then,
+    for each parameter, the mean of the n − 4f values nearest to the selected ones' median. For one or two
+    replies it is the mean. Numbers of samples have no influence.
 
     Parameters
     ----------
     num_malicious_nodes
         f >= 0 attackers of each cluster's cohort.
     options
-        As for Flower's.
+        As for Flower's class.
     """
 
     replies_each = 4
@@ -194,15 +194,15 @@ class Bulyan(_Limited):
 class MultiKrum(_Limited):
     """Multi-Krum for clusters: the mean of the n − f − 2 models with the smallest scores.
 
-    Source: Blanchard et al., 2017; so many as in Damaskinos et al., "AggregaThor", MLSys 2019. Weighted by
-    samples as Flower's is. With fewer than 2f + 3 replies f is lowered to (n − 3)/2.
+    Source: Blanchard et al., 2017; this number as in Damaskinos et al., "AggregaThor", MLSys 2019. Weighted
+    by samples, as in Flower. With fewer than 2f + 3 replies f is lowered to (n − 3)/2.
 
     Parameters
     ----------
     num_malicious_nodes
         f >= 0 attackers of each cluster's cohort.
     options
-        As for Flower's.
+        As for Flower's class.
     """
 
     replies_each = 2
@@ -220,7 +220,7 @@ class MultiKrum(_Limited):
 
 
 def _bulyan(models: FloatArray, num_malicious: int) -> FloatArray:
-    """Select n − 2f models one by one, then average of each parameter the n − 4f values nearest their median.
+    """Select n − 2f models one by one, then average each parameter's n − 4f values nearest their median.
 
     Parameters
     ----------
@@ -254,9 +254,9 @@ def _rows(replies: Sequence[Message]) -> FloatArray:
 
 
 def _squared_distances(models: FloatArray) -> FloatArray:
-    """Measure squared distances between rows, shape (n, n).
+    """Compute squared distances between rows, shape (n, n).
 
     From differences in double precision: Flower's ‖x‖² + ‖y‖² − 2xy in float32 loses the distances between
-    models that are long and alike.
+    long and similar models.
     """
     return np.asarray(squareform(pdist(models, "sqeuclidean")))

@@ -1,4 +1,4 @@
-"""The clients of a run and what is asked of them; clusters, rounds, and the grids that reach clients.
+"""Address the clients of a run: questions to them, clusters, rounds, and the grids that reach them.
 
 :class:`~fedclust.grids.ray_grid.RayGrid` is not imported here: Ray takes seconds to import.
 """

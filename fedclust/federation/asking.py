@@ -20,7 +20,7 @@ Failure = dict[str, int | str]
 """Which client failed, in which phase of the round, and the reason."""
 
 NO_REPLY = "no reply"
-"""Why a client failed that has not answered."""
+"""The failure of a client that has not answered."""
 
 _NOTHING = TrainAsked()
 _TOLD = ("num_examples", "loss", "losses", "projected", "within", "update_norm")  # in answer and reply alike
@@ -35,7 +35,7 @@ class Answers(Generic[Answer]):
     replies
         The answer of each client that gave a valid one, by client id, in ascending order.
     failures
-        Why each other client did not, by client id.
+        Why each other client gave none, by client id.
     """
 
     replies: Mapping[int, Answer]
@@ -47,7 +47,7 @@ class Answers(Generic[Answer]):
         Raises
         ------
         FederationError
-            If a client did not answer, with its reason: before round 1 a method needs all clients.
+            If a client did not answer; before round 1 a method needs all clients.
         """
         for client, reason in self.failures.items():
             raise FederationError(f"client {client} must answer before round 1, it failed: {reason}")
@@ -69,13 +69,13 @@ def send_questions(
     grid
         A grid whose node ids are client ids.
     question
-        One for all, or one for each client. Records that several hold are sent once per node.
+        One for all, or one for each client. Shared records are sent once per node.
     clients
         Ids of the clients to ask.
     timeout
         Seconds that clients have to answer.
     bounds
-        What clients may say of themselves.
+        Limits on the answers.
     server_round
         The round, for error messages.
     """
@@ -89,24 +89,24 @@ def send_questions(
     def at(client: int) -> Reading:
         return Reading(client, server_round, bounds or Bounds(), asked[client])
 
-    found: Answers[Answer] = read_each(answer, grid.send_and_receive(sent, timeout=timeout), at)
-    failures = {each: found.failures.get(each, NO_REPLY) for each in clients if each not in found.replies}
-    return Answers(found.replies, failures)
+    read: Answers[Answer] = read_each(answer, grid.send_and_receive(sent, timeout=timeout), at)
+    failures = {each: read.failures.get(each, NO_REPLY) for each in clients if each not in read.replies}
+    return Answers(read.replies, failures)
 
 
 def read_each(
     answer: type[Answer], messages: Iterable[Message], at: Callable[[int], Reading]
 ) -> Answers[Answer]:
-    """Read clients' replies, of which some may be errors.
+    """Read clients' replies, some of which may be errors.
 
     Parameters
     ----------
     answer
-        What they are to hold.
+        Type of the answers.
     messages
         The replies, at most one of a client.
     at
-        Returns what a client may say.
+        Returns the context and limits of a client's answer.
     """
     replies: dict[int, Answer] = {}
     failures: dict[int, str] = {}
@@ -122,7 +122,7 @@ def read_each(
 
 
 def listed(failures: Mapping[int, str], phase: str) -> list[Failure]:
-    """List failures, by client id, as the round's record has them."""
+    """List failures by client id, in the form of the round's record."""
     return [{"client": client, "phase": phase, "reason": reason} for client, reason in failures.items()]
 
 
@@ -147,18 +147,18 @@ def read_replies(
     cohort
         The cluster of each client that was sent its cluster's model, by client id.
     models
-        The model of each cluster; a reply's must have its names and shapes.
+        The model of each cluster; a reply's model must have its names and shapes.
     bounds
-        What clients may say of themselves.
+        Limits on the answers.
     means
-        Whether a model may be a node's mean, in float64; every other model is cast to its template's types.
+        Whether a model may be a node's mean, in float64; other models are cast to the cluster model's types.
     asked
         What clients were asked for besides their models.
 
     Returns
     -------
-    The valid replies, sorted by client id, with models of their own that nothing can be wrong with; and a
-    failure for each other client, those that did not reply included.
+    The valid replies, sorted by client id, with copied and checked models; and a failure for each other
+    client, including those that did not reply.
     """
     sent = {message.metadata.src_node_id: message for message in messages}
     answers = read_each(
@@ -166,7 +166,7 @@ def read_replies(
     )
     valid: list[Reply] = []
     failures = dict(answers.failures)
-    # By the identity of the model, which many replies may share, and by cluster.
+    # By identity of the model, which many replies may share, and by cluster.
     made: dict[tuple[int, int], ArrayRecord | str] = {}
     for client, trained in answers.replies.items():
         cluster = cohort[client]
@@ -187,7 +187,7 @@ def read_replies(
 
 
 def check_alike(what: str, values: Sequence[Hashable]) -> None:
-    """Check that all clients have one value of something.
+    """Check that all clients have the same value of something.
 
     Parameters
     ----------
@@ -199,14 +199,14 @@ def check_alike(what: str, values: Sequence[Hashable]) -> None:
     Raises
     ------
     FederationError
-        If they do not; the message names the first client whose value is not that of most.
+        If they do not; the message names the first client whose value differs from most.
     """
     for reason in unlike(what, dict(enumerate(values))).values():
         raise FederationError(reason)
 
 
 def unlike(what: str, values: Mapping[int, Hashable]) -> dict[int, str]:
-    """Find the clients whose value is not that of most.
+    """Find the clients whose value differs from most.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The values that a method takes and returns: the clusters of clients, and what it found out about them."""
+"""The values that a method takes and returns: clusters of clients, and findings about the clients."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -31,10 +31,10 @@ class Clusters:
     models
         Model of each cluster, by cluster index.
     memory
-        What the method remembers from round to round; a frozen value of the method's own type, or None.
+        The method's own state from round to round; a frozen value of its own type, or None.
     aggregators
-        The Flower strategy of each cluster, with its server optimiser's state. Of clusters beyond the end of
-        the list, those of before keep theirs, and new ones start afresh.
+        The Flower strategy of each cluster, with its server optimiser's state. Clusters beyond the end of the
+        tuple keep the strategy that they have, or start with a fresh one.
     report
         The method's entries in this round's line of ``rounds.jsonl``; JSON values by name. It is empty at
         the start of each round.
@@ -78,7 +78,7 @@ class Clusters:
         model
             The model that all clients start from.
         memory
-            What the method remembers.
+            The method's own state.
         """
         clusters = np.asarray(assignment, dtype=np.int64)
         return cls(clusters, (model,) * (int(clusters.max()) + 1), memory)
@@ -116,7 +116,7 @@ class Clusters:
         Raises
         ------
         ValueError
-            If `labels` does not have an entry per member or leaves a number out.
+            If `labels` does not have an entry per member, or has gaps.
         """
         labels, members = np.asarray(labels), self.members(cluster)
         if labels.shape != members.shape or not np.array_equal(
@@ -147,12 +147,12 @@ class Clusters:
         homes
             Cluster of each, in the order of their ids, shape (n,).
         memory
-            What the method then remembers.
+            The method's state with these clients.
         models
-            Models of further clusters, for clients that get one of their own.
+            Models of new clusters, for clients that get their own.
         """
-        found = enumerate(homes.tolist(), start=self.num_clients)
-        words = ", ".join(f"client {client} joined cluster {home}" for client, home in found)
+        numbered = enumerate(homes.tolist(), start=self.num_clients)
+        words = ", ".join(f"client {client} joined cluster {home}" for client, home in numbered)
         return replace(
             self,
             assignment=np.concatenate([self.assignment, homes]),
@@ -169,16 +169,16 @@ class Clusters:
 def starting_models(
     network: nn.Module, model: ArrayRecord, number: int, seed: int
 ) -> tuple[ArrayRecord, ...]:
-    """Draw models; the first is the one that other strategies start from.
+    """Draw starting models; the first is the one that other strategies start from.
 
-    Every strategy draws the same ones for the same seed, so that methods are compared from the same starts.
+    Every strategy draws the same models from the same seed, so that methods are compared from equal starts.
 
     Parameters
     ----------
     network
         The architecture; each layer draws its weights with its own ``reset_parameters``.
     model
-        The model that everyone starts from where there is one for all.
+        The model that all clients start from if there is only one.
     number
         Number of models, >= 1.
     seed
@@ -187,8 +187,8 @@ def starting_models(
     Raises
     ------
     ValueError
-        If a layer with parameters has no ``reset_parameters``; the message names it. Or if the network is not
-        the one that clients train.
+        If a layer with parameters has no ``reset_parameters``, or the network is not the one that clients
+        train.
     """
     try:
         like(from_state(network.state_dict()), model)
@@ -200,7 +200,7 @@ def starting_models(
 
 
 def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
-    """Add entries for clients that join at the end of every axis.
+    """Add entries at the end of every axis, for clients that join.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ class Observer:
 
 @dataclass(frozen=True, eq=False)
 class Findings:
-    """What a method found out about the clients of a run, for the results.
+    """A method's findings about the clients of a run, for the results.
 
     Attributes
     ----------
@@ -240,8 +240,8 @@ class Findings:
     clients
         A value per client, by name, each of shape (K,).
     placing
-        The rule by which clients that come later are placed, see :mod:`fedclust.newcomers.placing`; empty for
-        the cluster model of least loss.
+        The rule by which newcomers are placed, see :mod:`fedclust.newcomers.placing`; empty for the cluster
+        whose model has the least loss.
     """
 
     summary: dict[str, Any] = field(default_factory=dict)
@@ -250,7 +250,7 @@ class Findings:
     placing: dict[str, Any] = field(default_factory=dict)
 
     def grown(self, num_clients: int, number: int) -> "Findings":
-        """Make room for clients that join, of which nothing was found out: NaN, or −1 for whole numbers.
+        """Add entries for clients that join, without findings: NaN, or −1 for whole numbers.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ class Findings:
 
     @classmethod
     def of_distances(cls, distances: FloatArray, scores: Mapping[int, float]) -> "Findings":
-        """List clients' distances, and which numbers of clusters were tried and how each scored.
+        """List clients' distances, and the score of each number of clusters tried.
 
         Parameters
         ----------

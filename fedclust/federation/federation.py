@@ -1,4 +1,4 @@
-"""The clients of a run, for a method to ask: what they said of themselves, and who has joined when."""
+"""Represent the clients of a run: ask them questions, keep their descriptions, and let clients join."""
 
 import copy
 import math
@@ -36,21 +36,21 @@ class Descriptions:
     ----------
     counts
         Number of samples of each client and class in its own training and test part, each of shape (K, C);
-        None where clients were not asked for them.
+        None if clients were not asked for them.
     num_train, num_test
-        Number of samples of each client in its training and test part, shape (K,); 0 where not asked for.
+        Number of samples of each client in its training and test part, shape (K,); 0 if not asked for.
     num_classes
         Number of classes C.
     groups
         The known grouping, shape (K,), or None if a client has none.
     mean, std
-        The numbers that the first client subtracts from and divides each channel of its images by.
+        Mean and standard deviation by which the first client normalises each channel of its images.
     class_names
         Names of the classes in label order, shape (C,); empty if clients have none.
     client_names
         Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
     left_out
-        Names of those with too few examples to be a client, and their numbers of examples, from client 0.
+        Names of sources with too few examples for a client, and their numbers of examples, by client 0.
     num_validation
         Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
     """
@@ -84,7 +84,7 @@ class Descriptions:
         return self._counts()[1]
 
     def answers(self) -> list[Description]:
-        """List what each client said, as far as it is kept."""
+        """List each client's description, as far as it is kept."""
         counts = self.counts or (self.num_train[:, None], self.num_test[:, None])  # not by class
         train, test = (np.pad(each, [(0, 0), (0, self.num_classes - each.shape[1])]) for each in counts)
         names = Names(self.class_names, self.left_out)
@@ -104,7 +104,7 @@ class Descriptions:
     def _counts(self) -> tuple[IntArray, ...]:
         if self.counts is None:
             raise FederationError(
-                "label counts were not asked for, by privacy.label_counts=false or client_dp"
+                "label counts are not known with privacy.label_counts=false or privacy=client_dp"
             )
         return self.counts
 
@@ -117,12 +117,12 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
     answers
         The description of each client, shape (K,).
     disclosed
-        What clients were asked to disclose about their rows, see :class:`fedclust.federation.Federation`.
+        What clients reported about their rows, see :class:`fedclust.federation.Federation`.
 
     Raises
     ------
     FederationError
-        If a client has another number of classes or other names for them than the others.
+        If the clients differ in the number or the names of their classes.
     """
     check_alike("number of classes", [len(answer.train_counts) for answer in answers])
     first = answers[0]
@@ -148,10 +148,10 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
 
 
 def misfit(answer: Description, described: Descriptions) -> str:
-    """Return why a client that comes later does not have the classes of the others; empty if it has."""
+    """Return how a newcomer's classes differ from the other clients'; empty if they do not."""
     number = described.num_classes
     if len(answer.train_counts) != number:
-        return f"classes must be as many as the others have, {number}, got {len(answer.train_counts)}"
+        return f"number of classes must be that of the others, {number}, got {len(answer.train_counts)}"
     if answer.names.classes != described.class_names:
         theirs, own = _shortened(described.class_names), _shortened(answer.names.classes)
         return f"class names must be those of the others, {theirs}, got {own}"
@@ -159,12 +159,12 @@ def misfit(answer: Description, described: Descriptions) -> str:
 
 
 def left_out_line(left_out: Mapping[str, int]) -> str | None:
-    """List those with too few examples to be a client, for the user; None if there are none."""
+    """List for the user the sources with too few examples for a client; None if there are none."""
     if not left_out:
         return None
     shown = [f"{name} ({rows})" for name, rows in list(left_out.items())[:_SHOWN]]
     more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-    return f"left out, too few examples to be a client: {len(left_out)}, {', '.join(shown)}{more}"
+    return f"left out, too few examples for a client: {len(left_out)}, {', '.join(shown)}{more}"
 
 
 def _shortened(names: Sequence[str]) -> str:
@@ -174,7 +174,7 @@ def _shortened(names: Sequence[str]) -> str:
 def imbalance_line(
     train_counts: IntArray, class_names: Sequence[str] = (), client_names: Sequence[str] | None = None
 ) -> str:
-    """Name the largest and smallest class, and the clients that lack one, in one line.
+    """Describe in one line the largest and smallest class, and the clients that lack a class.
 
     Parameters
     ----------
@@ -213,18 +213,18 @@ def _few(texts: Sequence[str], separator: str = ", ") -> str:
 
 @dataclass(frozen=True, eq=False)
 class RosterState:
-    """Who had joined a run and where, for a checkpoint.
+    """The clients that had joined a run and their places, for a checkpoint.
 
     Attributes
     ----------
     places
-        Where each client is hosted, see :attr:`fedclust.grids.ClientGrid.places`.
+        Place of each client, see :attr:`fedclust.grids.ClientGrid.places`.
     joined
         The round in which each joined, 0 for those at the start.
     described
-        What they said of themselves, but for their names; None if nobody was asked.
+        Their descriptions without names; None if they were not asked.
     names
-        Name of each; None if one has none.
+        Their names; None if one has no name.
     """
 
     places: Any = ()
@@ -233,7 +233,7 @@ class RosterState:
     names: Any = None
 
     def roster(self) -> "Roster":
-        """Make the roster of a run that goes on."""
+        """Make the roster of the resumed run."""
         made = Roster(list(self.joined))
         if self.described is not None:
             named = replace(self.described, client_names=self.names and tuple(self.names))
@@ -245,17 +245,16 @@ class RosterState:
 class Roster:
     """The clients of a federation in the order in which they joined, which is that of their ids.
 
-    All runs over one federation share it: those that a run is compared with have every client join in the
-    round in which it joined that run.
+    All runs over one federation share it: in runs compared with another, clients join in the same rounds.
 
     Attributes
     ----------
     joined
         The round in which each client joined, 0 for those at the start, in ascending order, shape (K,).
     answers
-        What clients said of themselves, by client id; also of clients that take no part.
+        The clients' descriptions by client id, including clients that take no part.
     earlier
-        What they said before a run was interrupted, for those that have left.
+        Descriptions from before a run was interrupted, for clients that have left.
     open
         Whether clients may still join.
     """
@@ -266,7 +265,7 @@ class Roster:
     open: bool = True
 
     def count(self, server_round: int | None = None) -> int:
-        """Count the clients that have joined by a round; all of them for None."""
+        """Count the clients that have joined by a round; all for None."""
         return sum(server_round is None or each <= server_round for each in self.joined)
 
 
@@ -274,7 +273,7 @@ class Roster:
 
 
 class Federation:
-    """The clients, for a method to ask.
+    """The clients of a run, which a method asks questions.
 
     Parameters
     ----------
@@ -289,12 +288,13 @@ class Federation:
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
     disclosed
-        What clients are asked to disclose about their rows: ``"labels"``, their number of each class;
-        ``"sizes"``, their number; ``"nothing"``, in which case no other question may be asked either.
+        What clients report about their rows: ``"labels"``, the number of each class; ``"sizes"``, their
+        number; ``"nothing"``, which allows no other question either.
     num_newcomers
-        Clients of the grid that take no part, those with the highest ids: they are asked only by their ids.
+        Number of clients of the grid that take no part, those with the highest ids; they are asked only if
+        their ids are given.
     roster
-        Of a run that goes on, who had joined; all clients of the grid at the start unless given.
+        The clients of a run to resume; all clients of the grid, from the start, unless given.
 
     Attributes
     ----------
@@ -303,16 +303,16 @@ class Federation:
     server_round
         The round in progress, from 1; 0 before the first.
     turns
-        How many rounds each client has been chosen for so far, shape (K,).
+        Number of rounds for which each client has been chosen so far, shape (K,).
     asked
         Types of the questions that were asked, by any run over these clients.
     covered
-        Types of the questions that may be asked in a differentially private run, as ε covers what becomes of
-        the answers; none but that for descriptions unless set.
+        Types of further questions allowed in a differentially private run, because ε covers the use of the
+        answers; by default only descriptions are allowed.
     bounds
-        What clients may say of themselves: of rows and classes, what they described, once they have.
+        Limits on the answers: rows and classes as described, once they are.
     descriptions
-        What :meth:`describe` returns, if it has been called for this or another run; else None.
+        The result of :meth:`describe`, if it was called for this or another run; otherwise None.
     """
 
     def __init__(
@@ -359,7 +359,7 @@ class Federation:
         return np.array(self._roster.joined[: self.num_clients], dtype=np.int64)
 
     def roster_state(self) -> RosterState:
-        """Return who has joined and when, for a checkpoint, see :class:`.RunState`."""
+        """Return the clients that have joined, for a checkpoint, see :class:`.RunState`."""
         places = getattr(self.grid, "places", range(self.num_clients))[: self.num_clients]
         joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
         if described is not None:
@@ -374,8 +374,8 @@ class Federation:
         num_rounds, timeout
             Of that run.
         after
-            The round after which it goes on, 0 for one that begins: it has the clients that had joined by
-            then, and the others join in the rounds in which they did. None: all that have joined so far.
+            The round after which that run is resumed, 0 for a new run: it has the clients that had joined by
+            then, and the others join in their rounds. None for all that have joined so far.
         """
         other = copy.copy(self)
         other.num_rounds, other.timeout = num_rounds, timeout
@@ -386,11 +386,11 @@ class Federation:
         return other
 
     def welcome(self, server_round: int) -> IntArray:
-        """Let clients that are waiting join, at the beginning of a round.
+        """Let waiting clients join, at the beginning of a round.
 
         Returns
         -------
-        Ids of those that join, sorted: they follow those of all others.
+        Ids of the clients that join, sorted; they follow all earlier ids.
         """
         first = self.num_clients
         if self._roster.open and self._roster.count() == first and not self._num_newcomers:
@@ -403,8 +403,8 @@ class Federation:
         return np.arange(first, last)
 
     def _admit(self, server_round: int) -> None:
-        """Ask the clients that are waiting to describe themselves, and let those join that fit."""
-        door: Any = self.grid  # only a grid that has newcomers can have somebody waiting
+        """Ask the waiting clients for descriptions, and let those that fit join."""
+        door: Any = self.grid  # only grids with newcomers() have waiting clients
         places = door.newcomers() if hasattr(door, "newcomers") else []
         if not places:
             return
@@ -422,15 +422,15 @@ class Federation:
                 self._roster.joined.append(server_round)
 
     def close(self) -> None:
-        """Let nobody join any more: runs that are compared are to have the same clients."""
+        """Let no more clients join, so that compared runs have the same clients."""
         self._roster.open = False
 
     @property
     def description_traffic(self) -> Traffic | None:
-        """Bytes of asking for the descriptions, where :meth:`describe` was called here; else None.
+        """Bytes of the descriptions if :meth:`describe` was called for this run; otherwise None.
 
-        Descriptions are asked for once, before any run, for its tables; this is how a run whose method used
-        them comes to count them.
+        Descriptions are asked for once, before any run, for its tables; a run whose method uses them counts
+        their bytes by this.
         """
         return self._description_traffic if self._described else None
 
@@ -440,7 +440,7 @@ class Federation:
         Raises
         ------
         FederationError
-            If a client cannot answer, or has another number of classes or other names for them than most.
+            If a client cannot answer, or the clients differ in the number or the names of their classes.
         """
         self._described = True
         return self._known()
@@ -448,10 +448,10 @@ class Federation:
     def _known(self) -> Descriptions:
         if self.descriptions is None:
             grid, roster = self.grid, self._roster
-            before: Traffic | None = getattr(grid, "traffic", None)  # only some count bytes
+            before: Traffic | None = getattr(grid, "traffic", None)  # not all grids count bytes
             unknown = [client for client in range(self.num_clients) if client not in roster.answers]
             asked = self.ask(DescriptionQuestion(self.disclosed), unknown)
-            # Those that have left are as a checkpoint has them.
+            # Clients that have left are described by the checkpoint.
             left = {client: roster.earlier[client] for client in asked.failures if client in roster.earlier}
             missing = {client: why for client, why in asked.failures.items() if client not in left}
             Answers(asked.replies, missing).all()
@@ -462,16 +462,16 @@ class Federation:
         return self.descriptions
 
     def _combine(self) -> Descriptions:
-        """Combine the descriptions of this run's clients, and bound what they may reply by them."""
+        """Combine the descriptions of this run's clients, and limit their answers accordingly."""
         answers = [self._roster.answers[client] for client in range(self.num_clients)]
         described = combine(answers, self.disclosed)
         rows = ("num_train", "num_test", "num_validation") if self.disclosed != "nothing" else ()
-        told = {name: getattr(described, name) for name in rows}
-        self.bounds = replace(self.bounds, num_classes=described.num_classes, **told)
+        limits = {name: getattr(described, name) for name in rows}
+        self.bounds = replace(self.bounds, num_classes=described.num_classes, **limits)
         return described
 
     def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:
-        """Get the label counts, known group and name of clients that came later; each is asked only once.
+        """Get the label counts, known group and name of newcomers; each is asked only once.
 
         Parameters
         ----------
@@ -480,7 +480,7 @@ class Federation:
 
         Returns
         -------
-        By client id. A client that fails, or has other classes than the others, is left out and recorded.
+        Descriptions by client id. A client that fails, or whose classes differ, is left out and recorded.
         """
         described, wanted, known = self.describe(), list(map(int, newcomers)), self._roster.answers
         unknown = [client for client in wanted if client not in known]
@@ -497,15 +497,15 @@ class Federation:
         clients: Iterable[int] | None = None,
         server_round: int | None = None,
     ) -> Answers[Answer]:
-        """Ask clients one question.
+        """Ask clients a question.
 
-        A client that fails, or whose answer cannot be used, is left out of the answers; the round records its
+        A client that fails, or whose answer is invalid, is left out of the answers; the round records its
         failure, as in training.
 
         Parameters
         ----------
         question
-            One for all, or one for each client by client id. It may hold several models; each record is sent
+            One for all, or one for each client, by client id. Each record in it, such as a model, is sent
             once per node, however many clients it is for.
         clients
             Ids of the clients to ask; unless given, those that have a question, or all.
@@ -519,7 +519,7 @@ class Federation:
         Raises
         ------
         FederationError
-            If the run is differentially private and this is no question for descriptions.
+            If the run is differentially private and does not allow this question.
         """
         if isinstance(question, Mapping):
             if not question:
@@ -529,7 +529,7 @@ class Federation:
             kind, who = question.kind, list(range(self.num_clients))
         asked = sorted(map(int, who if clients is None else clients))
         if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
-            raise FederationError(f"privacy=client_dp must ask clients nothing but to train, got {kind}")
+            raise FederationError(f"privacy=client_dp allows no question but to train, got {kind}")
         self.asked.add(kind)
         answers = send_questions(self.grid, question, asked, self.timeout, self.bounds, server_round)
         self._failures += listed(answers.failures, kind)
@@ -558,7 +558,7 @@ class Federation:
 
         Returns
         -------
-        By client id, the mean loss of each model on the client's whole training part, in nats, shape
+        The mean loss of each model on the client's whole training part, in nats, by client id, shape
         (models,). Clients that failed are left out and recorded.
         """
         answers = self.ask(LossesQuestion(tuple(models)), clients)
@@ -574,12 +574,12 @@ class Federation:
         models
             The models.
         clients
-            Who is asked.
+            Ids of the clients to ask.
 
         Returns
         -------
-        By client id, the number of rows of each model, shape (models,); on a tie the row counts for the
-        first. Clients that failed are left out and recorded.
+        The number of rows of each model by client id, shape (models,); a tied row counts for the first
+        model. Clients that failed are left out and recorded.
         """
         answers = self.ask(WinsQuestion(tuple(models)), clients)
         return {client: answer.wins for client, answer in answers.replies.items()}
@@ -594,7 +594,7 @@ class Federation:
         names: Sequence[str] = (),
         cap: float | None = DEFAULT_CAP,
     ) -> dict[int, Update]:
-        """Ask clients to train a model as in a round and to return only its change, not the model.
+        """Ask clients to train a model as in a round, and to return only its change.
 
         Parameters
         ----------
@@ -610,7 +610,7 @@ class Federation:
         names
             Arrays of the model whose change is returned without projection.
         cap
-            How many times the median of the answers a change may be long, see
+            Largest length of a change, in multiples of the answers' median, see
             :mod:`fedclust.aggregation.replies`; None for any length.
 
         Returns
@@ -618,22 +618,22 @@ class Federation:
         The changes by client id, in ascending order. Clients that failed are left out and recorded.
         """
         question = UpdateQuestion.of(model, server_round, names, projection)
-        found = dict(self.ask(question, clients).replies)
+        changes = dict(self.ask(question, clients).replies)
         if cap is None:
-            return found
-        answered, norms = list(found), [update.norm for update in found.values()]
+            return changes
+        answered, norms = list(changes), [update.norm for update in changes.values()]
         for position, median in too_long(norms, norms, [0] * len(norms), cap).items():
-            line = too_long_line(found.pop(answered[position]).norm, median, cap)
+            line = too_long_line(changes.pop(answered[position]).norm, median, cap)
             self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
-        return found
+        return changes
 
 
 def _all_clients(grid: Grid) -> int:
-    """Count the clients of a grid, also those that are offline now, where the grid knows them."""
+    """Count the clients of a grid, including those offline if the grid knows them."""
     known = getattr(grid, "num_clients", None)
     if isinstance(known, int):
         return known
     clients = sorted(grid.get_node_ids())
     if not clients or clients != list(range(len(clients))):
-        raise ValueError(f"grid must know clients 0..K-1, it knows {clients[:10]}")
+        raise ValueError(f"grid must have clients 0..K-1, got {clients[:10]}")
     return len(clients)

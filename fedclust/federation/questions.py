@@ -1,4 +1,4 @@
-"""What is asked of every client for a run's results: the proof, personal layers, predictions, and more."""
+"""Ask every client for a run's results: the proof, personal layers, predictions, and more."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ Models = tuple[IntArray, Sequence[ArrayRecord]]
 def ask_differences(
     federation: Federation, common: Models, grouped: Models, clients: Iterable[int] | None = None
 ) -> tuple[dict[int, evaluation.ProofAnswer], dict[int, str]]:
-    """Ask clients how much better the model of their group predicts their held-out rows.
+    """Ask clients how much better their group's model predicts their held-out rows.
 
-    Both models get the label-prior correction, each for the class shares it was trained on, so that a
-    grouping must be better by more than the clients' label shares explain. Each model is sent once per node.
+    Both models get the label-prior correction, each for the class shares that it was trained on, so that a
+    grouping must gain more than the clients' label shares explain. Each model is sent once per node.
 
     Parameters
     ----------
@@ -43,13 +43,13 @@ def ask_differences(
     grouped
         Model B of each client.
     clients
-        Who is asked, everyone by default. A client of cluster −1 is in none: it must not be asked, and its
-        labels do not count among those that a model was trained on.
+        Ids of the clients to ask; all by default. A client of cluster −1 is in no cluster: it must not be
+        asked, and its labels do not count among those that a model was trained on.
 
     Returns
     -------
-    Mean, variance and number of A's Brier scores minus B's, of each client that answered; and the reasons of
-    the others.
+    For each client that answered, mean, variance and number of A's Brier scores minus B's; and why the others
+    did not answer.
     """
     counts = federation.describe().train_counts
     shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
@@ -62,18 +62,18 @@ def ask_differences(
 
 
 def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
-    """Compute what is added to clients' logits of a model that they need not have trained.
+    """Compute the label-prior correction of clients for a model that they may not have trained.
 
     Parameters
     ----------
     counts
         Training examples of each class on each client, shape (n, C).
     trained
-        The same of the clients that trained the model, shape (m, C).
+        The same for the clients that trained the model, shape (m, C).
 
     Returns
     -------
-    Shifts, shape (n, C); 0 where a client, or those that trained, have no examples.
+    Shifts of the logits, shape (n, C); 0 if a client, or all that trained, have no examples.
     """
     having = trained[np.any(trained, axis=1)]
     if not len(having):
@@ -83,7 +83,7 @@ def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
 
 
 def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
-    """Compute what is added to each client's logits; 0 for one without training examples or of cluster −1.
+    """Compute the label-prior correction of each client for its cluster's model.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
 
     Returns
     -------
-    Shifts, shape (K, C).
+    Shifts of the logits, shape (K, C); 0 for a client without training examples or of cluster −1.
     """
     shifts = np.zeros(np.shape(counts))
     known = (np.sum(counts, axis=1) > 0) & (np.asarray(assignment) >= 0)
@@ -114,11 +114,11 @@ class Serving:
     Attributes
     ----------
     measured
-        What clients measured with it.
+        The clients' measurements of these models.
     clusters
         Cluster of each client, and each cluster's model.
     common
-        The same of one model for all; `clusters` again where there is none.
+        The same for one model for all; `clusters` again if there is none.
     by_common
         Whether the model for all serves each client, shape (K,).
     """
@@ -131,21 +131,20 @@ class Serving:
 
 @dataclass(frozen=True, eq=False)
 class Layered:
-    """What clients measured with personal layers.
+    """The clients' measurements with personal layers.
 
     Attributes
     ----------
     measured
-        By choice, what each client measured with the layer that it uses under that choice: each layer that
-        was asked for, and the choice between them. A client that could not make a layer, or did not answer,
-        uses none.
+        Each client's measurements under each choice: every layer that was asked for, and the choice between
+        them. A client that could not make a layer, or did not answer, uses none.
     used
-        By choice, the layer that each client uses, shape (K,).
+        The layer that each client uses under each choice, shape (K,).
     losses
-        By layer, none included, the mean loss of each client's validation rows, NaN where unknown, each of
+        Mean loss of each client's validation rows with each layer and with none, NaN where unknown, each of
         shape (K,).
     shifts
-        What the label-prior correction adds to each client's logits, shape (K, C); None where nobody asked.
+        The label-prior correction of each client's logits, shape (K, C); None if not asked for.
     failures
         Why clients could not make a layer or did not answer, by client id.
     """
@@ -158,19 +157,19 @@ class Layered:
 
 
 def ask_personal(federation: Federation, serving: Serving, personal: Personal, server_round: int) -> Layered:
-    """Ask every client how well personal layers serve it: one message for all layers, no model comes back.
+    """Ask every client how well personal layers serve it, in one message; no model comes back.
 
     Parameters
     ----------
     federation
         The clients.
     serving
-        Which model serves each client. The label-prior correction takes the class shares of the clients that
-        this model was trained on.
+        Which model serves each client. The label-prior correction uses the class shares of the clients that
+        trained this model.
     personal
         The layers to try.
     server_round
-        The round whose batches fine-tuning draws, from 1: the one after the last.
+        The round whose batches fine-tuning draws: the one after the last.
     """
     clients = range(federation.num_clients)
     shifts = None
@@ -196,7 +195,7 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         for layer, loss in answer.losses.items():
             losses[layer][client] = loss
     used = {}
-    for layer in personal.asked:  # those that could not make a layer use none
+    for layer in personal.asked:  # clients that could not make a layer use none
         used[layer] = np.full(len(clients), NONE, dtype="<U16")
         used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
@@ -219,9 +218,9 @@ _MOST_CLUSTERS, _MOST_CLIENTS = 4, 50
 def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, IntArray]:
     """Count what each cluster's model predicts on the test parts of each cluster's clients.
 
-    This shows how clusters differ where label counts do not, such as in different names for the same
-    things. The four largest clusters and up to 50 clients of each, evenly spaced, are used; a client that
-    does not answer is left out.
+    This shows differences between clusters that label counts do not, such as different names for the same
+    things. The four largest clusters and up to 50 evenly spaced clients of each are used; a client that does
+    not answer is left out.
 
     Parameters
     ----------
@@ -266,7 +265,7 @@ FILE = "predictions.parquet"
 def save_predictions(
     federation: Federation, assignment: IntArray, models: Sequence[ArrayRecord], folder: Path
 ) -> str:
-    """Ask every client; in a simulation write ``predictions.parquet``, in a deployment nodes keep the rows.
+    """Ask clients for predictions: a simulation writes ``predictions.parquet``, deployed nodes keep theirs.
 
     Parameters
     ----------
@@ -281,7 +280,7 @@ def save_predictions(
 
     Returns
     -------
-    A line that says what was saved where.
+    A line on what was saved and where.
     """
     import pandas as pd  # takes a second, and few runs save predictions
 
@@ -307,16 +306,16 @@ def save_predictions(
             continue
         name = None if names is None else names[client]
         tables.append(answer.table(client, name, known))
-    said = []
+    parts = []
     if tables:
         pd.concat(tables, ignore_index=True).to_parquet(folder / FILE, index=False)
-        said.append(f"{sum(map(len, tables)):,} rows in {FILE}")
+        parts.append(f"{sum(map(len, tables)):,} rows in {FILE}")
     if kept:
-        said.append(f"{kept:,} rows on the clients' own nodes")
+        parts.append(f"{kept:,} rows on the clients' own nodes")
     if failures:
         client = min(failures)
-        said.append(f"none of {len(failures)} clients, such as {client}: {failures[client]}")
-    return f"predictions of test rows: {'; '.join(said)}"
+        parts.append(f"none of {len(failures)} clients, such as {client}: {failures[client]}")
+    return f"predictions of test rows: {'; '.join(parts)}"
 
 
 # -- The encoder --------------------------------------------------------------------------------------------
@@ -327,12 +326,11 @@ logger = logging.getLogger(__name__)
 def ask_encoder(federation: Federation) -> dict[str, Any] | None:
     """Ask the first client how it encodes its inputs; all have the same encoder.
 
-    It is for the run's folder only and counts towards no round: a client that fails is not recorded, and the
-    next one is asked.
+    Only for the run's folder, outside of rounds: a client that fails is not recorded, and the next is asked.
 
     Returns
     -------
-    Its values, see :mod:`fedclust.data.input_encoders`; None if three clients in a row did not answer.
+    The encoder's values, see :mod:`fedclust.data.input_encoders`; None if three clients did not answer.
     """
     for client in range(min(3, federation.num_clients)):
         answers = send_questions(federation.grid, description.EncoderQuestion(), [client], federation.timeout)

@@ -1,4 +1,4 @@
-"""A run in progress: its evaluations, whether it can go on, and its state in values for a checkpoint."""
+"""Keep a run in progress: its evaluations, checks whether it can continue, and its state for a checkpoint."""
 
 import dataclasses
 import math
@@ -37,9 +37,9 @@ class Measured:
     Attributes
     ----------
     figures
-        By name, a value per client, NaN where unknown, each of shape (K,).
+        A value per client by name, NaN where unknown, each of shape (K,).
     outcomes
-        Of a full evaluation, by client, the counts that figures over all clients' rows are computed from.
+        After a full evaluation, each client's counts, from which pooled figures are computed.
     """
 
     figures: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -92,15 +92,15 @@ def evaluation_sample(
     Parameters
     ----------
     asked
-        Their number, or their share in (0, 1]; None for all.
+        Number of clients, or their share in (0, 1]; None for all.
     num_clients
         Number of clients K.
     seed
         The run's seed.
     server_round
-        The round; every round has a sample of its own.
+        The round; every round has its own sample.
     online
-        Ids of the clients that can be reached, of which it is drawn.
+        Ids of the clients that can be reached, from which the sample is drawn.
 
     Returns
     -------
@@ -128,10 +128,10 @@ def evaluation_messages(
     sample
         Ids of the clients to ask, sorted; None for all.
     settings
-        What clients are told.
+        Settings for the clients.
     """
     asked = np.arange(clusters.num_clients) if sample is None else sample
-    # Not by position: a client that has just come is online and has no cluster yet.
+    # By id, not by position: a client that has just come is online but has no cluster yet.
     asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
     messages = []
     for cluster, model in enumerate(clusters.models):
@@ -146,7 +146,7 @@ def evaluation_messages(
 def read_evaluations(
     messages: Iterable[Message], server_round: int, bounds: Bounds
 ) -> tuple[list[Evaluation], list[Failure]]:
-    """Read what clients measured of their clusters' models; a loss may be one that is not finite.
+    """Read the clients' evaluations of their clusters' models; a loss may be non-finite.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def read_evaluations(
     server_round
         The round, for error messages.
     bounds
-        What clients may say of themselves.
+        Limits on the answers.
 
     Returns
     -------
@@ -173,15 +173,14 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
     measured
         The measurements.
     sampled
-        Whether only a sample of the clients was asked. The figures are then marked by
-        ``evaluated_clients``, the number of clients that they are of.
+        Whether only a sample of the clients was asked; ``evaluated_clients``, the number of clients with an
+        accuracy, is then added.
 
     Returns
     -------
-    Nothing but that mark if no client has an accuracy; otherwise, over the clients that have one,
-    ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy`` and ``test_loss``, the mean loss over
-    all their test examples, NaN where a client's is not finite; and the mean of each of the user's own
-    metrics.
+    Over the clients with an accuracy: ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy``,
+    ``test_loss`` (the mean over all their test examples, NaN if a client's loss is not finite) and the mean
+    of each of the user's own metrics; none of these without such a client.
     """
     figures = measured.figures
     known = np.isfinite(figures.get("accuracy", np.zeros(0)))
@@ -207,12 +206,12 @@ def _mean(values: FloatArray) -> float:
     return float(finite.mean()) if finite.size else float("nan")
 
 
-# -- Whether a run can go on --------------------------------------------------------------------------------
+# -- Whether a run can continue -----------------------------------------------------------------------------
 
 _SHOWN = 5
 _MOST_IN_A_ROW = 3
-_BY_CHANCE = 10  # clients of a sample: so many, and more, do not all fail by chance
-# The client and round that a reason names; removed to count equal reasons.
+_BY_CHANCE = 10  # this many clients of a sample do not all fail by chance
+# Client and round in a reason, removed to count equal reasons.
 _CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
 
 
@@ -232,16 +231,15 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     num_rounds
         Number of rounds of the run; the last one must have an accuracy.
     min_replies
-        Least share of the round's clients that must be trained, in [0, 1]. Above 0, one client must be
-        trained and one evaluated; with 0 a round without any reply is passed over, unless it is the last.
+        Least share of the round's clients that must be trained, in [0, 1]. Above 0, at least one client must
+        be trained and one evaluated; with 0 a round without replies is allowed, unless it is the last.
 
     Raises
     ------
     RunFailed
-        If too few clients were trained, every reply to evaluation failed, unless few were sampled, the last
-        round has no accuracy, or the clusters of more than half of the clients go back to earlier models so
-        often that nothing is learnt. One client alone in its cluster can say of any model that it is of no
-        use.
+        If too few clients were trained; if every evaluation failed, unless few clients were sampled; if the
+        last round has no accuracy; or if the clusters of more than half of the clients go back to earlier
+        models so often that nothing is learnt. (A single client could reject any model of its own cluster.)
     """
     server_round = record["round"]
     where = f"{RunFailed.PHRASE} {server_round} of {num_rounds}"
@@ -251,7 +249,7 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
     }
     cohort = len(record["cohort"])
     back = record.get("went_back", ())
-    # Its clients are those of when it went back: the method may have merged or renumbered clusters since.
+    # Clients are counted when the cluster went back: it may have been merged or renumbered since.
     stuck = {each["cluster"]: each for each in back if each["in_a_row"] >= _MOST_IN_A_ROW}
     if stuck and 2 * sum(each["clients"] for each in stuck.values()) > sum(record["cluster_sizes"]):
         cluster, first = next(iter(stuck.items()))
@@ -281,25 +279,25 @@ def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float =
 def check_answered(
     failures: Sequence[Mapping[str, Any]], measured: int, clients: int, where: str, min_replies: float
 ) -> None:
-    """Check that the figures of a run are those of enough clients.
+    """Check that enough clients contribute to a run's figures.
 
     Parameters
     ----------
     failures
-        Of the last round.
+        Failures of the last round.
     measured
         Clients with an accuracy.
     clients
         Clients with test examples.
     where
-        Which round it is, for the message, such as ``"5 of 5"``.
+        The round, for the message, such as ``"5 of 5"``.
     min_replies
         Least share of `clients` that must have an accuracy.
 
     Raises
     ------
     RunFailed
-        If fewer have.
+        If fewer clients have one.
     """
     if measured >= min_replies * clients:
         return
@@ -329,7 +327,7 @@ def count_reasons(reasons: Iterable[str], total: int) -> str:
 
     Returns
     -------
-    ``"28 of 30 clients: disk full; 2 of 30 clients: no reply"``; beyond five reasons, how many more.
+    ``"28 of 30 clients: disk full; 2 of 30 clients: no reply"``; after five reasons, the number of others.
     """
     counts = Counter(_CLIENT_AND_ROUND.sub("", " ".join(reason.split())) for reason in reasons).most_common()
     parts = [f"{count} of {total} clients: {reason}" for reason, count in counts[:_SHOWN]]
@@ -344,7 +342,7 @@ def count_reasons(reasons: Iterable[str], total: int) -> str:
 
 @dataclass(eq=False)
 class Run:
-    """What the steps of a round share; the core and its layers read and change it.
+    """State shared by the steps of a round; the core and its layers read and change it.
 
     Attributes
     ----------
@@ -355,25 +353,25 @@ class Run:
     make_aggregator
         Makes a cluster's aggregator.
     initial
-        The model that everyone starts from.
+        The model that all clients start from.
     buffers
         Names of the model's floating-point buffers.
     shows_models
-        Whether Flower's loop gets all models after every round.
+        Whether Flower's loop receives all models after every round.
     server_round
         The last finished round.
     measured
         Each client's measurements at the last evaluation.
     failed_replies
-        Replies that failed or never came, over all rounds.
+        Number of replies that failed or never came, over all rounds.
     config
-        What the user tells the clients in every round.
+        The user's settings for the clients in every round.
     cohort
-        Cluster of each client of the round when it began, by client id.
+        Cluster of each of the round's clients when it began, by client id.
     sent
         The models that the cohort starts from, by cluster.
     told
-        Settings that the clients of the cohort were sent.
+        Settings that were sent to the cohort.
     replies, failures
         The valid replies of the round, and why the others failed.
     unusable
@@ -383,9 +381,9 @@ class Run:
     sampled
         Whether a sample of the clients evaluates.
     evaluations
-        What clients measured.
+        The clients' evaluations.
     record
-        The round's line of ``rounds.jsonl``, as far as it is known.
+        The round's line of ``rounds.jsonl``, as far as known.
     """
 
     federation: Federation
@@ -416,7 +414,7 @@ class Run:
         return self.server_round + 1
 
     def begin_round(self, config: ConfigRecord) -> None:
-        """Forget the last round."""
+        """Reset the state of the last round."""
         self.config, self.told, self.federation.server_round = ConfigRecord({**config}), {}, self.number
         self.cohort, self.sent = {}, ()
         self.replies, self.failures, self.unusable, self.evaluations = [], [], {}, ()
@@ -425,7 +423,7 @@ class Run:
         self.clusters = dataclasses.replace(self.clusters, report={}, reason="")
 
     def finish_round(self, figures: Mapping[str, float]) -> dict[str, Any]:
-        """Return the record of the round, with these figures, and count it."""
+        """Complete the round's record with these figures, count the round, and return the record."""
         sizes, now = self.clusters.sizes, time.perf_counter()
         record = {
             **self.record,
@@ -442,7 +440,7 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class RunState:
-    """All that is needed to resume a run.
+    """Everything needed to resume a run.
 
     Every draw of a run derives from (seed, purpose, round, client), so no generator needs to be saved.
 
@@ -455,21 +453,21 @@ class RunState:
     models
         Model of each cluster.
     turns
-        How many rounds each client has been chosen for, shape (K,).
+        Number of rounds for which each client has been chosen, shape (K,).
     memory
-        What the method remembers, as :func:`fedclust.messages.packer.pack` lists it.
+        The method's own state, packed by :func:`fedclust.messages.packer.pack`.
     aggregators
         State of each cluster's aggregator, see :mod:`fedclust.aggregation.flower`.
     measured
         Each client's measurements at the last evaluation.
     failed_replies
-        Replies that failed or never came, over all rounds.
+        Number of replies that failed or never came, over all rounds.
     traffic
         Bytes sent and received so far; None if not counted.
     roster
-        Who has joined and where, see :meth:`fedclust.federation.Federation.roster_state`.
+        The clients that have joined, see :meth:`fedclust.federation.Federation.roster_state`.
     layers
-        What each layer remembers, packed, by the layer's name.
+        Each layer's own state, packed, by the layer's name.
     """
 
     server_round: int

@@ -1,1 +1,1 @@
-"""Grids: who hosts which client, and how messages reach it and come back."""
+"""Grids: track which node hosts which client, and carry messages to clients and back."""

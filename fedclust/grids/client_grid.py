@@ -3,19 +3,19 @@
 Flower's grids address nodes, and a node may host many clients. :class:`ClientGrid` wraps any grid so that
 strategies address clients: its node ids *are* client ids. All messages for the clients of one node are sent
 as one, a record shared by many clients is sent once, and every client gets its own reply: a content, or an
-error with the reason. Where too few clients are left to go on, it waits for those that were lost: a message
-that is sent again is the same, and every draw of a run derives from its seed, so a run that has waited ends
-like one in which nobody was away.
+error with the reason. If too few clients are left to continue, it waits for those that were lost: a message
+that is sent again is the same, and every draw of a run derives from its seed, so a run that has waited gives
+the same results as one in which no client was away.
 
 A *bundle* is a RecordDict with the contents that several clients receive or return. A record that many
 clients share, such as their cluster's model, is stored once, and is one object again after unpacking: on both
 sides, ``is`` shows which clients share a record.
 
-Bytes are counted of the contents of messages, both ways, those before round 1 included: the bytes of an
-ArrayRecord's arrays, which are sent unchanged; in other records eight bytes per number, one per truth value
-and the length of texts; and the length of all names. Not counted are Flower's additions to a content
-(addresses, ids, a few bytes per record), errors of a whole node, and the grid's own question which clients a
-node hosts. Nothing is serialised for counting.
+The bytes of messages' contents are counted in both directions, including those before round 1: the bytes of
+an ArrayRecord's arrays, which are sent unchanged; in other records eight bytes per number, one per truth
+value and the length of texts; and the length of all names. Flower's additions to a content (addresses, ids, a
+few bytes per record), errors of a whole node, and the grid's own question about its clients are not counted.
+Nothing is serialised for counting.
 """
 
 import json
@@ -72,7 +72,7 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
     """
     errors = errors or {}
     if both := sorted(set(contents) & set(errors)):
-        raise ValueError(f"a client has either a content or an error, clients {both} have both")
+        raise ValueError(f"a client must have either a content or an error, clients {both} have both")
     bundle = RecordDict()
     names: dict[int, str] = {}
     layouts: dict[int, int] = {}
@@ -102,7 +102,7 @@ def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, Reco
     bundle
         The content.
     asked
-        How many clients it may be of, and so how many contents may differ; any number unless given.
+        Most clients, and so most different contents, that it may have; any number unless given.
 
     Returns
     -------
@@ -111,18 +111,18 @@ def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, Reco
     Raises
     ------
     ValueError
-        If the content was not made by :func:`pack`, or is of more clients than were asked.
+        If the content was not made by :func:`pack`, or has more clients than were asked.
     """
     if not is_bundle(bundle):
         found = list(bundle)[:20]
-        raise ValueError(f"content must be a bundle with a record {_INDEX!r}, its records are {found}")
+        raise ValueError(f"content must be a bundle with a record {_INDEX!r}, got records {found}")
     try:
         # Not bundle.config_records, which builds a dictionary of every client's records.
         index: Any = json.loads(bundle[_INDEX]["index"])  # type: ignore[arg-type]
         clients, layouts, errors = index["clients"], index["layout"], dict(index["errors"])
         number = max(len(index["layouts"]), len(clients))
         if asked is not None and number > asked:
-            raise ValueError(f"it must be of at most {asked} clients, it has {number} contents")
+            raise ValueError(f"it must have contents of at most {asked} clients, got {number}")
         shared = [
             RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]
         ]
@@ -148,9 +148,9 @@ class Traffic:
     Attributes
     ----------
     down, up
-        To and from all nodes, as sent: one message per node, in which a record that clients share is once.
+        To and from all nodes, as sent: one message per node, with shared records stored once.
     down_by_client, up_by_client
-        To and from each client, as if it had a separate message, shape (K,).
+        To and from each client, as if each had a separate message, shape (K,).
     """
 
     down: int
@@ -172,7 +172,7 @@ class Traffic:
         return self.plus(earlier, -1)
 
     def totals(self) -> dict[str, int]:
-        """Add up over clients, by the keys of ``rounds.jsonl`` and ``summary.json``.
+        """Return the totals over clients, under the keys of ``rounds.jsonl`` and ``summary.json``.
 
         Returns
         -------
@@ -187,14 +187,14 @@ class Traffic:
         }
 
     def by_client(self, num_clients: int) -> dict[str, IntArray]:
-        """Return the columns of ``clients.parquet``, of the first K clients, each of shape (K,)."""
+        """Return the columns of ``clients.parquet`` for the first K clients, each of shape (K,)."""
         nothing = np.zeros(num_clients, dtype=np.int64)
         each = {"bytes_down": self.down_by_client, "bytes_up": self.up_by_client}
         return {name: _sum_of(values, nothing)[:num_clients] for name, values in each.items()}
 
 
 def _sum_of(one: IntArray, other: IntArray) -> IntArray:
-    """Add up two vectors over clients, of which some joined between the two."""
+    """Add two vectors over clients, the later of which may have more clients."""
     total = np.zeros(max(len(one), len(other)), dtype=np.int64)
     total[: len(one)] += one
     total[: len(other)] += other
@@ -220,13 +220,13 @@ class Meter:
         Parameters
         ----------
         way
-            ``"down"`` for one to a node, ``"up"`` for its reply.
+            ``"down"`` for a message to a node, ``"up"`` for its reply.
         bundle
             The message's content.
         contents
             The content of each client, by client id.
         sizes
-            As of :func:`content_bytes`.
+            As for :func:`content_bytes`.
 
         Returns
         -------
@@ -243,14 +243,14 @@ class Meter:
         return size
 
     def read(self, num_clients: int) -> Traffic:
-        """Return the bytes sent and received so far, of the first K clients: others may not have fitted."""
+        """Return the bytes sent and received so far by the first K clients; others may have withdrawn."""
         clients = range(num_clients)
         each = {way: np.array([of[k] for k in clients], np.int64) for way, of in self._by_client.items()}
         return Traffic(self._bytes["down"], self._bytes["up"], each["down"], each["up"])
 
 
 def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> int:
-    """Estimate the bytes of a content; see the module for what is counted.
+    """Count the bytes of a content; see the module for the rules.
 
     Parameters
     ----------
@@ -285,7 +285,7 @@ def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
 def _size(value: object) -> int:
     if isinstance(value, str | bytes):
         return len(value.encode() if isinstance(value, str) else value)
-    if isinstance(value, list | tuple):  # one in a record has values of one type
+    if isinstance(value, list | tuple):  # a record's list has values of one type
         fixed = bool(value) and isinstance(value[0], int | float)
         return len(value) * _size(value[0]) if fixed else sum(map(_size, value))
     return 1 if isinstance(value, bool) else 8
@@ -310,7 +310,7 @@ class WrappedGrid(BlockingGrid):
         return self._grid.run
 
     def __getattr__(self, name: str) -> Any:
-        """Look up what only some grids have, such as ``shared`` and ``grow`` of Ray's."""
+        """Look up an attribute that only some grids have, such as ``shared`` and ``grow`` of RayGrid."""
         if name == "_grid":
             raise AttributeError(name)
         return getattr(self._grid, name)
@@ -320,7 +320,7 @@ class WrappedGrid(BlockingGrid):
         return self._grid.get_node_ids()
 
     def get_nodes(self) -> Iterable[NodeInfo]:
-        """Return what is known of the nodes, such as their keys and registered names."""
+        """Return what is known about the nodes, such as their keys and registered names."""
         return self._grid.get_nodes()
 
     def send_and_receive(
@@ -332,26 +332,26 @@ class WrappedGrid(BlockingGrid):
 
 _OF_A_ROUND = {MessageType.TRAIN, MessageType.EVALUATE}
 SETTLE = 30.0
-"""Once enough clients are back, for how many seconds nobody else must have come back."""
+"""Once enough clients are back, seconds without another one before the run continues."""
 
-_TRIES = 5  # questions in a row to clients that are online, and yet lost: the question may kill their nodes
+_TRIES = 5  # consecutive attempts with clients that are online, yet lost: the question may kill their nodes
 
 
 def is_lost(reply: Message) -> bool:
-    """Return whether a reply is lost with its node, and so may be had later."""
+    """Return whether a reply was lost with its node, so that asking again may succeed."""
     return reply.has_error() and reply.error.code in NODE_LOST
 
 
-# Of a node's reply, before it is looked into: so many times what it was sent, as a mean may be in float64 and
-# a client sends a model of its own; and so many bytes for each client, for what is no model.
+# Limits on a node's reply before it is read: a multiple of what it was sent, because means may be in float64
+# and each client may send its own model; and bytes for each client, for everything that is not a model.
 _TIMES_SENT, _BYTES_PER_CLIENT = 16, 2**28
 
 
 class ClientGrid(WrappedGrid):
     """Send messages to clients through a grid of nodes.
 
-    Clients have ids 0…K−1 in the order in which they join: at the start those that are online, in the order
-    of the partition, so that the ids are the partition's if all are; then those that :meth:`admit` adds.
+    Clients have ids 0…K−1 in the order in which they join: first those online at the start, in the order of
+    the partition, so that the ids are the partition's if all are online; then those that :meth:`admit` adds.
 
     Parameters
     ----------
@@ -364,14 +364,14 @@ class ClientGrid(WrappedGrid):
     say
         Called with a message whenever the number of online clients changes while waiting.
     min_clients
-        How many clients must be online to start, >= 1; None for all of the partition.
+        Number of clients that must be online to start, >= 1; None for all of the partition.
     hosts
         Which node may host which client, see :func:`fedclust.grids.nodes.read_hosts`; None for the
         rules of :mod:`fedclust.grids.nodes`.
     max_outage
-        How long to wait for clients that are lost later, in seconds, after a reply was lost; 0 to never wait.
+        Seconds to wait for lost clients after a reply was lost; 0 to never wait.
     min_replies
-        Least share of the clients asked that must answer, in [0, 1]; with 0 there is nothing to wait for.
+        Least share of the asked clients that must answer, in [0, 1]; 0 to never wait.
     """
 
     def __init__(
@@ -391,9 +391,9 @@ class ClientGrid(WrappedGrid):
         self._min_clients = min_clients
         self._connected = False
         self._nodes = NodeRegistry(grid, wait, say, hosts)
-        self._places: list[int] = []  # of each client here, its id in the partition
-        self._ids: dict[int, int] = {}  # and back
-        self._refused: dict[int, int] = {}  # client of the partition that did not fit: its node then
+        self._places: list[int] = []  # each client's id in the partition
+        self._ids: dict[int, int] = {}  # the inverse of _places
+        self._refused: dict[int, int] = {}  # clients of the partition that did not fit, with their nodes then
         self._meter = Meter()
         self._max_outage, self._min_replies = max_outage, min_replies
 
@@ -405,7 +405,7 @@ class ClientGrid(WrappedGrid):
         Parameters
         ----------
         known
-            The :attr:`places` of a run that goes on: its clients keep their ids, and all others join later.
+            The :attr:`places` of a run to resume: its clients keep their ids, and all others join later.
 
         Returns
         -------
@@ -457,13 +457,13 @@ class ClientGrid(WrappedGrid):
         return self._meter.read(self.num_clients)
 
     def get_node_ids(self) -> list[int]:
-        """Return the ids of the online clients that have joined, sorted; wait where these are too few."""
+        """Return the ids of the online clients that have joined, sorted; wait if they are too few."""
         needed = self._needed(len(self._places))
         if len(self._online()) < needed:
             self._wait_for(range(len(self._places)), needed, time.monotonic() + self._max_outage)
         return self._online()
 
-    get_nodes = Grid.get_nodes  # clients have no keys: those are the nodes'
+    get_nodes = Grid.get_nodes  # clients have no keys, only nodes do
 
     def _online(self) -> list[int]:
         self._nodes.update()
@@ -479,7 +479,7 @@ class ClientGrid(WrappedGrid):
         )
 
     def admit(self, places: Sequence[int]) -> list[int]:
-        """Let clients join.
+        """Admit clients.
 
         Parameters
         ----------
@@ -488,7 +488,7 @@ class ClientGrid(WrappedGrid):
 
         Returns
         -------
-        Their ids here, which they keep.
+        Their ids, which they keep.
         """
         first = len(self._places)
         self._places += [int(place) for place in places]
@@ -496,12 +496,12 @@ class ClientGrid(WrappedGrid):
         return list(range(first, len(self._places)))
 
     def refuse(self, place: int, reason: str) -> None:
-        """Leave a client that does not fit out, until another node hosts it."""
+        """Leave out a client that does not fit, until another node hosts it."""
         self._refused[place] = self._nodes.node_of.get(place, 0)
         self._say(f"client {place} of the partition does not join: {reason}")
 
     def withdraw(self, number: int) -> None:
-        """Take the clients back that joined last, because they do not fit."""
+        """Remove the clients that joined last, because they do not fit."""
         del self._places[len(self._places) - number :]
         self.admit(())
 
@@ -515,9 +515,9 @@ class ClientGrid(WrappedGrid):
         One reply per message, sorted by client id. The reply of a client that is offline, fails, or does not
         reply within ``timeout`` seconds is an error.
 
-        Where too few have answered, those that were lost are asked again when they are back. A client that
-        refuses or raises is not. A question to half of the clients or fewer, other than to train or to
-        evaluate, is asked once: the run can do without its answer.
+        If too few have answered, the lost clients are asked again when they are back. A client that refuses
+        or raises is not. A question to half of the clients or fewer, other than to train or to evaluate, is
+        asked once: the run can do without its answers.
         """
         asked = list(messages)
         replies = self._exchange(asked, timeout)
@@ -536,7 +536,7 @@ class ClientGrid(WrappedGrid):
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
     def _needed(self, clients: int) -> int:
-        """Return how many of so many clients must answer."""
+        """Return how many of a number of clients must answer."""
         share = self._min_replies if self._max_outage else 0
         return max(1, math.ceil(share * clients)) if share and clients else 0
 
@@ -548,13 +548,13 @@ class ClientGrid(WrappedGrid):
         clients
             Their ids.
         number
-            How many of them are enough: once they are online, the others have :data:`SETTLE` seconds.
+            Number that is enough: once that many are online, the others have :data:`SETTLE` seconds.
         deadline
             When to give up, on the monotonic clock.
 
         Returns
         -------
-        Whether that many are online.
+        Whether enough are online.
         """
         shown, changed = -1, 0.0
         while (here := len(set(clients) & set(self._online()))) < len(clients):
@@ -572,7 +572,7 @@ class ClientGrid(WrappedGrid):
         return True
 
     def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:
-        """Send one message per node, and split its answer; clients that are offline get an error at once."""
+        """Send one message per node, and split its answer; offline clients get an error at once."""
         replies: list[Message] = []
         parcels: list[tuple[Message, dict[int, Message], int]] = []
         for (node, kind, group), by_place in self._by_node(messages, replies).items():
@@ -647,7 +647,7 @@ class ClientGrid(WrappedGrid):
 
 
 class CohortView(WrappedGrid):
-    """A client grid with only some of the clients, from which a cluster's strategy samples.
+    """A client grid restricted to some clients, from which a cluster's strategy samples.
 
     Parameters
     ----------
@@ -660,7 +660,7 @@ class CohortView(WrappedGrid):
     def __init__(self, grid: Grid, clients: Sequence[int]) -> None:
         super().__init__(grid)
         self._clients = [int(client) for client in clients]
-        self.num_clients = None  # it is no federation, whatever the grid of all says
+        self.num_clients = None  # a view is not a federation, unlike the grid of all clients
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the clients in the view."""

@@ -1,10 +1,10 @@
-"""Nodes in this process, and what ends work in it that takes too long.
+"""Run nodes in this process, and end work in it that takes too long.
 
-Python cannot end a thread. In the main thread a signal interrupts what waits, sleeps or loops in Python, and
-the run fails with a line that says so. Work that no signal interrupts, such as a call into C that never
-returns or a wait for another thread's end, is given some seconds more; then the process of the command line
-ends, and where the work does not let go of Python's lock, so that no line can be printed, with a traceback.
-Another program's process, such as a notebook's, is not ended: there, it is only logged.
+Python cannot end a thread. In the main thread a signal interrupts work that waits, sleeps or loops in Python,
+and the run fails with a line that gives the reason. Work that no signal interrupts, such as a call into C
+that never returns or a wait for another thread, gets a few seconds more; then the command line's process ends
+with that line or, if the work holds Python's lock so that nothing can be printed, with a traceback. Another
+program's process, such as a notebook's, is not ended: there, the error is only logged.
 """
 
 import faulthandler
@@ -34,16 +34,16 @@ logger = logging.getLogger(__name__)
 
 # -- A limit of time ----------------------------------------------------------------------------------------
 
-_GRACE = 10.0  # seconds that interrupted work has to end
-_LONGEST = 1e8  # seconds; what a timer takes
+_GRACE = 10.0  # seconds for interrupted work to end
+_LONGEST = 1e8  # seconds; the most that a timer accepts
 _LOOK = 1.0  # seconds between looks at the clock
 _owned = False
-_deadlines: dict[object, tuple[float, str]] = {}  # of the work at hand, and what to say of it
+_deadlines: dict[object, tuple[float, str]] = {}  # of the work in progress, with its message
 _watcher: threading.Thread | None = None
 
 
 class _TimeIsUp(BaseException):
-    """No Exception: those of a client's own code are caught client by client."""
+    """Not an Exception: those are caught client by client, as errors of a client's own code."""
 
 
 def end_process_when_stuck() -> None:
@@ -59,7 +59,7 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     Parameters
     ----------
     seconds
-        The limit, > 0; None for none.
+        The limit, > 0; None for no limit.
     what
         The work, for the message.
 
@@ -74,8 +74,8 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
     line = f"{what} must end within timeout={seconds:g} s, it did not (engine=ray replaces a node that hangs)"
     key = object()
     _watch(key, time.monotonic() + seconds + _GRACE, line)
-    stream = sys.__stderr__  # the process's own: what stands in for it may be no file
-    if _owned and stream is not None:  # where not even this thread runs, as the work keeps Python's lock
+    stream = sys.__stderr__  # the process's own: a replacement may not be a file
+    if _owned and stream is not None:  # for work that holds Python's lock, so that no thread runs
         faulthandler.dump_traceback_later(seconds + 1.5 * _GRACE, exit=True, file=stream)
     try:
         with _alarm(seconds) if _alarm_is_free() else nullcontext():
@@ -89,10 +89,10 @@ def time_limit(seconds: float | None, what: str) -> Iterator[None]:
 
 
 def _watch(key: object, deadline: float, line: str) -> None:
-    """Have one thread for all work: starting one per message took 3 % of a round of a small model."""
+    """Watch all work with one thread: starting one per message took 3 % of a small model's round."""
     global _watcher
     _deadlines[key] = deadline, line
-    if _watcher is None or not _watcher.is_alive():  # the thread of a parent process is not here
+    if _watcher is None or not _watcher.is_alive():  # a forked process lacks its parent's thread
         _watcher = threading.Thread(target=_look, name="fedclust-watchdog", daemon=True)
         _watcher.start()
 
@@ -113,7 +113,7 @@ def _look() -> None:
 def _alarm_is_free() -> bool:
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         return False
-    return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # else it is another library's
+    return signal.getsignal(signal.SIGALRM) == signal.SIG_DFL  # otherwise another library uses it
 
 
 @contextmanager
@@ -166,7 +166,7 @@ def answer(app: ClientApp, message: Message, context: Context) -> Message:
 
 
 class BlockingGrid(Grid):
-    """Base class of the grids here: a message that is pushed is answered when :meth:`push_messages` returns.
+    """Base class of our grids: a pushed message has been answered when :meth:`push_messages` returns.
 
     A subclass implements ``set_run``, ``run``, ``get_node_ids`` and ``send_and_receive``.
     """
@@ -214,7 +214,7 @@ class DirectGrid(BlockingGrid):
     def context(
         self, node: int, num_nodes: int, run_config: RunConfig, **config: str | int | float | bool
     ) -> Context:
-        """Make the context of a node by its number, from 0, with further settings of it alone."""
+        """Make the context of a node by its number, from 0, with further settings for this node."""
         own: dict[str, Any] = {"partition-id": node, "num-partitions": num_nodes}
         own |= {"allow": "*", "predictions": "reply", **config}
         return Context(_RUN_ID, FIRST_NODE_ID + node, own, RecordDict(), dict(run_config))
@@ -227,8 +227,8 @@ class DirectGrid(BlockingGrid):
 class LocalGrid(DirectGrid):
     """Nodes in this process, called one after another.
 
-    A node that does not return in time ends the run, see this module: it runs in the server's own process, so
-    there is no other node to go on with. ``engine=ray`` replaces it.
+    A node that does not return in time ends the run, see this module: it runs in the server's own process and
+    cannot be replaced. ``engine=ray`` replaces such a node.
 
     Parameters
     ----------

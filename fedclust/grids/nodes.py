@@ -1,15 +1,15 @@
-"""Which nodes are online, which clients they host, and which of them speaks for which client.
+"""Track which nodes are online and which clients they host; decide which node speaks for each client.
 
-A node says itself which clients it hosts, so any node could speak for any client. The rules, for one run:
+A node itself reports which clients it hosts, so any node could claim any client. The rules, for one run:
 
-1. With a file of hosts, a client belongs to the node that the file names by its registered name or its key.
-2. Otherwise a client belongs to the node that hosts it when the run starts, or the first one afterwards.
-   Flower keeps a node's id for as long as it keeps its key, so a node that returns with its key is the same.
-3. While that node is away, another may stand in for it: one that is known by the same name, or, where neither
-   has a name, one that hosts exactly the same clients. A name under which a key was registered at the
-   SuperLink and one that a node gives itself are never the same. When the first node is back, it has its
-   clients again.
-4. All other claims are refused and named.
+1. With a hosts file, a client belongs to the node that the file names by its registered name or its key.
+2. Otherwise a client belongs to the node that hosts it when the run starts, or to the first one afterwards.
+   Flower keeps a node's id as long as the node keeps its key, so a node that returns with its key is the same
+   node.
+3. While that node is away, another may stand in for it: one with the same name or, if neither has a name, one
+   that hosts exactly the same clients. A name that was registered with a key at the SuperLink never equals a
+   name that a node gives itself. When the first node is back, it has its clients again.
+4. All other claims are refused and reported.
 """
 
 import base64
@@ -131,21 +131,21 @@ def longest_first(steps: Mapping[int, int], nodes: Sequence[int]) -> dict[int, i
 
 
 T = TypeVar("T", int, str)
-Said = TypeVar("Said")
+Answer = TypeVar("Answer")
 
 _FINGERPRINT = "SHA256:"
 
 
 @dataclass(frozen=True)
 class Host:
-    """A node that is online, and what is known of it.
+    """A node that is online, and what is known about it.
 
     Attributes
     ----------
     node
-        Its id in Flower.
+        Its Flower id.
     clients
-        Ids of the clients that it says it hosts.
+        Ids of the clients that it claims to host.
     key
         Fingerprint of its public key, see :func:`key_fingerprint`; empty if unknown.
     registered
@@ -155,7 +155,7 @@ class Host:
     data
         Digest of the data that it holds, see :func:`fedclust.data.dataset.content_digest`; empty if unknown.
     steps
-        Of each client, the local steps of a round, if the node may train any client; empty for all others.
+        Local steps of a round for each client, if the node may train any client; otherwise empty.
     """
 
     node: int
@@ -168,19 +168,19 @@ class Host:
 
     @property
     def label(self) -> str:
-        """How messages name it."""
+        """The node's name in messages."""
         name = self.registered or self.declared
         return f"node {name!r}" if name else f"node {self.node}"
 
     def is_meant(self, wanted: str) -> bool:
-        """Return whether a file of hosts means this node, by a registered name or a key's fingerprint.
+        """Return whether an entry of a hosts file, a registered name or a key's fingerprint, is this node.
 
-        A fingerprint is compared with keys only: whoever may register a key may choose its name.
+        A fingerprint is compared with keys only, because whoever registers a key chooses its name.
         """
         return wanted == (self.key if wanted.startswith(_FINGERPRINT) else self.registered) != ""
 
     def is_same(self, other: "Host") -> bool:
-        """Return whether this is a node that was there before: it has the same id or the same key."""
+        """Return whether this is the same node as before: it has the same id or the same key."""
         return self.node == other.node or (self.key != "" and self.key == other.key)
 
     def stands_in_for(self, other: "Host") -> bool:
@@ -193,8 +193,8 @@ class Host:
 
 
 def owner_by_file(wanted: str) -> str:
-    """Say whom the file of hosts names, by what it has for a client or site; empty for none."""
-    return f"{wanted!r} by the file of hosts" if wanted else "no node of the file of hosts"
+    """Name the owner of a client or site by its entry in the hosts file; empty if it has none."""
+    return f"{wanted!r} by the hosts file" if wanted else "no node of the hosts file"
 
 
 def settle_claims(
@@ -207,22 +207,22 @@ def settle_claims(
     online
         The nodes that are online, in the order in which they came.
     holders
-        By client, the node that it belongs to so far.
+        The node that each client belongs to so far.
     given
-        The file of hosts: by client, the registered name or key fingerprint of its node; None without one.
+        The hosts file: the registered name or key fingerprint of each client's node; None without a file.
 
     Returns
     -------
     holders
-        With the clients that nobody hosted before.
+        The same, with clients that nobody hosted before.
     node_of
-        By client, the id of the node that speaks for it; none for those whose node is away.
+        The id of the node that speaks for each client; without clients whose node is away.
     refused
-        The claims that are refused, a line each, in the order of the nodes. A node that may stand in for one
-        that is still online waits, and is not refused.
+        The refused claims, a line each, in the order of the nodes. A node that may stand in for one that is
+        still online waits, and is not refused.
     """
     belonging, node_of = dict(holders), dict[int, int]()
-    refused: dict[tuple[int, str], list[int]] = {}  # by the claiming host's place and whose they are
+    refused: dict[tuple[int, str], list[int]] = {}  # by the claiming host's position and the clients' owner
     claiming: dict[int, list[int]] = {}
     for place, host in enumerate(online):
         for client in host.clients:
@@ -237,7 +237,7 @@ def settle_claims(
         holder = belonging.setdefault(client, online[entitled[0]])
         own = [place for place in entitled if online[place].is_same(holder)]
         others = [place for place in entitled if place not in own]
-        # Where the file names a node's key or name, whoever has it is the one.
+        # Where the file names a key or name, any node that has it may speak.
         able = [place for place in others if given is not None or online[place].stands_in_for(holder)]
         if speaking := own or able:
             node_of[client] = online[speaking[0]].node
@@ -260,7 +260,7 @@ def key_fingerprint(public_key: bytes) -> str:
 
     Returns
     -------
-    ``"SHA256:…"``; empty if the bytes hold no key.
+    ``"SHA256:…"``; empty if the bytes are not a key.
     """
     try:
         key = serialization.load_pem_public_key(public_key)
@@ -272,7 +272,7 @@ def key_fingerprint(public_key: bytes) -> str:
 
 
 def read_hosts(path: Path) -> dict[int, str]:
-    """Read a file of hosts: which clients each node may host.
+    """Read a hosts file: which clients each node may host.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def read_hosts(path: Path) -> dict[int, str]:
 
     Returns
     -------
-    By client, the name or fingerprint of its node.
+    The name or fingerprint of each client's node.
 
     Raises
     ------
@@ -293,7 +293,7 @@ def read_hosts(path: Path) -> dict[int, str]:
 
 
 def read_site_hosts(path: Path) -> dict[str, str]:
-    """Read a file of hosts for sites with their own data: which site each node may serve.
+    """Read a hosts file for sites with their own data: which site each node may serve.
 
     Parameters
     ----------
@@ -303,7 +303,7 @@ def read_site_hosts(path: Path) -> dict[str, str]:
 
     Returns
     -------
-    By site, the name or fingerprint of its node.
+    The name or fingerprint of each site's node.
 
     Raises
     ------
@@ -318,23 +318,23 @@ def _read_hosts(path: Path, kind: str, example: str, listed: Callable[[str], Seq
         entries = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
-    found: dict[T, str] = {}
+    owners: dict[T, str] = {}
     for name, text in entries.items():
         hosted = listed(text) if isinstance(text, str) else ()
         if not hosted:
             raise ValueError(f"hosts must give each node {example}, got {text!r} for {name!r}")
         for each in hosted:
-            if each in found:
-                whose = f"{found[each]!r} and {name!r}"
-                raise ValueError(f"hosts must name each {kind} once, {kind} {each} is of {whose}")
-            found[each] = name
-    if not found:
+            if each in owners:
+                whose = f"{owners[each]!r} and {name!r}"
+                raise ValueError(f"hosts must name each {kind} once, {kind} {each} belongs to {whose}")
+            owners[each] = name
+    if not owners:
         raise ValueError(f"hosts must name at least one node, {path} names none")
-    return found
+    return owners
 
 
 def ranges(clients: Iterable[int]) -> str:
-    """Write client ids in short, such as ``"0-9, 12"``."""
+    """Abbreviate client ids, such as ``"0-9, 12"``."""
     parts: list[list[int]] = []
     for client in sorted(clients):
         if parts and client == parts[-1][-1] + 1:
@@ -357,7 +357,7 @@ class RunFailed(RuntimeError):
     """A run cannot continue, or has no result at its end; the message gives the reason."""
 
     PHRASE: ClassVar[str] = "the run failed in round"
-    """Part of every message, to recognise the error where only its text arrives."""
+    """Part of every message, by which the error is recognised where only its text arrives."""
 
 
 @dataclass(eq=False)
@@ -369,23 +369,23 @@ class NodeRegistry:
     grid
         The grid of nodes.
     timeout
-        How long a node may take to say which clients it hosts, in seconds.
+        Seconds that a node may take to report which clients it hosts.
     say
-        Called with a line about each node or claim that is left out.
+        Called with a line about each node or claim that is refused.
     hosts
-        Which node may host which client, see :func:`read_hosts`; None for the rules of this module.
+        Which node may host which client, see :func:`read_hosts`; None for rules 2 to 4 of this module.
     read
-        Adds to a node what its reply says; a reply of ids unless given.
+        Adds a reply's content to its node; by default, the reply has client ids.
 
     Attributes
     ----------
     size
-        Number of clients of the partition; None before a node has said it.
+        Number of clients of the partition; None before a node has reported it.
     node_of
-        By client, the node that speaks for it; only those that are online. Where any node may train any
-        client, see :meth:`divide`.
+        The node that speaks for each client that is online. Where any node may train any client, see
+        :meth:`divide`.
     online
-        What each node that is online said of itself, by its id, oldest first.
+        The nodes that are online, by id, oldest first.
     """
 
     grid: Grid
@@ -398,7 +398,7 @@ class NodeRegistry:
     online: dict[int, Host] = field(default_factory=dict)
     _started: bool = False
     _holders: Mapping[int, Host] = field(default_factory=dict)
-    _said: set[str] = field(default_factory=set)
+    _printed: set[str] = field(default_factory=set)
     _data: str = ""  # the digest of the nodes' data
 
     def update(self) -> None:
@@ -408,7 +408,7 @@ class NodeRegistry:
         ------
         FederationError
             Before :meth:`start`, if a node has an error or disagrees with another on the number of clients;
-            afterwards such a node is left out, and its reason is said.
+            afterwards such a node is left out, and the reason is printed.
         """
         if self._started and getattr(self.grid, "shared", False):
             self.grid.grow()  # type: ignore[attr-defined]
@@ -430,7 +430,7 @@ class NodeRegistry:
                 if self._data and host.data and host.data != self._data:
                     raise FederationError(
                         f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
-                        "its data is another"
+                        "its data differ"
                     )
                 self.online[node] = host
             except FederationError as error:
@@ -445,7 +445,7 @@ class NodeRegistry:
         """Find the node of each client of a message, for those that are online.
 
         Where any node may train any client, the clients are divided so that the nodes finish at about the
-        same time, see :func:`longest_first`; else each node has its own.
+        same time, see :func:`longest_first`; otherwise each node has its own.
         """
         sharing = self._shared()
         if not sharing:
@@ -455,7 +455,7 @@ class NodeRegistry:
         return longest_first(mine, [host.node for host in sharing])
 
     def rehost(self, clients: Mapping[int, tuple[int, ...]]) -> None:
-        """Set the clients of nodes that had none to name yet."""
+        """Set the clients of nodes that registered without ids."""
         for node, host in self.online.items():
             self.online[node] = replace(host, clients=clients.get(node, ()))
         self._settle()
@@ -466,7 +466,7 @@ class NodeRegistry:
         Raises
         ------
         FederationError
-            If one is, with both nodes. With a file of hosts it says which of them counts.
+            If one is; the message names both nodes. Not with a hosts file, which decides between them.
         """
         hosting: dict[int, int] = {}
         claims = (
@@ -479,7 +479,7 @@ class NodeRegistry:
                 )
 
     def start(self) -> None:
-        """Bind clients to the nodes that host them now; from now on, a faulty node does not end the run.
+        """Bind clients to the nodes that now host them; from here on, a faulty node does not end the run.
 
         Raises
         ------
@@ -495,7 +495,7 @@ class NodeRegistry:
             named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
             raise FederationError(
                 f"all nodes must hold the same dataset and partition, of {sum(n for _, n in ranked)} nodes "
-                f"{'these differ' if undecided else 'the data of these is another'}: {named}"
+                f"{'these differ' if undecided else 'these differ from the others'}: {named}"
             )
         self._started = True
         self._settle()
@@ -509,17 +509,17 @@ class NodeRegistry:
 
     def _read_ids(self, reply: Message, host: Host) -> Host:
         """Read which clients a node hosts."""
-        told = read_answer(Hosted, reply)
-        if self.size not in (None, told.num_clients):
+        hosted = read_answer(Hosted, reply)
+        if self.size not in (None, hosted.num_clients):
             raise FederationError(
                 "all nodes must have the same number of clients, "
-                f"one has {self.size} and another {told.num_clients}"
+                f"one has {self.size} and another {hosted.num_clients}"
             )
-        self.size = told.num_clients
-        everyone = told.clients == tuple(range(told.num_clients))
-        # Only a grid that starts its nodes itself may say so: elsewhere a node would get others' clients.
-        steps = told.steps if everyone and getattr(self.grid, "shared", False) else ()
-        return replace(host, clients=told.clients, declared=told.name, data=told.data, steps=steps)
+        self.size = hosted.num_clients
+        everyone = hosted.clients == tuple(range(hosted.num_clients))
+        # Only a grid that starts its nodes itself may share clients: else a node would get others' clients.
+        steps = hosted.steps if everyone and getattr(self.grid, "shared", False) else ()
+        return replace(host, clients=hosted.clients, declared=hosted.name, data=hosted.data, steps=steps)
 
     def _shared(self) -> list[Host]:
         return [host for host in self.online.values() if host.steps and host.clients]
@@ -532,15 +532,15 @@ class NodeRegistry:
             return
         holders, self.node_of, refused = settle_claims([*self.online.values()], self._holders, self.hosts)
         if self._started:
-            self._holders = holders  # before, nobody has served anybody
+            self._holders = holders  # before the start, no node has served a client
         for line in refused if self._started or self.hosts is not None else ():
-            if line not in self._said:
-                self._said.add(line)
+            if line not in self._printed:
+                self._printed.add(line)
                 self.say(line)
 
 
-def read_answer(kind: type[Said], reply: Message) -> Said:
-    """Read what a node says of itself.
+def read_answer(kind: type[Answer], reply: Message) -> Answer:
+    """Read a node's report about itself.
 
     Raises
     ------
@@ -556,14 +556,14 @@ def read_answer(kind: type[Said], reply: Message) -> Said:
 
 
 def one_line(reason: str) -> str:
-    """Make what a node says one line, of what can be printed, and not long."""
+    """Shorten a node's text to one printable line."""
     line = " ".join(reason[: 4 * _LONGEST_REASON].split())
     line = "".join(character if character.isprintable() else "?" for character in line)
     return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
 
 
 def error_reason(error: Error) -> str:
-    """Return the app's own message; in Flower's simulation it is the end of Ray's traceback."""
+    """Return the app's own message, which Flower's simulation puts at the end of Ray's traceback."""
     reason = error.reason or "the node failed without a reason"
     if lost := _RAY_LOST.match(reason):
         return f"the node died ({lost[1]}); Flower's simulation does not replace it, engine=ray does"

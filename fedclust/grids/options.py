@@ -1,6 +1,6 @@
-"""The options of engines with their rules; imports the standard library alone.
+"""The options of engines with their rules; imports only the standard library.
 
-Each dataclass has the name, and the arguments from the configuration, of a class of this package.
+Each dataclass has the name of a class of this package, and its arguments from the configuration.
 """
 
 from collections.abc import Mapping

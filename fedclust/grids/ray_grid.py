@@ -23,8 +23,8 @@ from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answ
 from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.messages.description import QUERY_CLIENTS
 
-_MOST_NODES = 8  # default limit on CPUs: more nodes leave each too few clients to train together
-_ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make one
+_MOST_NODES = 8  # default on CPUs: with more nodes, each has too few clients to train together
+_ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make a whole
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ PROBE_SECONDS = 10.0
 
 
 def raylet_is_gone() -> bool:
-    """Check whether Ray's process on this machine has died; some ten seconds later Ray ends this process."""
+    """Return whether Ray's process on this machine has died; ten seconds later Ray ends this process, too."""
     here = ray.get_runtime_context().get_node_id()
     return any(
         _unreachable(node["NodeManagerAddress"], node["NodeManagerPort"]) is not None
@@ -125,7 +125,7 @@ def _unreachable(host: str, port: int) -> Exception | None:
 
 
 def machines_of_cluster() -> dict[str, Machine]:
-    """List the machines of the cluster, by Ray's ids of them."""
+    """List the machines of the cluster by their Ray ids."""
     alive = {node["NodeID"]: node["Resources"] for node in ray.nodes() if node["Alive"]}
     return {name: Machine(of.get("CPU", 0.0), of.get("GPU", 0.0)) for name, of in alive.items()}
 
@@ -151,7 +151,7 @@ class _Pool:
     actors: list[ActorHandle] = field(default_factory=list, compare=False)
 
     def actor(self, machine: str | None = None) -> ActorHandle:
-        """Start an actor, on the machine with this id of Ray's if it has room."""
+        """Start an actor, on the machine with this Ray id if it has room."""
         options: dict[str, Any] = {"num_cpus": self.shares.cpus, "num_gpus": self.shares.gpus}
         if machine is not None:
             options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(machine, soft=True)
@@ -170,15 +170,13 @@ class RayGrid(DirectGrid):
     """Nodes that are Ray actors; replies are returned as they become ready.
 
     An actor that dies or does not answer in time is replaced: the replies to its current message are lost,
-    but the run continues. Where Ray's own process on this machine has died, the run fails. The
-    next grid in this process reuses the actors and their loaded data if it needs the same ones; otherwise it
-    replaces them.
+    but the run continues. If Ray's own process on this machine has died, the run fails. The next grid in this
+    process reuses the actors and their loaded data if it needs the same ones; otherwise it replaces them.
 
     Any node may train any client, and the clients of a message are divided by their steps, see
-    :func:`fedclust.grids.nodes.longest_first`. If the number of nodes is not given, a machine that
-    joins the cluster during a run gets nodes too, which take part once they have loaded their data. The nodes
-    of a machine that has left the cluster are left out if the others have no room for them; with a given
-    number of nodes a machine that joins gets as many as are missing.
+    :func:`fedclust.grids.nodes.longest_first`. A machine that joins the cluster during a run gets nodes, too,
+    which take part once they have loaded their data; with a given number of nodes, as many as are missing.
+    The nodes of a machine that has left the cluster are left out if the others have no room for them.
 
     Parameters
     ----------
@@ -216,11 +214,11 @@ class RayGrid(DirectGrid):
         self._pool = _pool_of(app, shares, dict(wanted.runtime_env or {}))
         self._run_config = dict(run_config)
         self._actors = dict(enumerate(self._pool.actors, FIRST_NODE_ID))
-        self._next = FIRST_NODE_ID + len(self._actors)  # node's id
+        self._next = FIRST_NODE_ID + len(self._actors)  # id of the next node
         self._most = wanted.num_nodes
         self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
         self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
-        # A cluster's machines when last looked at; None where there is just this one.
+        # The cluster's machines at the last check; None if there is only this machine.
         self._machines = set(machines) if wanted.address is not None else None
         self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
 
@@ -240,7 +238,7 @@ class RayGrid(DirectGrid):
                 number = min(number, self._most - len(self._actors) - len(self._starting))
             for _ in range(number):
                 actor = self._pool.actor(name)
-                # The question that every node is asked first: to answer it, the node loads its data.
+                # Every node's first question, which makes it load its data.
                 node = self._next + len(self._starting)
                 question = Message(RecordDict(), node, QUERY_CLIENTS)
                 self.label(question)
@@ -262,7 +260,7 @@ class RayGrid(DirectGrid):
             self._next += 1
 
     def _leave_out(self, machines: Mapping[str, Machine]) -> None:
-        """Leave nodes out that died, and that would wait for ever: no machine has room for them."""
+        """Leave out nodes that died and that no machine has room for: they would wait for ever."""
         room = int(_places(machines.values(), self._pool.shares.cpus, self._pool.shares.gpus))
         for node in sorted(self._replaced, reverse=True):
             if len(self._actors) + len(self._starting) <= room:
@@ -302,10 +300,10 @@ class RayGrid(DirectGrid):
             if not ready and left == 0:
                 break
             if not ready and self._replaced and self._machines is not None:
-                self._leave_out(machines_of_cluster())  # what waits for such a node then fails
+                self._leave_out(machines_of_cluster())  # messages that wait for such a node then fail
             replies += [self._take(ref, *pending[ref]) for ref in ready]
         for ref in waiting:
-            # It would hold up every later message to it, perhaps for ever.
+            # A hung node would hold up every later message to it, perhaps for ever.
             logger.warning("a node did not answer within %g s and is replaced", timeout)
             self._replace(pending[ref][1])
         return replies
@@ -317,7 +315,7 @@ class RayGrid(DirectGrid):
             reply, state = ray.get(ref)
             if self._actors.get(node) == actor:
                 self._replaced.discard(node)
-            if state is not None:  # later messages have it, as in Flower, also if the actor is replaced
+            if state is not None:  # later messages get it, as in Flower, even if the actor is replaced
                 context = ray.get(self._contexts[node])
                 context.state = state
                 self._contexts[node] = ray.put(context)
@@ -360,7 +358,7 @@ def _pool_of(app: ClientApp, shares: Shares, runtime_env: dict[str, Any]) -> _Po
     """Return the actors of an earlier grid if they match, else replace them with new ones."""
     global _pool
     before, _pool = _pool, _Pool(ray.get_runtime_context().get_node_id(), app, shares, runtime_env)
-    # Some may have had no room any more.
+    # Fewer actors than needed are left if a machine had no room for some.
     if before is not None and before == _pool and len(before.actors) >= shares.num_nodes:
         _pool = before
         return before
@@ -385,7 +383,7 @@ def _start_ray(address: str | None) -> None:
         ray.shutdown()
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # Ray itself would retry for many minutes. "auto", or an address that Ray reports, has no such parts.
+    # Ray itself would retry for many minutes. "auto" and an address that Ray reports have no host and port.
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     if host and port.isdigit() and (reason := _unreachable(host, int(port))):
         raise FederationError(f"there must be a Ray cluster at {address}: {reason}") from reason

@@ -1,8 +1,8 @@
 """A client grid whose clients register by name, because every site holds its own data.
 
-Nobody knows before the run how many clients there are. Nodes answer the question for their clients with
-names; :class:`SiteGrid` waits until those that take part are there, sorts their names, and numbers them
-0 … K−1 in this order. Whatever is above it sees ids only, as of any :class:`ClientGrid`.
+The number of clients is not known before the run. Nodes answer the question for their clients with names;
+:class:`SiteGrid` waits until the clients that take part are online, sorts their names, and numbers them
+0 … K−1 in this order. Its callers see only ids, as with any :class:`ClientGrid`.
 """
 
 import time
@@ -22,18 +22,18 @@ from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agre
 
 @dataclass(frozen=True)
 class Rules:
-    """When the sites that are there start.
+    """When to start with the sites that are online.
 
     Attributes
     ----------
     min_clients
-        Fewest clients to start with.
+        Least number of clients to start with.
     settle
-        Where no names are expected: seconds without another client, after which they start.
+        If no names are expected: seconds without a new client before the start.
     expected
-        Names of the sites; they start as soon as all are there, refused or not, and no other takes part.
+        Names of the sites; the run starts once all are online, refused or not, and no other takes part.
     hosts
-        The file of hosts: by site, the registered name or key fingerprint of its node; None without one.
+        The hosts file: the registered name or key fingerprint of each site's node; None without a file.
     """
 
     min_clients: int = 2
@@ -42,24 +42,24 @@ class Rules:
     hosts: Mapping[str, str] | None = None
 
     def ready(self, clients: int, sites: Collection[str], quiet: float) -> bool:
-        """Say whether to start: with so many clients, these sites, and no change for `quiet` seconds."""
+        """Return whether to start with this many clients, these sites, and no change for `quiet` seconds."""
         if self.expected is not None:
             return set(self.expected) <= set(sites)
         return clients >= self.min_clients and quiet >= self.settle
 
     def divided(self, registered: Registered, host: Host) -> tuple[Registered, list[str]]:
-        """Divide what a node says of its sites into what is its own and what belongs to another node.
+        """Separate the sites that a node registers into its own and those of other nodes.
 
         Parameters
         ----------
         registered
-            What the node says.
+            The node's registration.
         host
-            What Flower knows of the node: its key, and the name under which that was registered.
+            What Flower knows about the node: its key, and the name registered with it.
 
         Returns
         -------
-        What the node says of its own sites; and why it does not get each other one, a line each.
+        The registration of the node's own sites; and why it is refused each other one, a line each.
         """
         if self.hosts is None:
             return registered, []
@@ -74,7 +74,7 @@ class Rules:
         return Registered.of(clients, refused), lines
 
 
-_TRIES = 3  # to ask a node whose process did not start
+_TRIES = 3  # attempts to ask a node whose process did not start
 
 
 class SiteGrid(ClientGrid):
@@ -87,7 +87,7 @@ class SiteGrid(ClientGrid):
     rules
         When to start.
     wanted
-        What the run's configuration says of the encoding.
+        The encoding that the run's configuration asks for.
     options
         ``wait``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in :class:`ClientGrid`.
 
@@ -96,11 +96,11 @@ class SiteGrid(ClientGrid):
     agreement
         The encoding that all sites use; known after :meth:`connect`.
     cautions
-        What an operator should look at, a line each.
+        Warnings for the operator, a line each.
     refused
         Why each site that does not take part was refused, by its name.
     stood
-        Whether the agreement of a run that goes on stands.
+        Whether a resumed run's earlier agreement was kept.
     """
 
     def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, **options: Any) -> None:
@@ -108,7 +108,7 @@ class SiteGrid(ClientGrid):
         self._nodes = NodeRegistry(grid, self._wait, self._say, read=self._hosted)
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
-        self._names: tuple[str, ...] = ()  # of all clients that may take part, once these are known
+        self._names: tuple[str, ...] = ()  # of all clients that may take part, once known
         self.agreement: Agreement
         self.cautions: tuple[str, ...] = ()
         self.refused: dict[str, str] = {}
@@ -119,7 +119,7 @@ class SiteGrid(ClientGrid):
         """Names of the clients in order of their ids, shape (K,); known after :meth:`connect`."""
         return tuple(self._names[place] for place in self._places)
 
-    places = names  # what tells the clients of a run apart when it goes on
+    places = names  # identify the clients of a run when it is resumed
 
     def connect(
         self, known: Sequence[str] = (), standing: tuple[Agreement, tuple[str, ...]] | None = None
@@ -129,10 +129,10 @@ class SiteGrid(ClientGrid):
         Parameters
         ----------
         known
-            Names of the clients of a run that goes on, in the order of their ids; all others join later.
+            Names of the clients of a run to resume, in the order of their ids; all others join later.
         standing
-            Its agreement, and the names of the clients that made it. If these are here and no others, they
-            agree anew, so that data that has changed shows; else it stands, and `stood` is true.
+            Its agreement, and the names of the clients that made it. If exactly these are online, they agree
+            again, so that changed data are noticed; otherwise the agreement is kept, and `stood` is true.
 
         Returns
         -------
@@ -141,8 +141,8 @@ class SiteGrid(ClientGrid):
         Raises
         ------
         FederationError
-            If a node cannot say who it is, two nodes have the same name, or there are fewer than
-            `min_clients` clients after the time limit.
+            If a node cannot identify itself, two nodes have the same name, or fewer than `min_clients`
+            clients are online after the time limit.
         """
         if self._connected:
             return self.num_clients
@@ -158,7 +158,7 @@ class SiteGrid(ClientGrid):
         return self.num_clients
 
     def refuse(self, place: int | str, reason: str) -> None:
-        """Leave a client or a site out of the run, and say so once."""
+        """Leave a client or a site out of the run, and print the reason once."""
         if isinstance(place, int):
             self._refused[place] = self._nodes.node_of.get(place, 0)
         site = self._names[place] if isinstance(place, int) else place
@@ -169,7 +169,7 @@ class SiteGrid(ClientGrid):
     # -- Agreement ------------------------------------------------------------------------------------------
 
     def _agree(self) -> None:
-        """Agree on an encoding, number the clients, and tell each node both; refuse who does not fit."""
+        """Agree on an encoding, number the clients, and send both to the nodes; refuse unfit sites."""
         statements = self._statements({node: each.clients for node, each in self._registered.items()})
         failed: Mapping[str, str] = {"": "not asked yet"}
         while failed:
@@ -186,14 +186,14 @@ class SiteGrid(ClientGrid):
             self.agreement, self.cautions = outcome.agreement, outcome.cautions
             self._names = tuple(sorted(present))
             self._nodes.rehost({node: self._hosting(each) for node, each in self._registered.items()})
-            failed = self._tell(self._registered)
+            failed = self._send_agreement(self._registered)
             for site, reason in failed.items():
                 self.refuse(site, reason)
         for caution in self.cautions:
             self._say(f"warning: {caution}")
 
     def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
-        """Tell the nodes an agreement that they need not make; leave those out that do not fit it."""
+        """Send the nodes an earlier agreement; leave out those that do not fit it."""
         self.stood, self.agreement, self._names = True, agreement, tuple(known)
         clients: dict[int, tuple[int, ...]] = {}
         for node, registered in self._registered.items():
@@ -204,7 +204,7 @@ class SiteGrid(ClientGrid):
         self._nodes.rehost(clients)
 
     def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
-        """Tell a node that came later, or back, the encoding; return its clients."""
+        """Send the encoding to a node that came later or came back; return its clients."""
         site_of = registered.site_of
         new = [name for name in sorted(site_of) if name not in self._names]
         for site, statement in self._statements({node: sorted({site_of[name] for name in new})}).items():
@@ -216,12 +216,12 @@ class SiteGrid(ClientGrid):
             for line in units:
                 self._say(f"warning: {line}")
         self._names += tuple(name for name in new if site_of[name] not in self.refused)
-        for site, reason in self._tell({node: registered}).items():
+        for site, reason in self._send_agreement({node: registered}).items():
             raise FederationError(f"{site}: {reason}")
         return self._hosting(registered)
 
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
-        """Ask nodes for what all must know of their sites' data; refuse those that do not say it."""
+        """Ask nodes to describe their sites' data for the agreement; refuse sites without a description."""
         left = {node: [site for site in each if site not in self.refused] for node, each in sites.items()}
         stated = self._ask({node: RecordDict() for node, each in left.items() if each}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
@@ -231,11 +231,11 @@ class SiteGrid(ClientGrid):
                     statements[site] = answer.statements[site]
                     self._say(f"{site} sent: {statements[site].summary()}")
                 else:
-                    self.refuse(site, answer.refused.get(site, "it said nothing of its data"))
+                    self.refuse(site, answer.refused.get(site, "it did not describe its data"))
         return statements
 
-    def _tell(self, nodes: Mapping[int, Registered]) -> dict[str, str]:
-        """Tell nodes the encoding and their clients' ids; return why sites in the run cannot use it."""
+    def _send_agreement(self, nodes: Mapping[int, Registered]) -> dict[str, str]:
+        """Send nodes the encoding and their clients' ids; return why sites in the run cannot use it."""
         contents: dict[int, RecordDict] = {}
         for node, registered in nodes.items():
             mine = registered.site_of.keys()
@@ -254,7 +254,7 @@ class SiteGrid(ClientGrid):
         return tuple(number[name] for name, site in mine if name in number and site not in self.refused)
 
     def _ask(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Stated]:
-        """Ask nodes, not clients; where one does not answer, each of its sites is refused with the reason."""
+        """Ask nodes, not clients; if one does not answer, return a refusal with the reason for its sites."""
         replies: dict[int, Message] = {}
         asked = dict(contents)
         for _ in range(_TRIES):
@@ -289,7 +289,7 @@ class SiteGrid(ClientGrid):
             sites, present, now = self._sites(), self._present(), time.monotonic()
             if present | sites != before:
                 before, changed = present | sites, now
-                self._say(f"clients that are here: {', '.join(sorted(present)) or 'none'}")
+                self._say(f"clients online: {', '.join(sorted(present)) or 'none'}")
             if self._rules.ready(len(present), sites, now - changed) or now - start >= self._wait:
                 break
             time.sleep(self._poll)
@@ -300,31 +300,31 @@ class SiteGrid(ClientGrid):
             self._say(f"the run starts without {', '.join(missing)}, after {self._wait:g} s")
 
     def _sites(self) -> set[str]:
-        """List the sites that are here, refused or not; no two have the same name."""
+        """List the sites that are online, refused or not; raise if two have the same name."""
         node_of: dict[str, int] = {}
         for node, registered in self._registered.items():
             for site in (*registered.clients, *registered.refused):
                 if node_of.setdefault(site, node) != node:
                     raise FederationError(
-                        f"sites must have different names, nodes {node_of[site]} and {node} are both {site}"
+                        f"sites must have different names, nodes {node_of[site]} and {node} both have {site}"
                     )
         return set(node_of)
 
     def _present(self) -> set[str]:
-        """Return the clients whose site may take part, each once, also if two nodes name it."""
+        """Return the clients whose site may take part, each once even if two nodes name it."""
         names = (each.site_of.items() for each in self._registered.values())
         return {name for each in names for name, site in each if site not in self.refused}
 
     def _too_few(self, present: Collection[str], missing: Collection[str] = ()) -> FederationError:
-        text = f"partition.min_clients must be there, {self._rules.min_clients}, got {len(present)}"
+        text = f"partition.min_clients={self._rules.min_clients} clients must be online, got {len(present)}"
         if missing:
-            text += f"; not here: {', '.join(missing)}"
+            text += f"; offline: {', '.join(missing)}"
         if self.refused:
             text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self.refused.items())
         return FederationError(text)
 
     def _hosted(self, reply: Message, host: Host) -> Host:
-        """Remember the sites of a node; add its clients, and its sites' names."""
+        """Record the sites of a node; return it with its clients and its sites' names."""
         node = host.node
         registered, others = self._rules.divided(read_answer(Registered, reply), host)
         for claim in others:

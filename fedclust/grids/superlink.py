@@ -1,4 +1,4 @@
-"""Flower's own grids: submit a run to a SuperLink, notice replies soon after they arrive, end what hangs."""
+"""Use Flower's own grids: submit a run to a SuperLink, notice replies promptly, end hung actors."""
 
 import gc
 import json
@@ -25,10 +25,10 @@ _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink
 
 
 class PromptGrid(WrappedGrid):
-    """Wait for the replies of another grid's nodes by looking for them, often at first and then less often.
+    """Poll another grid for its nodes' replies, often at first and then less often.
 
-    A reply is noticed at most a tenth of the time later that it took to arrive, and at most a second. Looking
-    takes at most about a tenth of the time, however slow it is.
+    A reply is noticed late by at most a tenth of the time that it took to arrive, and by at most a second.
+    Polling takes at most about a tenth of the time, however slow it is.
     """
 
     def send_and_receive(
@@ -54,7 +54,7 @@ class PromptGrid(WrappedGrid):
         began = time.monotonic()
         while missing:
             looked = time.monotonic()
-            # Asked before the look, so that there is always one after the time is up.
+            # Checked before polling, so that there is always a poll after the time is up.
             late = timeout is not None and looked - began >= timeout
             found = list(self._grid.pull_messages(missing))
             replies += found
@@ -70,13 +70,13 @@ class PromptGrid(WrappedGrid):
 
 
 def end_hung_actors() -> None:
-    """End what still runs in Flower's simulation when the server has ended; Flower would wait for it."""
+    """End actors of Flower's simulation that run on after the server: Flower would wait for them."""
     simulation = sys.modules.get("flwr.simulation.ray_transport.ray_actor")
     if simulation is None:
         return
     import ray
 
-    # Flower keeps its actors to itself.
+    # Flower has no public way to reach its actors.
     for pool in (each for each in gc.get_objects() if type(each) is simulation.BasicActorPool):
         for actor in list(pool._future_to_actor.values()):
             ray.kill(actor)
@@ -97,7 +97,7 @@ class SuperLink:
         Options of Flower's simulation, as for ``flwr run --federation-config``; None for real nodes or
         Flower's defaults.
     _
-        What other engines are given: nodes load the submitted app and compose the overrides themselves.
+        Ignored arguments of other engines: nodes load the submitted app and compose the overrides themselves.
 
     Raises
     ------
@@ -119,7 +119,7 @@ class SuperLink:
         Parameters
         ----------
         overrides
-            The Hydra overrides of the run; those of the engine and of the results' folder are not sent.
+            The Hydra overrides of the run; those of the engine and of the results folder are not sent.
         folder
             Folder for the results, on the SuperLink's machine.
         searchpath
@@ -148,15 +148,15 @@ class SuperLink:
             # A file, because Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
             file = Path(scratch) / "run.toml"
             file.write_text("".join(lines), encoding="utf-8")
-            told = _ask("run", str(_APP), self._connection, "--run-config", str(file), *options)
-        run = str(told["run-id"])
+            submitted = _ask("run", str(_APP), self._connection, "--run-config", str(file), *options)
+        run = str(submitted["run-id"])
         subprocess.run([*_flwr("log"), run, self._connection, "--stream"], env=_environment(), check=False)
         try:
             (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
         except FederationError as error:
             raise RunFailed(
-                f"the SuperLink of connection {self._connection} no longer answers, the end of run {run} is "
-                f"not known; what it wrote is in {folder.absolute()} on the SuperLink's machine, for resume="
+                f"the SuperLink of connection {self._connection} no longer answers, the outcome of run {run} "
+                f"is unknown; its results are in {folder.absolute()} on the SuperLink's machine, for resume="
             ) from error
         if state["status"] != "finished:completed":
             kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
@@ -179,7 +179,7 @@ def _flwr(command: str) -> list[str]:
 def _environment() -> dict[str, str]:
     # For the connection `local`, Flower starts a SuperLink by name, even if our environment is not active.
     path = filter(None, (sysconfig.get_path("scripts"), os.environ.get("PATH")))
-    # Without the first, a SuperLink reinstalls all dependencies, gigabytes, for every run.
+    # Without this variable, a SuperLink reinstalls all dependencies, gigabytes, for every run.
     return {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ, "PATH": os.pathsep.join(path)}
 
 
@@ -190,8 +190,8 @@ def _ask(command: str, *arguments: str) -> dict[str, Any]:
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
-        said = (done.stdout + done.stderr).strip()
-        raise FederationError(f"`flwr {command}` must answer in JSON, it says: {said}") from error
+        output = (done.stdout + done.stderr).strip()
+        raise FederationError(f"`flwr {command}` must answer in JSON, got: {output}") from error
     if not answer.get("success"):
         raise FederationError(f"`flwr {command}` failed: {answer.get('error-message', answer)}")
     return answer

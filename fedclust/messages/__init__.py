@@ -1,1 +1,1 @@
-"""What server and clients say to each other: a file per kind of question, and the codec and the packer."""
+"""The messages between server and clients: a file per kind of question, the codec and the packer."""

@@ -1,4 +1,4 @@
-"""What clients say of their data, and nodes of themselves, before round 1."""
+"""Messages before round 1: clients describe their data, and nodes themselves."""
 
 import dataclasses
 import json
@@ -29,7 +29,7 @@ class Names:
     classes
         Names of the classes, in label order, shape (C,); empty if unknown.
     left_out
-        Names of those with too few examples to be a client, and their numbers of examples.
+        Names of sources with too few examples for a client, and their numbers of examples.
     """
 
     place = codec.Place("names", ConfigRecord)
@@ -57,15 +57,15 @@ class Description:
     Attributes
     ----------
     label_counts, test_label_counts
-        Number of its training and test samples of each class, shape (C,); None where nobody asked.
+        Number of its training and test samples of each class, shape (C,); None if not asked for.
     num_classes
-        Number of classes C, where nobody asked for label counts.
+        Number of classes C; None if label counts were asked for.
     num_train, num_test
-        Number of its training and test samples, where that is all that was asked for.
+        Number of its training and test samples; None unless only these were asked for.
     group
         The known group it belongs to, or None.
     mean, std
-        The numbers it subtracts from and divides each channel of its images by; empty if it does not.
+        Mean and standard deviation by which it normalises each channel of its images; empty if it does not.
     name
         Its name in the data (a hospital, a writer, a user), or None.
     num_validation
@@ -80,7 +80,7 @@ class Description:
     num_train: Annotated[int | None, codec.Whole(1)] = None
     num_test: Annotated[int | None, codec.Whole()] = None
     group: Annotated[int | None, codec.Whole()] = None
-    # A model is of no use without the numbers that images are scaled by.
+    # Sent at every privacy setting: a model is useless without the images' normalisation.
     mean: Annotated[tuple[float, ...], codec.Numbers(to=float)] = ()
     std: Annotated[tuple[float, ...], codec.Numbers(_TINY, to=float)] = ()
     name: Annotated[str | None, codec.Text()] = None
@@ -126,28 +126,29 @@ class Description:
         if self.label_counts is not None and self.test_label_counts is not None:
             if len(self.label_counts) != len(self.test_label_counts):
                 classes, others = len(self.label_counts), len(self.test_label_counts)
-                raise at.bad(f"test-counts must be of {classes} classes, got {others}")
+                raise at.bad(f"test-counts must have {classes} classes, got {others}")
             if not self.label_counts.any():
                 raise at.bad("train-counts must not all be 0")
         if len(self.mean) != len(self.std):
-            raise at.bad(f"mean and std must be as long, got {len(self.mean)} and {len(self.std)}")
+            raise at.bad(f"mean and std must have one length, got {len(self.mean)} and {len(self.std)}")
 
     @property
     def train_counts(self) -> IntArray:
         """Number of its training samples of each class, shape (C,).
 
-        Where nobody asked for them they are 0 but for the first, which is the number of them all, or 0 too.
+        If they were not asked for, the first is the number of all samples, or 0 if unknown, and the others
+        are 0.
         """
         return self._counts(self.label_counts, self.num_train)
 
     @property
     def test_counts(self) -> IntArray:
-        """Number of its test samples of each class, likewise."""
+        """Number of its test samples of each class, like :attr:`train_counts`."""
         return self._counts(self.test_label_counts, self.num_test)
 
-    def _counts(self, told: IntArray | None, rows: int | None) -> IntArray:
-        if told is not None:
-            return told
+    def _counts(self, by_class: IntArray | None, rows: int | None) -> IntArray:
+        if by_class is not None:
+            return by_class
         counts = np.zeros(self.num_classes or 0, dtype=np.int64)
         counts[:1] = rows or 0
         return counts
@@ -155,7 +156,7 @@ class Description:
 
 @dataclass(frozen=True)
 class DescriptionQuestion(codec.Question[Description]):
-    """The question for descriptions.
+    """Ask for a description.
 
     Attributes
     ----------
@@ -190,7 +191,7 @@ class Encoder:
 
 @dataclass(frozen=True)
 class EncoderQuestion(codec.Question[Encoder]):
-    """The question how a node encodes its inputs."""
+    """Ask how a node encodes its inputs."""
 
     kind = "query.encoder"
 
@@ -205,7 +206,7 @@ class Prototypes:
     Attributes
     ----------
     prototypes
-        Mean embedding per class, shape (C, d); where the question pools the classes, C is 1.
+        Mean embedding per class, shape (C, d); C is 1 if the question pools the classes.
     counts
         Training examples of each class, shape (C,).
     scatter
@@ -222,21 +223,21 @@ class Prototypes:
         return self.prototypes, self.counts, self.scatter
 
     def check(self, at: codec.Reading) -> None:
-        """Check that all are of the same classes."""
+        """Check that all have the same classes."""
         shapes = self.prototypes.shape, self.counts.shape, self.scatter.shape
         if not shapes[0][:1] == shapes[1] == shapes[2]:
-            raise at.bad(f"prototypes, counts and scatter must be of the same classes, got shapes {shapes}")
+            raise at.bad(f"prototypes, counts and scatter must have the same classes, got shapes {shapes}")
 
 
 @dataclass(frozen=True)
 class PrototypesQuestion(codec.Question[Prototypes]):
-    """What clients are to average.
+    """Ask for class prototypes.
 
     Attributes
     ----------
     input
-        What makes the embeddings: ``"encoder"``, the node's; ``"untrained"``, a network that every node draws
-        from the same seed; or ``"pixels"``.
+        The embedding: ``"encoder"``, the node's; ``"untrained"``, a network that every node draws from the
+        same seed; or ``"pixels"``.
     pooled
         Whether all classes count as one.
     vocabulary_size
@@ -244,7 +245,7 @@ class PrototypesQuestion(codec.Question[Prototypes]):
     min_examples
         Examples that a class must have for its prototype to be sent.
     max_norm
-        Length to which each embedding is clipped before the mean; None for none.
+        Length to which each embedding is clipped before averaging; None for no clipping.
     """
 
     kind = "query.prototypes"
@@ -272,7 +273,7 @@ class Subspaces:
     subspaces: Annotated[FloatArray, codec.Values("f4", "C d p", -1 - _ROUND_OFF, 1 + _ROUND_OFF)]
 
     def check(self, at: codec.Reading) -> None:
-        """Check that there are as many columns as were asked for, orthonormal or 0."""
+        """Check that each subspace has the requested number of columns, orthonormal or 0."""
         vectors, bases = at.asked.vectors, self.subspaces
         if bases.shape[2] != vectors:
             raise at.bad(f"subspaces must have shape (classes, width, {vectors}), got {bases.shape}")
@@ -285,12 +286,12 @@ class Subspaces:
 
 @dataclass(frozen=True)
 class SubspacesQuestion(codec.Question[Subspaces]):
-    """The question which subspaces a client's classes span.
+    """Ask for the subspaces that a client's classes span.
 
     Attributes
     ----------
     input
-        What a column of the data matrix is: ``"pixels"`` or ``"encoder"``.
+        The columns of the data matrix: ``"pixels"`` or ``"encoder"``.
     vectors
         p, singular vectors per class, >= 1.
     """
@@ -301,14 +302,14 @@ class SubspacesQuestion(codec.Question[Subspaces]):
     vectors: Annotated[int, codec.Whole(1)]
 
 
-# Nodes are asked for what clients they host, what their sites say of their data, and told what all agreed on.
+# Nodes are asked for the clients that they host and for their sites' statements, and sent the agreement.
 QUERY_CLIENTS, QUERY_STATEMENT, QUERY_AGREEMENT = "query.clients", "query.statement", "query.agreement"
 
-Said = TypeVar("Said")
+Answer = TypeVar("Answer")
 
 
-def read_from_node(cls: type[Said], content: RecordDict) -> Said:
-    """Read what a node says of itself.
+def read_from_node(cls: type[Answer], content: RecordDict) -> Answer:
+    """Read a node's report about itself.
 
     Raises
     ------
@@ -320,14 +321,14 @@ def read_from_node(cls: type[Said], content: RecordDict) -> Said:
 
 # -- Hosted clients -----------------------------------------------------------------------------------------
 
-_MOST_CLIENTS = 10**7  # a vector over clients is made of what one node says
+_MOST_CLIENTS = 10**7  # the server allocates a vector of the size that one node reports
 _MOST_STEPS = 2**40  # sums over clients stay exact
 _LONGEST = 200  # characters of a node's name, and of a digest
 
 
 @dataclass(frozen=True)
 class Hosted:
-    """What a node says of itself.
+    """A node's report about itself.
 
     Attributes
     ----------
@@ -338,9 +339,9 @@ class Hosted:
     name
         Its name in its own configuration; empty if it has none.
     data
-        Digest of the data that it holds, which all nodes of one dataset share; empty if there is none.
+        Digest of its data, equal for all nodes with the same dataset; empty if there is none.
     steps
-        Of each client, the local steps of a round, where any node may train any client; empty elsewhere.
+        Local steps of a round for each client, if any node may train any client; otherwise empty.
     """
 
     place = codec.Place("clients", ConfigRecord)
@@ -369,7 +370,7 @@ _SITE_NAMES = partial(codec.Texts, _LONGEST_NAME, printable=True)
 
 @dataclass(frozen=True)
 class Registered:
-    """What a node says of its sites.
+    """A node's registration of its sites.
 
     Attributes
     ----------
@@ -397,19 +398,19 @@ class Registered:
     def of(
         cls, clients: Mapping[str, Sequence[str]], refused: Mapping[str, str] = MappingProxyType({})
     ) -> "Registered":
-        """Make it of the names of each site's clients."""
+        """Make a registration from the names of each site's clients."""
         return cls({client: site for site, names in clients.items() for client in names}, dict(refused))
 
     @property
     def clients(self) -> dict[str, tuple[str, ...]]:
-        """By site, the names of its clients, sorted."""
+        """Names of each site's clients, sorted."""
         names: dict[str, list[str]] = {}
         for name, site in self.site_of.items():
             names.setdefault(site, []).append(name)
         return {site: tuple(sorted(each)) for site, each in names.items()}
 
     def check(self, at: codec.Reading) -> None:
-        """Check that each client is named after its site, and each site once."""
+        """Check that each client is named after its site, and that no site is also refused."""
         for name, site in self.site_of.items():
             if name != site and not name.startswith(f"{site}/"):
                 raise at.bad(f"client of {codec.short(site)} must be named after it, got {codec.short(name)}")
@@ -451,9 +452,9 @@ class _Statements(codec.Texts):
 
 @dataclass(frozen=True)
 class Stated:
-    """What each site of a node says, and why each other site cannot.
+    """The statement of each of a node's sites, and why each other site has none.
 
-    A node also answers to the agreement with it: then there are no statements.
+    A node also answers an agreement with it; there are then no statements.
     """
 
     place = codec.Place("statements", ConfigRecord)
@@ -470,7 +471,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Agreed:
-    """What a node is told: the encoding, and the ids of its clients.
+    """The agreement that a node is sent: the encoding, and the ids of its clients.
 
     Attributes
     ----------
@@ -500,28 +501,30 @@ class Agreed:
 
 
 def _statement(body: str, at: codec.Reading) -> Statement:
-    """Read what one site says; whatever it holds, it makes a statement or an error in one line."""
+    """Read one site's statement; any text gives a statement or a one-line error."""
     at = dataclasses.replace(at, strict=False)  # JSON writes 0.0 as it likes
     try:
-        said: Statement = read_as(Statement, json.loads(body))
+        stated: Statement = read_as(Statement, json.loads(body))
     except (ValueError, RecursionError) as error:
-        raise at.bad(f"a statement must be one of a site's data: {str(error)[:200]}") from error
-    if len(set(map(type, said.labels))) != 1:
-        raise at.bad(f"labels must be all texts or all numbers, got {codec.short(said.labels)}")
-    (_VALUES if isinstance(said.labels[0], str) else codec.Numbers()).read(said.labels, "labels", at)
-    _VALUES.read([*said.columns, *said.words], "names of columns and words", at)
-    codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(said.words.values()), "words", at)
-    for each in said.pixels:
+        raise at.bad(f"a statement must describe a site's data: {str(error)[:200]}") from error
+    if len(set(map(type, stated.labels))) != 1:
+        raise at.bad(f"labels must be all texts or all numbers, got {codec.short(stated.labels)}")
+    (_VALUES if isinstance(stated.labels[0], str) else codec.Numbers()).read(stated.labels, "labels", at)
+    _VALUES.read([*stated.columns, *stated.words], "names of columns and words", at)
+    codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(stated.words.values()), "words", at)
+    for each in stated.pixels:
         _check_numbers(each, _PIXELS, "pixels", at)
         if each.total > 255 * each.count or each.squares > 255**2 * each.count:
             raise at.bad(f"pixels must be at most 255, got {each}")
-    columns = {name: _column(each, f"column {codec.short(name)}", at) for name, each in said.columns.items()}
-    return dataclasses.replace(said, columns=columns)
+    columns = {
+        name: _column(each, f"column {codec.short(name)}", at) for name, each in stated.columns.items()
+    }
+    return dataclasses.replace(stated, columns=columns)
 
 
-def _check_numbers(said: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> None:
+def _check_numbers(value: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> None:
     for key, entry in entries.items():
-        entry.read(getattr(said, key), f"{key} of {name}", at)
+        entry.read(getattr(value, key), f"{key} of {name}", at)
 
 
 def _column(column: Column, name: str, at: codec.Reading) -> Column:

@@ -1,4 +1,4 @@
-"""What clients measure of models on their own rows: figures and counts, and with personal layers on top."""
+"""Messages about models on the clients' own rows: figures, counts, and figures with personal layers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
 
 
 def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
-    """Check figures on a client's test part; a loss that is not finite is none of the client's fault."""
+    """Check figures on a client's test part; a non-finite loss is not the client's fault."""
     figures: dict[str, Any] = dict(record.items())  # a record's own look-ups are slow
     own = figures.keys() - _USUAL
     if own and (unknown := own - set(at.bounds.own_metrics)):
@@ -49,7 +49,7 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     for name, share in figures.items():
         if name not in _SHARES or 0 <= share <= 1:
             continue
-        # A ranking figure may be undefined, and so is every figure where there is nothing to measure it on.
+        # A ranking figure may be undefined, and every figure is without test rows.
         undefined = math.isnan(share) and (name in _RANKING or num_examples == 0)
         if not (undefined or -_ROUND_OFF <= share <= 1 + _ROUND_OFF):
             raise at.bad(f"{name} must be in [0, 1], got {share}")
@@ -58,7 +58,7 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
 
 
 def _check_loss(loss: float, name: str, at: codec.Reading) -> None:
-    """Check that a loss is in its range, or is not finite: the model may be to blame for that."""
+    """Check that a loss is in its range or not finite, which may be the model's fault."""
     least = codec.least_loss(at)
     if math.isfinite(loss) and not least <= loss <= codec.LARGEST_NUMBER:
         raise at.bad(f"{name} must be in [{least:g}, {codec.LARGEST_NUMBER:g}], got {loss}")
@@ -79,7 +79,7 @@ _PARTS = {
 def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
     """Write counts, each array in the narrowest type that holds it.
 
-    Most counts of a bin take one byte; most gaps between bins that are not empty, one or two.
+    Most counts of a bin take one byte; most gaps between non-empty bins take one or two.
     """
     arrays = {_COUNTS: np.stack([outcomes.there, outcomes.predicted, outcomes.hits])}
     if outcomes.bins is not None:
@@ -92,7 +92,7 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
 
 
 def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
-    """Read counts, which must be of at most the client's rows and add up."""
+    """Read counts; they must add up, to at most the client's rows."""
     at.known(record, _PARTS, "outcomes")
     arrays = {name: _PARTS[name].read(array, name, at).astype(np.int64) for name, array in record.items()}
     if _COUNTS not in arrays:
@@ -131,7 +131,7 @@ class Evaluation:
     metrics
         Figures on its own test part, by name.
     outcomes
-        Of a full evaluation, the counts that figures over all clients' rows are computed from.
+        Counts of a full evaluation, from which pooled figures are computed.
     """
 
     client: int
@@ -141,7 +141,7 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class EvaluateQuestion(codec.Question[Evaluation]):
-    """The question how a model does on a client's test part, outside of a round's evaluation.
+    """Ask how well a model does on a client's test part, outside of a round's evaluation.
 
     Attributes
     ----------
@@ -170,34 +170,34 @@ def _layers(at: codec.Reading) -> tuple[str, ...]:
 
 
 def _read_losses(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
-    """Read validation losses; one that is not finite becomes NaN, as the model may be to blame."""
+    """Read validation losses; a non-finite one becomes NaN, it may be the model's fault."""
     at.known(record, (NONE, *_layers(at)), "validation-losses")
-    told: dict[str, Any] = dict(record.items())
-    for layer, loss in told.items():
+    losses: dict[str, Any] = dict(record.items())
+    for layer, loss in losses.items():
         if type(loss) is not float:
             raise at.bad(f"validation loss of {layer} must be a number, got {codec.short(loss)}")
         _check_loss(loss, f"validation loss of {layer}", at)
-    return {layer: loss if math.isfinite(loss) else math.nan for layer, loss in told.items()}
+    return {layer: loss if math.isfinite(loss) else math.nan for layer, loss in losses.items()}
 
 
 def _read_reasons(record: ConfigRecord, at: codec.Reading) -> dict[str, str]:
-    said = {layer: codec.Text(10**6).read(reason, "failed", at) for layer, reason in record.items()}
-    return {layer: said[layer] for layer in _layers(at) if layer in said}
+    reasons = {layer: codec.Text(10**6).read(reason, "failed", at) for layer, reason in record.items()}
+    return {layer: reasons[layer] for layer in _layers(at) if layer in reasons}
 
 
 @dataclass(frozen=True, eq=False)
 class PersonalAnswer:
-    """What a client measured; no model of its own leaves it.
+    """A client's measurements with personal layers; no model of its own leaves it.
 
     Attributes
     ----------
     figures, outcomes
-        By layer, what it scored on the client's test part, as in an evaluation.
+        Scores of each layer on the client's test part, as in an evaluation.
     losses
-        By layer, ``"none"`` included, the mean loss of its validation rows in nats, NaN where it is not
-        finite; empty without such rows.
+        Mean loss of its validation rows with each layer and with ``"none"``, in nats, NaN if not finite;
+        empty without such rows.
     failed
-        By layer, why the client could not make it.
+        Why the client could not make a layer, by layer.
     """
 
     client: int
@@ -217,14 +217,14 @@ class PersonalAnswer:
     ] = field(default_factory=dict)
 
     def check(self, at: codec.Reading) -> None:
-        """Check that each layer is either measured or said to have failed."""
+        """Check that each layer was either measured or has failed."""
         for layer in _layers(at):
             if layer not in self.figures and layer not in self.failed:
                 raise at.lacks(f"figures/{layer}", self.figures)
 
     @property
     def tests(self) -> dict[str, Evaluation]:
-        """By layer, what the client scored with it."""
+        """The client's scores with each layer."""
         return {
             layer: Evaluation(self.client, figures, self.outcomes.get(layer))
             for layer, figures in self.figures.items()
@@ -233,9 +233,9 @@ class PersonalAnswer:
 
 @dataclass(frozen=True, eq=False)
 class PersonalQuestion(codec.Question[PersonalAnswer]):
-    """The question how well personal layers serve a client.
+    """Ask how well personal layers serve a client.
 
-    The model is a record that clients may share and that travels once; the rest is the client's own.
+    Clients may share the model's record, which is then sent once; the rest is the client's own.
 
     Attributes
     ----------
@@ -244,9 +244,9 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     server_round
         The round whose batches fine-tuning draws: the one after the last.
     shift
-        What the label-prior correction adds to its logits, shape (C,); None where that is not asked for.
+        The label-prior correction of its logits, shape (C,); None if not asked for.
     epochs, layers_trained, learning_rate
-        How to fine-tune, see :class:`~fedclust.personal.layers.Finetune`; None where that is not asked for.
+        How to fine-tune, see :class:`~fedclust.personal.layers.Finetune`; None if not asked for.
     """
 
     kind = "query.personal"
@@ -263,14 +263,14 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     def of(
         cls, model: ArrayRecord, server_round: int, shift: FloatArray | None, finetune: Finetune | None
     ) -> "PersonalQuestion":
-        """Make the question for a correction, for fine-tuning, or for both."""
+        """Make the question for a correction, fine-tuning, or both."""
         if finetune is None:
             return cls(model, server_round, shift)
         return cls(model, server_round, shift, finetune.epochs, finetune.layers, finetune.learning_rate)
 
     @property
     def finetune(self) -> Finetune | None:
-        """How to fine-tune; None where that is not asked for."""
+        """How to fine-tune; None if not asked for."""
         if self.epochs is None or self.layers_trained is None:
             return None
         return Finetune(self.epochs, self.layers_trained, self.learning_rate)  # type: ignore[arg-type]
@@ -279,7 +279,7 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     def layers(self) -> tuple[str, ...]:
         """The layers to try."""
         asked = ((PRIOR, self.shift), (FINETUNE, self.finetune))
-        return tuple(layer for layer, said in asked if said is not None)
+        return tuple(layer for layer, value in asked if value is not None)
 
 
 # -- Counts and predictions ---------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ class Confusion:
 
 @dataclass(frozen=True, eq=False)
 class ConfusionQuestion(codec.Question[Confusion]):
-    """The question what a model predicts on a client's test part."""
+    """Ask for the confusion matrix of a model on a client's test part."""
 
     kind = "query.confusion"
 
@@ -314,14 +314,14 @@ class ConfusionQuestion(codec.Question[Confusion]):
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Predictions of a client's test rows, for a simulation; a deployed node says only how many there are.
+    """Predictions of a client's test rows, in a simulation; a deployed node returns only their number.
 
     Attributes
     ----------
     num_examples
         Number of rows n.
     rows
-        Rows of the dataset, shape (n,); None if the node keeps its predictions, and so for what follows.
+        Rows of the dataset, shape (n,); this and the next two are None if the node keeps its predictions.
     labels
         Their classes, shape (n,) or (n, positions).
     probabilities
@@ -347,9 +347,9 @@ class Predictions:
 
         Returns
         -------
-        A row per row, or per row and position, with ``client``, ``name`` where there is one, ``row``,
-        ``position`` where there are some, ``label`` and ``predicted`` by name, and a column ``p: <class>``
-        each.
+        A row per row, or per row and position, with ``client``, ``name`` if there is one, ``row``,
+        ``position`` if there are any, ``label`` and ``predicted`` as names, and ``p: <class>`` for each
+        class.
         """
         import pandas as pd
 
@@ -369,7 +369,7 @@ class Predictions:
         return pd.DataFrame(table)
 
     def check(self, at: codec.Reading) -> None:
-        """Check that the arrays are of as many rows."""
+        """Check that all arrays have this number of rows."""
         shapes = [() if each is None else each.shape for each in (self.rows, self.labels, self.probabilities)]
         one, other, last = shapes
         fits = one == (self.num_examples,) == other[:1] and len(other) <= 2 and last[:-1] == other
@@ -379,7 +379,7 @@ class Predictions:
 
 @dataclass(frozen=True, eq=False)
 class PredictionsQuestion(codec.Question[Predictions]):
-    """The question what a model predicts for a client's test rows."""
+    """Ask for a model's predictions of a client's test rows."""
 
     kind = "query.predictions"
 
@@ -418,7 +418,7 @@ class Losses:
 
 @dataclass(frozen=True, eq=False)
 class LossesQuestion(codec.Question[Losses]):
-    """The question for the loss of each of several models on a client's training part."""
+    """Ask for the loss of each of several models on a client's training part."""
 
     kind = "query.losses"
 
@@ -427,12 +427,12 @@ class LossesQuestion(codec.Question[Losses]):
 
 @dataclass(frozen=True, eq=False)
 class Wins:
-    """On how many of a client's training rows each of several models fits best, of the same answer.
+    """The number of a client's training rows that each model fits best, from the same answer.
 
     Attributes
     ----------
     wins
-        As of :class:`Losses`; a model whose loss is not finite wins no row.
+        As in :class:`Losses`; a model whose loss is not finite wins no row.
     losses
         Not read: one model that has diverged must not cost the others their rows.
     """
@@ -445,7 +445,7 @@ class Wins:
 
 @dataclass(frozen=True, eq=False)
 class WinsQuestion(codec.Question[Wins]):
-    """The same question, asked for the wins."""
+    """Ask the same as :class:`LossesQuestion`, but read only the wins."""
 
     kind = LossesQuestion.kind
 
@@ -461,12 +461,12 @@ def _compared_rows(at: codec.Reading) -> int:
 
 @dataclass(frozen=True)
 class ProofAnswer(Difference):
-    """The difference of two models' Brier scores on a client's rows; nothing else leaves it.
+    """The difference of two models' Brier scores on a client's rows; nothing else leaves the client.
 
     Attributes
     ----------
     mean, variance, count
-        Of the rows' differences, A's minus B's.
+        Mean, variance and number of the rows' differences, A's minus B's.
     """
 
     place = codec.Place("difference", ConfigRecord)
@@ -478,7 +478,7 @@ class ProofAnswer(Difference):
 
 @dataclass(frozen=True, eq=False)
 class ProofQuestion(codec.Question[ProofAnswer]):
-    """The question how much better model B predicts a client's held-out rows than model A.
+    """Ask how much better model B predicts a client's held-out rows than model A.
 
     Clients may share the records of the models, which are then sent once; the shifts are the client's own.
 
@@ -489,8 +489,8 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     shift_a, shift_b
         Added to this client's logits of each model: the label-prior correction, shape (C,).
     on_training_rows
-        Whether to compare on the training rows: those of a client that trained neither model are held out
-        from both.
+        Whether to compare on the training rows, which are held out from both models if the client trained
+        neither.
     """
 
     kind = "query.proof"

@@ -1,4 +1,4 @@
-"""Models as records."""
+"""Convert models to and from Flower's records."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
 
     Returns
     -------
-    `arrays` itself where nothing is to be changed.
+    `arrays` itself if nothing needs to change.
 
     Raises
     ------
@@ -49,7 +49,7 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
     """
     if arrays.keys() != template.keys():
         raise ValueError(f"arrays must be named {list(template)}, got {list(arrays)}")
-    found: dict[str, Array] = {}
+    typed: dict[str, Array] = {}
     changed = list(arrays) != list(template)
     for name, wanted in template.items():
         array = arrays[name]
@@ -58,8 +58,8 @@ def like(arrays: ArrayRecord, template: ArrayRecord) -> ArrayRecord:
             raise ValueError(f"array {name!r} must have shape {shape}, got {sent}")
         if array.dtype != wanted.dtype:
             array, changed = from_numpy(_in_type(to_numpy(array), wanted.dtype)), True
-        found[name] = array
-    return as_record(found) if changed else arrays
+        typed[name] = array
+    return as_record(typed) if changed else arrays
 
 
 def to_vector(model: ArrayRecord, names: Sequence[str]) -> FloatArray:
@@ -81,7 +81,7 @@ def with_vector(
     vector
         Their values, shape (entries,).
     cast
-        Whether the arrays keep the model's types; else they get the vector's.
+        Whether the arrays keep the model's types; otherwise they get the vector's.
     """
     arrays, first = dict(model.items()), 0
     for name in names:
@@ -93,25 +93,25 @@ def with_vector(
 
 
 def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False) -> ArrayRecord:
-    """Make a model of a reply one that nothing can go wrong with: the template's names, order and shapes.
+    """Check a reply's model, and give it the template's names, order and shapes.
 
     Parameters
     ----------
     arrays
-        What a client sent. The bytes of its arrays count, not what they declare.
+        The model that a client sent. Its arrays' bytes count, not what they declare.
     template
-        The model it was sent.
+        The model that the client was sent.
     means
-        Whether float64 may stay, as nodes send their means in it; otherwise all types are the template's.
+        Whether float64 is kept, in which nodes send their means; otherwise all types are the template's.
 
     Returns
     -------
-    A record of its own, all of whose values are finite in the template's types.
+    A new record whose values are all finite in the template's types.
 
     Raises
     ------
     ValueError
-        If names or shapes differ from the template's, or a value is no number, or is not finite in the
+        If names or shapes differ from the template's, or a value is not a number or not finite in the
         template's type.
     """
     if arrays.keys() != template.keys():
@@ -135,7 +135,7 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
 
 
 def _cast(name: str, values: NDArray, wanted: Array, means: bool) -> NDArray:
-    """Check and cast values that are not of the template's type and shape as they are."""
+    """Check and cast values whose type or shape differs from the template's."""
     if values.shape != tuple(wanted.shape):
         raise ValueError(f"array {name!r} must have shape {tuple(wanted.shape)}, got {values.shape}")
     dtype = np.dtype(wanted.dtype)
@@ -147,7 +147,7 @@ def _cast(name: str, values: NDArray, wanted: Array, means: bool) -> NDArray:
         bounds = np.iinfo(dtype)
         rounded = np.rint(values) if values.dtype.kind == "f" else values
         if not np.isfinite(rounded).all() or (rounded < bounds.min).any() or (rounded > bounds.max).any():
-            raise ValueError(f"array {name!r} must hold numbers that {dtype} can, it does not")
+            raise ValueError(f"array {name!r} must hold numbers in the range of {dtype}, some are not")
         return rounded.astype(dtype)
     with np.errstate(over="ignore", invalid="ignore"):
         cast = values.astype(dtype)
@@ -157,7 +157,7 @@ def _cast(name: str, values: NDArray, wanted: Array, means: bool) -> NDArray:
 
 
 def unstacked(stacked: Mapping[str, NDArray], template: ArrayRecord) -> list[ArrayRecord]:
-    """Convert stacked models to a record each, in the template's order and types, as :func:`like` does.
+    """Convert stacked models to a record each, in the template's order and types, like :func:`like`.
 
     Parameters
     ----------

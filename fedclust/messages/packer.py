@@ -1,4 +1,4 @@
-"""Write dataclasses as arrays and scalars by path, and read them back, as their type hints say.
+"""Write dataclasses as arrays and scalars by path, and read them back by their type hints.
 
 ``Memory(scores=array, parts=(Part(size=3), Part(size=5)))`` becomes ``{"scores": array, "parts/0/size": 3,
 "parts/1/size": 5}``: entries that a safetensors file and JSON can hold, so that nothing is pickled and
@@ -8,7 +8,7 @@ numbers, text, truth values and None with one other of these. ``Any`` stands for
 text, truth values and None, and for lists and mappings of them; there, a tuple is read as a list. A field
 with the metadata :data:`UNSAVED` is left out.
 
-An ArrayRecord that is in a value several times is written once, and what is read shares it too.
+An ArrayRecord that occurs several times in a value is written once, and shared again when read.
 """
 
 import dataclasses
@@ -26,10 +26,10 @@ from fedclust.support.array_bytes import from_numpy, to_numpy
 Leaf: TypeAlias = np.ndarray | str | int | float | bool | None
 
 UNSAVED = types.MappingProxyType({"saved": False})
-"""Metadata of a dataclass's field that is not packed; what is unpacked has the field's default."""
+"""Metadata of a dataclass field that is not packed; unpacking gives it its default."""
 
-_EMPTY = 0  # at the path of a container with nothing in it
-# Names of entries that are no part of the value; in a mapping's own keys, "~" is written "~0".
+_EMPTY = 0  # at the path of an empty container
+# Names of entries that are not part of the value; in a mapping's own keys, "~" is written "~0".
 _KIND, _VALUE, _ROWS, _LENGTHS = "~kind", "~value", "~rows", "~lengths"
 _SCALARS = (bool, int, float, str, type(None))
 
@@ -47,7 +47,7 @@ def pack(value: object, hint: Any = None) -> dict[str, Leaf]:
     Raises
     ------
     TypeError
-        If part of it is not what its hint says, naming its path.
+        If a part does not match its type hint; the message gives its path.
     """
     packing = _Packing({})
     own: Any = hint or type(value)
@@ -56,7 +56,7 @@ def pack(value: object, hint: Any = None) -> dict[str, Leaf]:
 
 
 def unpack(hint: Any, entries: Mapping[str, Any]) -> Any:
-    """Make the value that :func:`pack` listed.
+    """Rebuild the value that :func:`pack` listed.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def unpack(hint: Any, entries: Mapping[str, Any]) -> Any:
     Raises
     ------
     ValueError
-        If an entry is missing, unknown, or not what its hint says, naming its path.
+        If an entry is missing, unknown, or does not match its type hint; the message gives its path.
     """
     tree: dict[str, Any] = {}
     for path, value in entries.items():
@@ -92,7 +92,7 @@ def unpack(hint: Any, entries: Mapping[str, Any]) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class _Packing:
-    """What is written or read: entries by path, or as a tree; and the records in it, by identity or path."""
+    """Entries to write, by path, or to read, as a tree; and their records, by identity or path."""
 
     entries: dict[str, Any]
     records: dict[Any, Any] = dataclasses.field(default_factory=dict)
@@ -107,7 +107,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class _Form:
-    """How values of one type are written at a path, and read from what is there."""
+    """How to write values of one type at a path, and how to read them there."""
 
     write: Callable[[_Packing, str, Any], None]
     read: Callable[[_Packing, str, Any], Any]
@@ -148,7 +148,7 @@ def _scalar(allowed: tuple[type, ...], choices: tuple[Any, ...] = ()) -> _Form:
             value = value.item()
         if type(value) is int and int not in allowed and float in allowed:
             value = float(value)
-        for each in allowed:  # a member of an enumeration of text is text, but a truth value is no number
+        for each in allowed:  # a member of a text enumeration is text, but a truth value is not a number
             if type(value) is each or (each is not int and isinstance(value, each)):
                 value = value if value is None else each(value)
                 break
@@ -211,14 +211,14 @@ def _mapping(key: Any, item: Any) -> _Form:
         to.parts(path, {_escaped(each): (form, inside) for each, inside in value.items()})
 
     def read(of: _Packing, path: str, node: Any) -> Any:
-        found = {}
+        items = {}
         for name, inside in _inside(path, node).items():
             try:
                 own = int(name) if key is int else _unescaped(name)
             except ValueError:
                 raise ValueError(f"{_join(path, name)} must be a whole number") from None
-            found[own] = form.read(of, _join(path, name), inside)
-        return found
+            items[own] = form.read(of, _join(path, name), inside)
+        return items
 
     return _Form(write, read)
 
@@ -288,7 +288,7 @@ def _write_record(to: _Packing, path: str, value: Any) -> None:
 
 
 def _read_record(of: _Packing, path: str, node: Any) -> ArrayRecord:
-    if isinstance(node, str):  # the path of one that is the same
+    if isinstance(node, str):  # the path of the same record
         path, node = node, of.entries
         for key in path.split("/"):
             node = node.get(key) if isinstance(node, dict) else None

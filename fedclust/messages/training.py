@@ -1,4 +1,4 @@
-"""What clients are told to train or evaluate, and what they answer: a model, or only its change."""
+"""Messages of training and evaluation: the instruction, and the answer, a model or only its change."""
 
 import math
 import zlib
@@ -101,20 +101,20 @@ class Instruction:
     full
         Whether an evaluation includes macro F1 and AUC, which take longer.
     norm_cap
-        How many times as long as another an update may be to share a mean with it; None for any.
+        Largest ratio of the lengths of two updates in one mean; None for any.
     projection_size, projection_seed
-        Projection of what training changed that is to be answered; None for none.
+        Projection of the change by training to be returned; None for none.
     equal_weights
-        Whether each client has the same weight in such a mean; else the number of its samples.
+        Whether clients have equal weights in such a mean; otherwise they are weighted by samples.
     pooled
-        Where the training rows of several clients are to be trained on: the clients that would take part,
-        whose local training says how many samples to see. Empty otherwise.
+        To train on the rows of several clients at once: the clients that would take part, whose local
+        training determines the number of samples to see. Otherwise empty.
     pooled_rows
-        The clients whose training rows these are; empty for all clients.
+        The clients on whose training rows to train then; empty for all clients.
     clip
-        Length to which the client's update is clipped before anything is made of it; None for none.
+        Length to which the client's update is clipped before it is used; None for no clipping.
     clip_tells
-        Whether the client says if its update was short enough.
+        Whether the client reports if its update was short enough.
     """
 
     arrays: Annotated[ArrayRecord, codec.Model()]
@@ -133,23 +133,23 @@ class Instruction:
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
-        """What is made of the client's update: it is clipped, projected, and sent or added to a mean."""
+        """Steps applied to the client's update: it is clipped, projected, and sent or added to a mean."""
         asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
         return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
 
     @cached_property
     def projection(self) -> Projection | None:
-        """The projection that is to be answered."""
+        """The projection to return."""
         return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
 
 
 def instruct(**fields: Any) -> dict[str, Any]:
-    """Return what a round tells clients, by the names that it has in a ConfigRecord.
+    """Return a round's settings for clients, as entries of a ConfigRecord.
 
     Parameters
     ----------
     fields
-        Fields of :class:`Instruction` but the model, and ``projection``; None for what is not told.
+        Fields of :class:`Instruction` except the model, and ``projection``; fields that are None are omitted.
     """
     projection: Projection | None = fields.pop("projection", None)
     if projection is not None:
@@ -158,7 +158,7 @@ def instruct(**fields: Any) -> dict[str, Any]:
 
 
 def read_instruction(content: RecordDict) -> Instruction:
-    """Read a training or evaluation message, also one of Flower's own strategies.
+    """Read a training or evaluation message, including those of Flower's own strategies.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def read_instruction(content: RecordDict) -> Instruction:
     """
     models = list(codec.of_kind(content, ArrayRecord).values())
     if len(models) != 1:
-        raise ValueError(f"message must hold one ArrayRecord, its records are {list(content)}")
+        raise ValueError(f"message must hold one ArrayRecord, got records {list(content)}")
     configs = [*codec.of_kind(content, ConfigRecord).values(), ConfigRecord()]
     return codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
 
@@ -188,14 +188,14 @@ class Projected:
     Attributes
     ----------
     values
-        The projection of the change of all trained parameters, shape (size,); float32 on its way.
+        The projection of the change of all trained parameters, shape (size,); sent as float32.
     norm
         Length of that change before the projection, ‖Δ‖₂.
     """
 
     place = codec.Place("projection", ConfigRecord, when="projection")
 
-    # Bytes, since Flower checks each number of a list; no ArrayRecord, since its aggregators refuse a second.
+    # Bytes, because Flower checks each number of a list, and its aggregators refuse a second ArrayRecord.
     values: Annotated[
         FloatArray,
         codec.Made(
@@ -214,13 +214,13 @@ class Projected:
 
     @property
     def longest(self) -> float:
-        """Length of the change, as it says or as it is: a random projection hardly changes it."""
+        """Length of the change: the larger of the reported one and the projection's, which hardly differ."""
         return max(self.norm, float(np.linalg.norm(self.values)))
 
 
 @dataclass(frozen=True)
 class TrainAsked:
-    """What a round asks clients for besides their models.
+    """Requests of a round besides the clients' models.
 
     Attributes
     ----------
@@ -240,7 +240,7 @@ class TrainAsked:
 
 
 def asked_for(told: Mapping[str, Any]) -> TrainAsked:
-    """Return what clients are asked for by what :func:`instruct` returned."""
+    """Return the requests in the settings that :func:`instruct` returned."""
     return TrainAsked(int(told.get("projection-size", 0)), bool(told.get("pooled")))
 
 
@@ -269,15 +269,15 @@ class TrainAnswer:
     losses
         Training loss before each local step, in nats, shape (steps,).
     mean_loss
-        Their mean, for Flower's own strategies; the server takes it from `losses`.
+        Mean of `losses`, for Flower's own strategies; the server computes it itself.
     projected
-        What it changed, in few numbers; None where that was not asked for.
+        Projection of its change; None if not asked for.
     update_norm
-        Length of what training changed in this client's own model; sent where the model is a shared mean.
+        Length of the change in this client's own model; sent if the model is a shared mean.
     within
-        Whether its update was at most as long as the clip; None where it does not say.
+        Whether its update was at most as long as the clip; None if it does not report this.
     pooled
-        How many clients' training rows were trained on.
+        Number of clients whose training rows were used.
     """
 
     place = codec.IN_METRICS
@@ -302,10 +302,10 @@ class TrainAnswer:
 
 
 def read_pooled(message: Message) -> int:
-    """Read how many clients' training rows were trained on; 1 where the answer does not say."""
+    """Read the number of clients whose training rows were used; 1 if the answer does not have it."""
     record = message.content.get(_POOLED.record)
-    found = record.get("pooled") if isinstance(record, ConfigRecord) else None
-    return found if isinstance(found, int) else 1
+    number = record.get("pooled") if isinstance(record, ConfigRecord) else None
+    return number if isinstance(number, int) else 1
 
 
 # -- Only the change ----------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _write_changes(changes: Mapping[str, FloatArray]) -> ArrayRecord:
 
 
 def _read_changes(record: ArrayRecord, at: codec.Reading) -> dict[str, FloatArray]:
-    """Read what was asked for, in float64: what overflows in float32 would overflow in its squares."""
+    """Read the requested changes, in float64, so that their squares do not overflow."""
     asked: UpdateQuestion = at.asked
     at.known(record, asked.names, codec.ARRAYS)
     changes: dict[str, FloatArray] = {}
@@ -331,7 +331,7 @@ def _read_changes(record: ArrayRecord, at: codec.Reading) -> dict[str, FloatArra
         fits = sent.dtype.kind == "f" and sent.shape == shape
         with np.errstate(over="ignore"):
             change = sent.astype(np.float64) if fits else sent
-        # In float64: in float16 the limit is infinite.
+        # Compared in float64, because the limit is infinite in float16.
         if not fits or not (np.abs(change) <= codec.LARGEST_NUMBER).all():
             raise at.bad(f"change of {name!r} must be finite, of shape {shape}, got {sent.dtype}{sent.shape}")
         changes[name] = change
@@ -349,7 +349,7 @@ class Update:
     num_examples
         Number of its training samples.
     changes
-        The change, model − start, of the requested arrays, by name; float32 on its way.
+        The change, model − start, of the requested arrays, by name; sent as float32.
     projected
         Projection of the change of all trained parameters; None if not requested.
     """
@@ -373,7 +373,7 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class UpdateQuestion(codec.Question[Update]):
-    """The question what training would change, from clients that need not take part in the round.
+    """Ask for the change that training would make, also from clients outside of the round.
 
     Attributes
     ----------
@@ -401,7 +401,7 @@ class UpdateQuestion(codec.Question[Update]):
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
-        """What is made of the client's update besides the arrays that are asked for."""
+        """Steps applied to the client's update besides returning the requested arrays."""
         return ("project",) if self.projection_size else ()
 
     @classmethod
@@ -409,12 +409,12 @@ class UpdateQuestion(codec.Question[Update]):
         cls, model: ArrayRecord, server_round: int, names: Sequence[str], projection: Projection | None
     ) -> "UpdateQuestion":
         """Make the question for some arrays, a projection, or both."""
-        told = () if projection is None else (projection.size, projection.seed)
-        return cls(model, server_round, tuple(names), *told)
+        sketch = () if projection is None else (projection.size, projection.seed)
+        return cls(model, server_round, tuple(names), *sketch)
 
     @cached_property
     def projection(self) -> Projection | None:
-        """The projection that is asked for."""
+        """The requested projection."""
         return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
 
     def check(self, at: codec.Reading) -> None:

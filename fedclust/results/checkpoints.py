@@ -19,7 +19,7 @@ from fedclust.federation.run import RunState
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings.run_options import parse_interval
 
-_KEPT = 2  # files; the older one is for the case that the disk damages the newest
+_KEPT = 2  # files; the older one is used if the disk damages the newest
 _FORMAT = 3
 
 
@@ -31,10 +31,10 @@ class Checkpoints:
     folder
         Folder for the files; created with the first one.
     rounds
-        Rounds of the run; after the last one a checkpoint is always due. So is one after the round before: a
-        last round is evaluated even where it would not be in a longer run, which goes on from there.
+        Rounds of the run. A checkpoint is always due after the last one, and after the one before it: a
+        longer run resumes from there, because it might not evaluate the round that was the last.
     every
-        How often one is due before that, see :func:`parse_interval`.
+        How often a checkpoint is due before that, see :func:`parse_interval`.
     clock
         Function that returns the time in seconds; for tests.
 
@@ -60,7 +60,7 @@ class Checkpoints:
         self._saved = clock()
 
     def due(self, server_round: int) -> bool:
-        """Check whether a checkpoint is due after this round, before its models are gathered."""
+        """Return whether a checkpoint is due after this round; asked before its models are gathered."""
         if server_round >= self._rounds - 1:
             return True
         if self._every:
@@ -87,7 +87,7 @@ class Checkpoints:
         about = {
             "format": _FORMAT,
             "last_round": state.server_round == self._rounds,
-            "order": list(entries),  # the file has another one
+            "order": list(entries),  # the file has a different one
             "scalars": {name: each for name, each in entries.items() if name not in tensors},
         }
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -96,10 +96,10 @@ class Checkpoints:
         try:
             save_file(tensors, partial, {"fedclust": json.dumps(about)})
             with partial.open("rb") as file:
-                os.fsync(file.fileno())  # before renaming: a crash must not leave a part under this name
+                os.fsync(file.fileno())  # before renaming: a crash must not leave a partial file here
             os.replace(partial, path)
         except (SafetensorError, OSError) as error:
-            partial.unlink(missing_ok=True)  # the room that it takes is needed for other files
+            partial.unlink(missing_ok=True)  # its space is needed for other files
             raise error if isinstance(error, OSError) else OSError(str(error)) from error
         for old in [*self.files()[:-_KEPT], *self.folder.glob("round-*.partial")]:
             old.unlink(missing_ok=True)
@@ -113,8 +113,8 @@ class Checkpoints:
     def newest(self, written: int | None = None) -> RunState | None:
         """Read the newest complete checkpoint; None if there is no file.
 
-        Where the run now has more rounds, what was its last one is run again: the checkpoint is that of the
-        round before, and None where that was the only round.
+        If the run now has more rounds, its former last round is repeated: the checkpoint is that of the round
+        before, or None if there was only one round.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class Checkpoints:
         Raises
         ------
         ValueError
-            If there are files but none can be used: to start over would discard the run's rounds.
+            If there are files but none can be used: starting over would discard the run's rounds.
         """
         why = ""
         was_last: RunState | None = None
@@ -143,8 +143,8 @@ class Checkpoints:
             else:
                 return state
         if why and was_last is None:
-            raise ValueError(f"checkpoints must have one that can be read, {self.folder} has none: got {why}")
-        return was_last  # better than to start over: only this round's evaluation is one too many
+            raise ValueError(f"checkpoints must hold a readable one, {self.folder} has none: {why}")
+        return was_last  # better than starting over: this round's evaluation is merely superfluous
 
 
 def load_checkpoint(path: Path) -> RunState:

@@ -53,8 +53,8 @@ class Row:
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
-        found = (_value(summary, metric) for summary in self.summaries)
-        return np.array([value for value in found if value is not None], dtype=float)
+        values = (_value(summary, metric) for summary in self.summaries)
+        return np.array([value for value in values if value is not None], dtype=float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,17 +137,17 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
 
 
 def runs_below(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
-    """Find runs as :func:`find_runs` does, where none may have finished yet."""
-    found: set[Path] = set()
+    """Find runs like :func:`find_runs`, but allow that none has finished yet."""
+    finished: set[Path] = set()
     unfinished: set[Path] = set()
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"folder must exist, got {folder}")
-        found |= {path.resolve().parent for path in folder.rglob("summary.json")}
+        finished |= {path.resolve().parent for path in folder.rglob("summary.json")}
         unfinished |= {path.resolve().parent for path in folder.rglob("rounds.jsonl")}
     # `task=inspect` leaves a summary too, but of a partition.
-    runs = [run for run in map(SavedRun, sorted(found)) if run.summary.get("task") != "inspect"]
-    return runs, sorted(unfinished - found)
+    runs = [run for run in map(SavedRun, sorted(finished)) if run.summary.get("task") != "inspect"]
+    return runs, sorted(unfinished - finished)
 
 
 def compare(runs: Sequence[SavedRun]) -> Comparison:

@@ -16,7 +16,7 @@ _SECONDS_BETWEEN_LINES = 30.0
 class Progress:
     """The progress display of a run.
 
-    On a terminal a bar is redrawn in place, which ends as one line. Elsewhere (a file, a notebook,
+    On a terminal a bar is redrawn in place and ends as one line. Elsewhere (a file, a notebook,
     ``flwr run``'s log, ``TERM=dumb``) a plain line is printed for the first and the last round, at each tenth
     of the rounds, and 30 s after the previous line.
 
@@ -112,7 +112,7 @@ class Progress:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _parts(self) -> list[str]:
-        """List what is known of the last round, the most important first: a narrow terminal cuts the end."""
+        """List the last round's figures, the most important first: a narrow terminal cuts off the end."""
         shown, passed = self._shown, self._updated - self._started
         left = passed / (self._round - self._earlier) * (self._total - self._round)
         parts = [f"ETA {_duration(left)}"]
@@ -126,7 +126,7 @@ class Progress:
 
 
 def _duration(seconds: float) -> str:
-    """Return a time as minutes and seconds, with hours if there are any: ``1:05`` or ``2:00:07``."""
+    """Format a time as minutes and seconds, with hours if there are any: ``1:05`` or ``2:00:07``."""
     minutes, rest = divmod(math.ceil(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

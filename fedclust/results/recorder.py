@@ -1,4 +1,4 @@
-"""Write a run's results into its folder while it runs, or elsewhere if that cannot be written."""
+"""Write a run's results into its folder while it runs, or elsewhere if the folder cannot be written."""
 
 import errno
 import json
@@ -68,15 +68,15 @@ class Recorder:
     def close(self) -> None:
         """Close the files."""
         for file in (self._rounds, self._changes):
-            with suppress(OSError):  # what a full disk did not take was an error when it was written
+            with suppress(OSError):  # what a full disk rejected has already raised, when it was written
                 if file is not None:
                     file.close()
 
     def copy_to(self, folder: Path) -> None:
-        """Write the run so far, from which it can be resumed, into another folder.
+        """Write the run so far into another folder, from which it can be resumed.
 
-        It comes from the open files, which can be read even where their folder was removed, and from what
-        could not be written into them. Before :meth:`close` only.
+        It is read from the open files, which works even after their folder was removed, and from what could
+        not be written into them. Must be called before :meth:`close`.
         """
         folder.mkdir(parents=True, exist_ok=True)
         if self._config is not None:
@@ -120,12 +120,12 @@ class Recorder:
             If ``rounds.jsonl`` lacks a round up to that one.
         """
         kept = _lines_up_to(folder / "rounds.jsonl", server_round)
-        # Its figures are of another round than the one that the run ends with, or stops in.
+        # Its figures belong to another round than the run's new last one.
         (folder / "summary.json").unlink(missing_ok=True)
         if len(kept) != server_round:
             raise ValueError(
-                f"rounds.jsonl must have the {server_round} rounds of its checkpoint, "
-                f"{folder} has {len(kept)}"
+                f"rounds.jsonl must have the {server_round} rounds of the checkpoint, "
+                f"that in {folder} has {len(kept)}"
             )
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         folder.mkdir(parents=True, exist_ok=True)
@@ -185,7 +185,7 @@ class Recorder:
         if not isinstance(number, (int, np.integer)) or number <= self._last_round:
             raise ValueError(f"round must be an integer > {self._last_round}, got {number!r}")
         self._unwritten_round = dumps(record) + "\n"
-        if os.fstat(self._rounds.fileno()).st_nlink == 0:  # it could be written to, and would never be seen
+        if os.fstat(self._rounds.fileno()).st_nlink == 0:  # removed: a write would succeed and be lost
             path = str(self.folder / "rounds.jsonl")
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         self._rounds.write(self._unwritten_round)
@@ -238,9 +238,9 @@ class Recorder:
         Parameters
         ----------
         mean, std
-            Of each channel of images; empty for other inputs.
+            Mean and standard deviation of each channel of images; empty for other inputs.
         encoder
-            How raw rows become inputs, see :mod:`fedclust.data.input_encoders`; None if it is not known.
+            How raw rows become inputs, see :mod:`fedclust.data.input_encoders`; None if unknown.
         """
         values: dict[str, object] = {"mean": list(mean), "std": list(std)}
         if encoder is not None:
@@ -284,7 +284,7 @@ class Recorder:
         self._replace("matrices.npz", lambda partial: np.savez(partial, **self._matrices))  # type: ignore[arg-type]
 
     def placing(self, rule: Mapping[str, NDArray | str]) -> None:
-        """Write ``placing.npz``: the rule by which clients that come later are placed; nothing without one.
+        """Write ``placing.npz``, the rule by which newcomers are placed; write nothing without a rule.
 
         See :mod:`fedclust.newcomers.placing`.
         """
@@ -306,7 +306,7 @@ def _content(file: IO[Any]) -> bytes:
 
 
 def _write_all(file: BinaryIO, text: bytes) -> None:
-    """Write to an unbuffered file, which may take a part at a time: the last that a disk has room for."""
+    """Write to an unbuffered file, which may take the text in parts, such as on an almost full disk."""
     while text:
         text = text[file.write(text) :]
 
@@ -317,9 +317,9 @@ def write_summary(folder: Path, summary: Mapping[str, object]) -> None:
 
 
 def _lines_up_to(path: Path, server_round: int | None) -> list[str]:
-    """List the lines of the first rounds, None for all; a last line that was cut short does not count."""
+    """List the lines of the first rounds, or of all for None; a last line that was cut short is dropped."""
     kept: list[str] = []
-    # A power failure can leave what is no text.
+    # A power failure can leave bytes that are not text.
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     for line in text.split("\n")[:-1]:
         try:
@@ -348,7 +348,7 @@ def _changes_up_to(path: Path, server_round: int) -> list[dict[str, Any]]:
 
 
 def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Remove from the lines of ``rounds.jsonl`` what differs between two runs of one seed: times and bytes.
+    """Remove times and bytes from lines of ``rounds.jsonl``, so that two runs of one seed are equal.
 
     The number of bytes depends on the number of nodes that the clients are spread over.
 
@@ -359,7 +359,7 @@ def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object
 
     Returns
     -------
-    The same without keys called ``seconds``, ending in ``_seconds`` or starting with ``bytes_``, at any
+    The lines without keys named ``seconds``, ending in ``_seconds`` or starting with ``bytes_``, at any
     depth.
     """
     return [_without_costs(record) for record in records]
@@ -376,7 +376,7 @@ def _is_cost(key: str) -> bool:
 
 
 class CannotWrite(Exception):
-    """A run's folder cannot be written; the message says why."""
+    """A run's folder cannot be written; the message gives the reason."""
 
 
 class Rescuable(Protocol):
@@ -392,12 +392,12 @@ class Rescuable(Protocol):
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise :class:`CannotWrite` where files of a run cannot be written.
+    """Raise :class:`CannotWrite` if a run's files cannot be written.
 
     Raises
     ------
     CannotWrite
-        If an OSError is raised inside. A FileExistsError, for a folder that holds another run, stays one.
+        In place of an OSError, except FileExistsError, which reports a folder that holds another run.
     """
     try:
         yield
@@ -414,12 +414,12 @@ def rescuing(runs: Mapping[str, Rescuable]) -> Iterator[None]:
     Parameters
     ----------
     runs
-        The strategies' runs so far, by name, the run itself first; it may grow inside.
+        The strategies' runs so far, by name, the run itself first; runs may be added inside the context.
 
     Raises
     ------
     RunFailed
-        In place of :class:`CannotWrite`: where the runs are now, and how to go on.
+        In place of :class:`CannotWrite`; the message tells where the runs are now and how to resume them.
     """
     try:
         yield
@@ -439,7 +439,7 @@ def _saved(runs: Mapping[str, Rescuable], why: str) -> str:
             run.rescue(folder / "compare" / name if position else folder)
     except OSError as error:
         reason = error.strerror or error
-        return f"{where}, {why}, nor can {parent} ({reason}): the last checkpoint is what is left"
+        return f"{where}, {why}, nor can {parent} ({reason}): only the last checkpoint is left"
     return (
         f"{where}, {why}: everything up to this round is now in {folder}; to resume: fedclust resume={folder}"
     )

@@ -1,4 +1,4 @@
-"""A run's results in words and figures: how they are written, and the table printed at its end."""
+"""Format a run's results, and print the table at its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -22,12 +22,12 @@ _MOST_TRIALS, _MOST_CLUSTERS = 12, 12
 
 
 def known(value: Any) -> bool:
-    """Whether a value is a finite number."""
+    """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Write a number with so many digits; – if it is unknown."""
+    """Format a number with a given number of decimals; – if it is unknown."""
     if not known(value):
         return "–"
     text = f"{value:,.{digits}f}"
@@ -35,7 +35,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def size(value: Any) -> str:
-    """Write a number of bytes."""
+    """Format a number of bytes."""
     if not known(value):
         return "–"
     rest, units = float(value), ["B", "kB", "MB", "GB", "TB"]
@@ -46,7 +46,7 @@ def size(value: Any) -> str:
 
 
 def duration(value: Any) -> str:
-    """Write seconds."""
+    """Format a time in seconds."""
     if not known(value) or value < 60:
         return f"{number(value, 1)} s" if known(value) else "–"
     minutes, seconds = divmod(round(value), 60)
@@ -54,22 +54,22 @@ def duration(value: Any) -> str:
 
 
 def percent(value: Any) -> str:
-    """Write a share in percent."""
+    """Format a share as a percentage."""
     return f"{number(100 * value, 1 if 0 < value < 0.0995 else 0)} %" if known(value) else "–"
 
 
 def span(pair: Any, digits: int = 3) -> str:
-    """Write the two ends of an interval."""
+    """Format the two ends of an interval."""
     return f"{number(pair[0], digits)} to {number(pair[1], digits)}" if pair and known(pair[0]) else "–"
 
 
 def plural(count: int, one: str) -> str:
-    """Write a number of things."""
+    """Format a number of things, with a plural s unless it is 1."""
     return f"{count:,} {one}{'s' * (count != 1)}"
 
 
 def some(values: Sequence[Any], most: int) -> str:
-    """List the first of some values."""
+    """List at most the first `most` values."""
     return ", ".join(map(str, list(values)[:most])) + (", …" if len(values) > most else "")
 
 
@@ -87,36 +87,36 @@ FORMS = {
     "tight": lambda value: f"{float(f'{value:.4g}'):g}" if known(value) else "–",
     "chance": _chance,
 }
-"""How a value is written, by kind."""
+"""How to format a value, by kind."""
 
 
 def written(value: Any, kind: str) -> str:
-    """Write a value as its kind is; a text as it is."""
+    """Format a value by its kind; leave a text as it is."""
     if isinstance(value, str) or kind not in FORMS:
         return "–" if value is None else str(value)
     return FORMS[kind](value)
 
 
 def went_back_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """Write in one line which clusters went back to earlier models, and how often; None if none did.
+    """Report in one line which clusters went back to earlier models, and how often; None if none did.
 
-    Such a cluster's clients have trained for nothing in that round, and a run goes on while they are no more
-    than half of all.
+    Such a cluster's clients have trained in vain in that round; the run continues as long as they are no more
+    than half of all clients.
 
     Parameters
     ----------
     rounds
         The lines of ``rounds.jsonl``.
     """
-    found: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
+    by_cluster: dict[int, list[tuple[int, Mapping[str, Any]]]] = {}
     for line in rounds:
         last = {each["cluster"]: each for each in line.get("went_back", ())}  # once, if twice in a round
         for cluster, each in last.items():
-            found.setdefault(cluster, []).append((line["round"], each))
-    if not found:
+            by_cluster.setdefault(cluster, []).append((line["round"], each))
+    if not by_cluster:
         return None
     named = []
-    for cluster, times in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+    for cluster, times in sorted(by_cluster.items(), key=lambda pair: (-len(pair[1]), pair[0])):
         last_round, each = times[-1]
         clients = f" with {each['clients']} clients" if each.get("clients", 1) > 1 else ""
         why = f"(round {last_round}{clients}: {each['reason']})"
@@ -125,7 +125,7 @@ def went_back_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """Write in one line which clients were found to have drifted; None if none were.
+    """Report in one line which clients have drifted; None if none have.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
-    """List groupings that got beyond their first round of trial, those that were kept first.
+    """List groupings that were tried for more than one round, those that were kept first.
 
     Parameters
     ----------
@@ -153,8 +153,7 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
 
     Returns
     -------
-    A row each: where it comes from, what it gained on held-out rows, and what came of it. The others are
-    counted.
+    A row each: its source, its gain on held-out rows, and the outcome. The other groupings are counted.
     """
     table = Table(box=box.SIMPLE_HEAD)
     for title in ("look", "cluster", "from", "sizes", "gain (95 % interval)", "p", "rounds", ""):
@@ -175,7 +174,7 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-_PERSONAL = "mean_client_accuracy"  # the row after which the same stands with personal layers
+_PERSONAL = "mean_client_accuracy"  # the row that is followed by the same figure with personal layers
 
 _ROWS: tuple[tuple[str, str, int | None], ...] = (
     ("clusters", "num_clusters", 0),
@@ -204,35 +203,35 @@ _ROWS: tuple[tuple[str, str, int | None], ...] = (
 def figures_of(
     summaries: Sequence[Mapping[str, Any]],
 ) -> Iterator[tuple[str, str, list[list[float]], list[str]]]:
-    """Yield the rows of the table of figures that some summary has.
+    """Yield the rows of the table of figures for which some summary has a value.
 
     Yields
     ------
     The row's first key, its title, each summary's values, and each summary's cell.
     """
     for title, keys, digits in _ROWS:
-        found = [
+        values = [
             [value for key in keys.split() for value in np.ravel(figure(each, key)).tolist() if known(value)]
             for each in summaries
         ]
-        if any(found):
+        if any(values):
             write = size if digits is None else partial(number, digits=digits)
-            yield keys.split()[0], title, found, [" ± ".join(map(write, each)) or "–" for each in found]
+            yield keys.split()[0], title, values, [" ± ".join(map(write, each)) or "–" for each in values]
 
 
 def newcomers_line(summary: Mapping[str, Any]) -> str | None:
-    """Write in one line how clients that were left out fare; None if there were none."""
-    found = summary.get("newcomers")
-    if not found:
+    """Summarise in one line the results of clients that were left out; None if there were none."""
+    newcomers = summary.get("newcomers")
+    if not newcomers:
         return None
-    accuracy = "unknown" if found["accuracy"] is None else f"{found['accuracy']:.3f}"
-    parts = [f"{found['clients']} clients left out of training have accuracy {accuracy}"]
-    if found["adjusted_rand"] is not None:
-        parts.append(f"their clusters agree with the known groups to {found['adjusted_rand']:.2f}")
-    if found["none"]:
-        parts.append(f"{found['none']} fit no cluster")
-    if found["common"]:
-        parts.append(f"{found['common']} are served one model for all")
+    accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
+    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}"]
+    if newcomers["adjusted_rand"] is not None:
+        parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
+    if newcomers["none"]:
+        parts.append(f"{newcomers['none']} fit no cluster")
+    if newcomers["common"]:
+        parts.append(f"{newcomers['common']} are served one model for all")
     return "Newcomers: " + ", ".join(parts)
 
 
@@ -300,7 +299,7 @@ def print_report(run: SavedRun, console: Console | None = None) -> None:
 
 
 def verdict_lines(run: SavedRun) -> list[Text]:
-    """Write the verdict of the run's proof, which models serve clients, and which clients did not vote."""
+    """Report the proof's verdict, which models serve the clients, and which clients did not vote."""
     summary = run.summary
     verdict = summary.get("verdict")
     if not verdict:
@@ -349,7 +348,7 @@ def _clusters(clients: pd.DataFrame) -> Table:
 
 
 def _figures(summary: Mapping[str, Any]) -> Table:
-    """Lay out the figures, and below the mean accuracy that with each personal layer that some run has."""
+    """Tabulate the figures; below the mean accuracy, add it for each personal layer that some run has."""
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
     table = Table("", box=box.SIMPLE_HEAD)
@@ -365,7 +364,7 @@ def _figures(summary: Mapping[str, Any]) -> Table:
 
 
 def figure(figures: Mapping[str, Any], key: str) -> Any:
-    """Get a value of a summary; a dot in its key stands between those of nested mappings."""
+    """Get a value of a summary; a key with dots leads into nested mappings."""
     whole, _, rest = key.partition(".")
     value = figures.get(whole)
     return figure(value, rest) if rest and isinstance(value, Mapping) else None if rest else value

@@ -1,7 +1,7 @@
-"""Read a run from its folder; for its page and pictures without what they do not show, in few digits.
+"""Read a run from its folder; for its page and pictures, only what they show, rounded.
 
-A page is written again and again while a run goes on, in the run's own process. What it reads must not grow
-with every number that a round writes, times all rounds: :class:`ThinnedRun`.
+A page is rewritten many times while its run trains, in the same process, so it must not read every number of
+every round: see :class:`ThinnedRun`.
 """
 
 import base64
@@ -20,12 +20,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedclust.typing import FloatArray, IntArray
 
-# The pure Python loader needs more time for a configuration than all other files of a run take together.
+# The pure Python loader takes longer for a configuration than all other files of a run take together.
 _YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
-"""Files of which a run's folder has one at least."""
+"""Files of which a run's folder has at least one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +78,12 @@ class SavedRun:
         if not path.is_file():
             return {}
         try:
-            found = parse(path.read_text(encoding="utf-8"))
+            value = parse(path.read_text(encoding="utf-8"))
         except (ValueError, yaml.YAMLError) as error:
             raise ValueError(f"{path} must be {kind}: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"{path} must hold a mapping, got {type(found).__name__}")
-        return found
+        if not isinstance(value, dict):
+            raise ValueError(f"{path} must hold a mapping, got {type(value).__name__}")
+        return value
 
     @cached_property
     def rounds(self) -> list[dict[str, Any]]:
@@ -142,7 +142,7 @@ class SavedRun:
 
     @cached_property
     def placing(self) -> dict[str, NDArray]:
-        """``placing.npz``: the method's rule for clients that come later; empty without one."""
+        """``placing.npz``: the method's rule for newcomers; empty without one."""
         path = self.folder / "placing.npz"
         if not path.is_file():
             return {}
@@ -151,7 +151,7 @@ class SavedRun:
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
-        """``inputs.json``: how raw rows become inputs; empty for a run of before there was one."""
+        """``inputs.json``: how raw rows become inputs; empty for a run from before this file existed."""
         return self._mapping("inputs.json", "JSON", json.loads)
 
     @cached_property
@@ -235,10 +235,10 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 MOST_CLIENTS = 5_000
-"""Clients on a page; ``clients.parquet`` has the others."""
+"""Most clients on a page; ``clients.parquet`` has all."""
 
 MOST_ACCURACIES, MOST_ROUNDS = 150_000, 1_000
-"""Accuracies of all clients over the rounds, and rounds that they are of."""
+"""Most accuracies on a page, over all clients and rounds, and most rounds that they are from."""
 
 _CLIENTS = "client_accuracy"
 _UNUSED = ("cluster_accuracy", "cluster_sizes")
@@ -246,7 +246,7 @@ _OF_REPORTS = ("mse", "pair_coverage", "split")
 
 
 def shorts(values: ArrayLike) -> list[float | int | None]:
-    """Round numbers to six digits; None for what is no finite number. Whole numbers stay."""
+    """Round to six significant digits; None for non-finite numbers. Integers are kept."""
     array = np.asarray(values)
     if array.dtype.kind in "iu":
         return array.tolist()
@@ -255,16 +255,16 @@ def shorts(values: ArrayLike) -> list[float | int | None]:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """Choose at most so many of the places 0 to count - 1, evenly spaced, the first and the last included."""
+    """Choose at most `most` of the indices 0 to count - 1, evenly spaced, with the first and the last."""
     if count <= most:
         return list(range(count))
     return np.unique(np.linspace(0, count - 1, most).round().astype(int)).tolist()
 
 
 def pack(shares: ArrayLike) -> str:
-    """Write numbers in [0, 1], of any shape, as base64 of two little-endian bytes each.
+    """Encode numbers in [0, 1], of any shape, as base64 of two little-endian bytes each.
 
-    The codes 0 and 65534 are 0 and 1, 65535 is an unknown value.
+    The codes 0 to 65534 stand for 0 to 1, 65535 for an unknown value.
     """
     numbers = np.asarray(shares, dtype=np.float64)
     codes = np.where(np.isfinite(numbers), np.rint(np.clip(numbers, 0, 1) * 65534), 65535)
@@ -277,22 +277,22 @@ def shown(count: int, width: int, most: int = MOST_ACCURACIES) -> list[int]:
     Parameters
     ----------
     count
-        Rounds that have clients' accuracies.
+        Number of rounds that have clients' accuracies.
     width
         Number of clients.
     most
-        Most accuracies, about.
+        Approximate limit on the number of accuracies.
     """
     return evenly(count, min(MOST_ROUNDS, max(2, most // width)))
 
 
 @dataclass(frozen=True, eq=False)
 class ThinnedRun(SavedRun):
-    """A run as its page needs it.
+    """A run, reduced to what its page shows.
 
-    Of ``rounds.jsonl``, clients' accuracies are those of the rounds that are shown, and a method's report has
-    what is drawn of it. Of ``clusters.json``, an assignment but the last has the clients that are shown, and
-    the ``sizes`` of all clusters.
+    From ``rounds.jsonl``, it keeps the clients' accuracies of the rounds that are shown, and what is drawn of
+    a method's report. From ``clusters.json``, every assignment but the last has only the clients that are
+    shown; each has the ``sizes`` of all clusters.
     """
 
     @cached_property
@@ -322,9 +322,9 @@ class ThinnedRun(SavedRun):
     def changes(self) -> list[dict[str, Any]]:
         """``clusters.json``, thinned."""
         path = self.folder / "clusters.json"
-        found: list[dict[str, Any]] = []
+        changes: list[dict[str, Any]] = []
         if not path.is_file():
-            return found
+            return changes
         with path.open(encoding="utf-8", newline="\n") as file:
             for line in file:  # an entry is one line
                 if not line.startswith("{"):
@@ -332,10 +332,10 @@ class ThinnedRun(SavedRun):
                 change = json.loads(line.rstrip().rstrip(","))
                 clusters = np.array(change["assignment"], dtype=np.int32)
                 change |= {"assignment": clusters, "sizes": np.bincount(clusters)}
-                if found:
-                    found[-1]["assignment"] = found[-1]["assignment"][:MOST_CLIENTS].copy()
-                found.append(change)
-        return found
+                if changes:
+                    changes[-1]["assignment"] = changes[-1]["assignment"][:MOST_CLIENTS].copy()
+                changes.append(change)
+        return changes
 
     @cached_property
     def compared(self) -> Mapping[str, SavedRun]:  # type: ignore[override]
@@ -354,4 +354,4 @@ def _thinned(record: dict[str, Any]) -> dict[str, Any]:
         for name, report in reports.items()
         if isinstance(report, Mapping)
     }
-    return {sys.intern(key): value for key, value in record.items()}  # or each line has keys of its own
+    return {sys.intern(key): value for key, value in record.items()}  # one copy of each key for all lines

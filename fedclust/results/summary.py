@@ -1,4 +1,4 @@
-"""The table of a run's clients and the figures of its summary."""
+"""Make the table of a run's clients and the figures of its summary."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 
 MOST_CLIENTS = 500
-"""Of more clients, a matrix of float64 takes more than 2 MB, and a run of FedGWC leaves five."""
+"""With more clients, a float64 matrix takes more than 2 MB, and a run of FedGWC leaves five."""
 
 
 def without_large(
     arrays: Mapping[str, ArrayLike], keep: bool | str, num_clients: int
 ) -> tuple[dict[str, ArrayLike], list[str]]:
-    """Leave out the matrices of clients by clients, unless they are wanted.
+    """Leave out large client-by-client matrices, unless they are wanted.
 
     Parameters
     ----------
     arrays
-        By name.
+        Arrays by name.
     keep
         Whether to keep matrices of shape (K, K, …); ``"auto"`` for those of up to 500 clients.
     num_clients
@@ -48,12 +48,12 @@ def without_large(
     return {name: array for name, array in arrays.items() if name not in large}, large
 
 
-_MOST_CLASSES = 100  # with intervals, and with counts of each pair of classes
+_MOST_CLASSES = 100  # for intervals, and for counts of each pair of classes
 _MOST_CLUSTERS = 50
 
 
 def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: int) -> dict[str, Any]:
-    """Make the columns of ``clients.parquet``.
+    """Make the columns of decisions in ``clients.parquet``.
 
     Parameters
     ----------
@@ -68,9 +68,9 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     -------
     By name, a value per client: ``sensitivity`` and ``specificity`` (of the second class if there are two,
     else the mean over classes, each against the rest), ``brier``, ``calibration_error``; ``accuracy_low`` and
-    ``accuracy_high``, and for two classes the same of the other two, the ends of 95% bootstrap intervals; and
-    ``confusion``, the counts of labels and predictions, C·C of them row by row, or None. Empty without
-    counts.
+    ``accuracy_high``, the ends of a 95% bootstrap interval, and with two classes also those of
+    ``sensitivity`` and ``specificity``; and ``confusion``, the C·C counts of labels and predictions row by
+    row, or None. Empty without counts.
     """
     if not outcomes:
         return {}
@@ -97,12 +97,12 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
 def summarise_decisions(
     outcomes: Mapping[int, Outcomes], assignment: IntArray, class_names: Sequence[str], seed: int
 ) -> dict[str, Any] | None:
-    """Make ``decisions`` of ``summary.json``: of all clients' test rows together, and of each cluster's.
+    """Make ``decisions`` of ``summary.json``, for all clients' test rows together and for each cluster's.
 
     Parameters
     ----------
     outcomes
-        Counts of each client that has any, of the model that serves it.
+        Counts of each client that has any, for the model that serves it.
     assignment
         Cluster of each client, shape (K,).
     class_names
@@ -112,7 +112,7 @@ def summarise_decisions(
 
     Returns
     -------
-    None without counts.
+    The figures; None without counts.
     """
     if not outcomes:
         return None
@@ -151,7 +151,7 @@ def summarise_decisions(
 
 
 def decision_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Write what the final table leaves out in a line or two; none for a run without counts."""
+    """Report in a line or two what the final table leaves out; no lines for a run without counts."""
     values = summary.get("decisions")
     if not values:
         return []
@@ -204,34 +204,35 @@ def _matrix(counts: IntArray | None) -> list[list[int]] | None:
 
 
 def _rate(found: Mapping[str, Any], name: str) -> str:
-    """Write a rate with its interval."""
+    """Format a rate with its interval."""
     low, high = found[f"{name}_interval"]
     return f"{found[name]:.3f}" + ("" if low is None or high is None else f" [{low:.3f}, {high:.3f}]")
 
 
 def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
-    """List who joined and who left, for ``summary.json``.
+    """List the clients that joined and those that left, for ``summary.json``.
 
     Returns
     -------
-    ``joined``, the round of each client that joined after the start, by id as text; ``left``, for each client
-    that has left the last round and accuracy that it measured, 0 and None for none. Only what there is.
+    ``joined``: the round of each client that joined after the start, by id as text. ``left``: for each client
+    that has left, the last round and accuracy that it measured, 0 and None if it measured none. Neither key
+    if the table lacks its column.
     """
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     if "joined" in clients:
         later = clients[clients["joined"] > 0]
-        found["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
+        summary["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
     if "left" in clients:
         gone = clients.loc[clients["left"], ["client", "last_round", "last_accuracy"]]
         unknown = {"last_accuracy": None}
-        found["left"] = [one if one["last_round"] else one | unknown for one in gone.to_dict("records")]
-    return found
+        summary["left"] = [one if one["last_round"] else one | unknown for one in gone.to_dict("records")]
+    return summary
 
 
 _MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _POOLED = ("pooled_macro_f1", "pooled_auc")
 SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
-"""Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has them for clusters'."""
+"""Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
 
 _NAMES = {"ClustPSIPFL": "Clust-PSI-PFL"}
 _TOO_FEW = "fewer than two held-out rows"
@@ -249,7 +250,7 @@ def proof_summary(
     names: Sequence[str] | None,
     traffic: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Write a proof for ``summary.json``.
+    """Summarise a proof for ``summary.json``.
 
     Parameters
     ----------
@@ -260,11 +261,11 @@ def proof_summary(
     names
         Name of each client in the data, or None.
     traffic
-        Bytes sent and received for it.
+        Bytes sent and received for the proof.
 
     Returns
     -------
-    ``clusters``, a test each; ``did_not_vote``, clients with reasons; and the bytes.
+    ``clusters``, one test per cluster; ``did_not_vote``, clients with reasons; and the bytes.
     """
     reasons = dict.fromkeys(proof.too_few, _TOO_FEW) | {int(client): why for client, why in silent.items()}
     unheard = [{"client": client, "reason": reasons[client]} for client in sorted(reasons)]
@@ -286,7 +287,7 @@ def how_to_get_one(config: Mapping[str, Any]) -> str:
 
 
 PREFIX = "personal."
-"""Before the name of a figure with the personal layer, where runs are compared."""
+"""Prefix of a figure with the personal layer, where runs are compared."""
 
 
 def personal_summary(
@@ -296,7 +297,7 @@ def personal_summary(
     summarised: Callable[["Measured"], Mapping[str, object]],
     own_metrics: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Lay out personal layers for ``summary.json``.
+    """Summarise personal layers for ``summary.json``.
 
     Parameters
     ----------
@@ -307,14 +308,14 @@ def personal_summary(
     none
         The run's summary without a personal layer.
     summarised
-        Makes a summary from what clients measured.
+        Makes a summary from the clients' measurements.
     own_metrics
         Names of the user's own metrics.
 
     Returns
     -------
-    ``choice``; ``figures``, by choice, ``none`` first; ``clients``, how many use which layer under `choice`;
-    and ``failures``, who could not make one, and why.
+    ``choice``; ``figures``, by choice, ``none`` first; ``clients``, the number that use each layer under
+    `choice`; and ``failures``, the clients that could not make a layer, and why.
     """
     keys = (*SERVED_FIGURES, *own_metrics)
     figures = {NONE: {key: none.get(key) for key in keys}}
@@ -331,13 +332,13 @@ def personal_summary(
 
 
 def personal_table(table: pd.DataFrame, personal: Personal, layered: "Layered") -> pd.DataFrame:
-    """Add to the table of clients which layer each uses and what it measured with each.
+    """Add to the table of clients the layer that each uses, and its figures with each layer.
 
     Returns
     -------
     The table with the columns ``personal`` (the layer that the client uses), ``personal_accuracy`` (with it),
-    ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and ``prior_shift``
-    (lists: what the label-prior correction adds to the logits) where that was.
+    ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and, if the label-prior
+    correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
     columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
     unknown = np.full(len(table), np.nan)
@@ -354,13 +355,13 @@ def personal_table(table: pd.DataFrame, personal: Personal, layered: "Layered") 
 
 
 def personal_figure(summary: Mapping[str, Any], key: str) -> Any:
-    """Look up a figure with the personal layer that a run chose; None where it has none."""
+    """Look up a figure with the personal layer that a run chose; None if it has none."""
     personal = summary.get("personal") or {}
     return (personal.get("figures") or {}).get(personal.get("choice"), {}).get(key)
 
 
 def personal_line(summary: Mapping[str, Any]) -> str | None:
-    """Say in one line how many clients use which layer, and who could not make one; None without layers."""
+    """Report in one line how many clients use each layer, and which failed; None without layers."""
     personal = summary.get("personal")
     if not personal:
         return None
@@ -374,13 +375,13 @@ def personal_line(summary: Mapping[str, Any]) -> str | None:
 
 
 def listed(names: Sequence[str], most: int) -> str:
-    """List the first of some findings, and how many more there are."""
+    """List the first `most` texts, and how many more there are."""
     return "; ".join(names[:most]) + (f"; and {len(names) - most} more" if len(names) > most else "")
 
 
 _TRAFFIC = ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 
-_MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; of more, its size would grow too much
+_MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; with more, it would grow too large
 
 
 def client_table(
@@ -404,7 +405,7 @@ def client_table(
     num_train, num_test
         Samples in each client's training and test part, shape (K,).
     label_counts
-        Training labels of each client, shape (K, C); None where unknown, and there is no such column.
+        Training labels of each client, shape (K, C); None if unknown, then there is no such column.
     evaluation
         Per client, the scores of its cluster's model on its test part, K mappings with the keys ``loss``,
         ``accuracy``, ``balanced-accuracy``, ``macro-f1`` and ``auc``, and the user's own metrics; missing
@@ -484,7 +485,7 @@ def means_by_cluster(values: ArrayLike, assignment: ArrayLike) -> list[float | N
 
 
 def round_accuracies(accuracies: FloatArray, assignment: IntArray) -> dict[str, object]:
-    """Return the clients' and clusters' accuracies in an evaluated round; not of very many clients.
+    """Return the clients' and clusters' accuracies in an evaluated round; empty for very many clients.
 
     Parameters
     ----------
@@ -552,7 +553,7 @@ def summarise(
     failed_replies
         Number of failed or missing replies, over all rounds.
     outcomes
-        Of each client that answered the last evaluation, the counts for the pooled figures.
+        Counts of each client that answered the last evaluation, for the pooled figures.
     own_metrics
         Columns of `clients` with the user's own metrics; their means are reported.
     traffic

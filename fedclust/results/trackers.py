@@ -26,9 +26,9 @@ class TrackedRun:
     Attributes
     ----------
     name
-        Such as ``"12-30-05/fedgwc"``: the name of the results' folder and of the strategy.
+        Results folder and strategy, such as ``"12-30-05/fedgwc"``.
     group
-        The results' folder; compared strategies have the same one.
+        Name of the results folder; compared strategies share it.
     folder
         The run's own folder.
     settings
@@ -36,9 +36,9 @@ class TrackedRun:
     kept
         What :meth:`Tracker.start` returned for this run before it was resumed; None for a new one.
     rounds
-        Rounds that the run has done before it was resumed; 0 for a new one.
+        Rounds finished before the run was resumed; 0 for a new one.
     parent
-        What ``start`` returned for the run that this one is compared with; None for that run itself.
+        What ``start`` returned for the chosen strategy's run; None for that run itself.
     """
 
     name: str
@@ -52,15 +52,15 @@ class TrackedRun:
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Where the metrics of one run go. An object is built for each run; it is not used after an error."""
+    """Receives the metrics of one run. One object is built per run, and not used after an error."""
 
     def start(self, run: TrackedRun) -> tuple[str, int]:
         """Begin a run or continue it.
 
         Returns
         -------
-        An id to continue it with, which is kept in the run's folder; and the last round that the tracker has
-        of it, 0 for none. Rounds after that one, which were done before the run was resumed, are logged next.
+        An id to continue the run with, which is kept in its folder; and the last round that the tracker has,
+        0 for none. Later rounds that the run finished before it was resumed are logged next.
         """
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
@@ -72,7 +72,7 @@ class Tracker(Protocol):
         Parameters
         ----------
         figures
-            The numbers of ``summary.json``; empty if the run failed before it.
+            The numbers of ``summary.json``; empty if the run failed before it was written.
         files
             Files and folders to keep with the run.
         failed
@@ -81,12 +81,12 @@ class Tracker(Protocol):
 
 
 def optional(module: str, extra: str) -> ModuleType:
-    """Import what an extra of fedclust installs.
+    """Import a module that an extra of fedclust installs.
 
     Raises
     ------
     ModuleNotFoundError
-        If it or a package that it needs is not installed; the message names the extra.
+        If it, or a package that it needs, is not installed; the message names the extra.
     """
     try:
         return importlib.import_module(module)
@@ -104,23 +104,23 @@ _NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath
 class Tracking:
     """The tracked runs of one command: the chosen strategy's, and those that it is compared with.
 
-    A context; leaving it ends the runs that are still open, as failed ones. An error of a tracker never ends
-    a run: the first one is printed, and the run that had it is no longer tracked.
+    A context manager; leaving it ends the runs that are still open, as failed ones. A tracker's error never
+    ends a run: the first one is printed, and the run in which it occurred is no longer tracked.
 
     Parameters
     ----------
     make
-        Builds a tracker for one run. It is called once now, so that a missing package
-        is reported before anything is computed.
+        Builds a tracker for one run. It is called once at once, so that a missing package is reported before
+        anything is computed.
     folder
-        The results' folder.
+        The results folder.
     say
         Prints a line.
 
     Raises
     ------
     ConfigError
-        If what was built is no tracker.
+        If `make` does not build a tracker.
     """
 
     def __init__(self, make: Callable[[], Tracker], folder: Path, say: Callable[[str], None]) -> None:
@@ -141,18 +141,18 @@ class Tracking:
             self.end(name, failed=True)
 
     def begin(self, name: str, folder: Path) -> Callable[[Mapping[str, Any]], None]:
-        """Start to track a strategy's run; the chosen strategy's comes first.
+        """Start tracking a strategy's run; the chosen strategy's must come first.
 
         Parameters
         ----------
         name
             The strategy's name.
         folder
-            The run's folder, with its ``config.yaml`` and the rounds that it has already.
+            The run's folder, with its ``config.yaml`` and any earlier rounds.
 
         Returns
         -------
-        To call after every round with its line of ``rounds.jsonl``.
+        A function to call after every round with its line of ``rounds.jsonl``.
         """
 
         def follow(record: Mapping[str, Any]) -> None:
@@ -179,11 +179,11 @@ class Tracking:
             self._open[name][0].log(int(record["round"]), round_metrics(record))
 
     def end(self, name: str, failed: bool = False) -> None:
-        """End a strategy's run, with the results that its folder has now."""
+        """Stop tracking a strategy's run, with the results that its folder has now."""
         with self._attempt(name):
             if name in self._open:
                 tracker, folder, _ = self._open.pop(name)
-                # One that failed before its end may be a resumed one: what its folder has is then of before.
+                # A failed run may be a resumed one, whose folder has results from before.
                 figures = {} if failed else final_figures(SavedRun(folder).summary)
                 files = [] if failed else [folder / each for each in _KEPT if (folder / each).exists()]
                 tracker.finish(figures, files, failed)
@@ -192,7 +192,7 @@ class Tracking:
     def _attempt(self, name: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # whatever is wrong with the tracker, the run is worth more
+        except Exception as error:  # a broken tracker must not end the run
             self._open.pop(name, None)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             if not self._warned:
@@ -201,7 +201,7 @@ class Tracking:
 
 
 def _kept(path: Path, kind: str) -> str | None:
-    """Read a tracked run's id; None if there is none, or it is of another tracker."""
+    """Read a tracked run's id; None if there is none, or it is another tracker's."""
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         return str(kept["id"]) if kept["tracker"] == kind else None
@@ -212,8 +212,8 @@ def _kept(path: Path, kind: str) -> str | None:
 def round_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a line of ``rounds.jsonl``, by name.
 
-    ``failures`` is the number of clients that failed, ``cluster_0/accuracy`` the mean accuracy of the clients
-    of cluster 0.
+    ``failures`` is the number of clients that failed, ``cluster_0/accuracy`` the mean accuracy of cluster 0's
+    clients.
     """
     metrics = final_figures({key: value for key, value in record.items() if key != "round"})
     metrics["failures"] = float(len(record.get("failures") or ()))
@@ -270,7 +270,7 @@ class MLflow:
         self._id = ""
 
     def start(self, run: TrackedRun) -> tuple[str, int]:
-        """Create the run, or continue the one that was kept if it still exists."""
+        """Create the run, or continue the earlier one if it still exists."""
         self._client = self._module.MlflowClient(tracking_uri=self._uri)
         if found := self._existing(run.kept):
             self._client.update_run(found.info.run_id, status="RUNNING")
@@ -300,7 +300,7 @@ class MLflow:
         return found if found.info.lifecycle_stage == "active" else None
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round, and its number last: a resumed run goes on after it."""
+        """Log the metrics of a round, and its number last: a resumed run continues after it."""
         self._metrics({**metrics, _ROUND: float(server_round)}, server_round)
 
     def _metrics(self, metrics: Mapping[str, float], step: int) -> None:
@@ -325,7 +325,7 @@ class MLflow:
 class TensorBoard:
     """Write event files to ``<run's folder>/tensorboard``.
 
-    Pictures and the summary are copied into them; the other results are files beside them.
+    Pictures and the summary are copied into them; the other results stay in the run's folder.
 
     Raises
     ------
@@ -416,7 +416,7 @@ class WandB:
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> tuple[str, int]:
-        """Start the run, or continue the one with the id that was kept."""
+        """Start the run, or continue the earlier one by its id."""
         self._run = self._module.init(
             **self._given,
             dir=str(run.folder),
@@ -426,9 +426,9 @@ class WandB:
             id=run.kept,
             resume="allow",
             allow_val_change=True,  # such as more rounds
-            reinit="create_new",  # that of the chosen strategy stays open while compared ones run
+            reinit="create_new",  # the chosen strategy's run stays open while compared ones run
         )
-        # An offline run cannot ask what the server has: it writes all rounds again, and the server keeps one.
+        # Offline, it is unknown what the server has: all rounds are written again, the server keeps one copy.
         return str(self._run.id), max(int(self._run.step) - 1, 0) if self._run.resumed else 0
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:

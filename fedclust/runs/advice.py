@@ -1,4 +1,4 @@
-"""Ask a federation what it looks like, and report what it would take: ``task=advise``."""
+"""Measure what sets a federation's clients apart, and advise on settings for it: ``task=advise``."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -31,22 +31,22 @@ from fedclust.typing import IntArray
 _SIZE = 512  # of a projected update
 _MOST_ASKED = 100  # clients that are asked for updates
 _MOST_DRAWN = 500  # clients on the map: it compares all pairs
-_SAME = 0.95  # adjusted Rand index from which two groupings are taken for the same
+_SAME = 0.95  # least adjusted Rand index at which two groupings count as the same
 _SEEN = {True: "seen", False: "not seen", None: "not measured"}
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a federation looks like.
+    """What sets a federation's clients apart.
 
     Attributes
     ----------
     shifts
         Label, quantity, feature and concept shift, in this order.
     looks
-        What prototypes say; None where they could not be had.
+        What prototypes show; None where there are none.
     prototypes
-        The clients' class prototypes; None where they could not be had.
+        The clients' class prototypes; None where there are none.
     label_groups
         Group of each client by label counts alone, shape (K,).
     updates
@@ -65,7 +65,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Advice:
-    """What a federation would take.
+    """Settings advised for a federation.
 
     Attributes
     ----------
@@ -83,24 +83,24 @@ class Advice:
 
     @property
     def overrides(self) -> list[str]:
-        """What to add to the command."""
+        """The overrides to add to the command."""
         personal = [] if self.personal == "none" else [f"personal={self.personal}"]
         return [f"strategy={self.strategy}", *personal]
 
 
 def look(federation: Federation, model: ArrayRecord, server_round: int, seed: int) -> Seen:
-    """Ask the clients what sets them apart.
+    """Measure what sets the clients apart.
 
     Label counts are known already; one message asks everyone for class prototypes, and two ask up to 100
-    clients for what one round of training changes in the model, each time from other batches. Whoever does
-    not answer is left out.
+    clients for what one round of training changes in the model, each time from different batches. Clients
+    that do not answer are left out.
 
     Parameters
     ----------
     federation
         The clients.
     model
-        The model that updates start from; a partly trained one tells more than an untrained one.
+        The model that updates start from; a partly trained one shows more than an untrained one.
     server_round
         The last round that was trained.
     seed
@@ -119,8 +119,8 @@ def look(federation: Federation, model: ArrayRecord, server_round: int, seed: in
     draws = generator(seed, "advise")
     asked = np.sort(draws.choice(having, min(_MOST_ASKED, len(having)), replace=False))
     updates, answered = _agreement(federation, model, server_round, asked, seed)
-    told = shifts.label_shift(counts[having]), shifts.quantity_skew(counts.sum(axis=1)), *kinds
-    return Seen(told, looks, prototypes, by_labels, updates, answered)
+    found_shifts = shifts.label_shift(counts[having]), shifts.quantity_skew(counts.sum(axis=1)), *kinds
+    return Seen(found_shifts, looks, prototypes, by_labels, updates, answered)
 
 
 def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advice:
@@ -129,7 +129,7 @@ def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advi
     Parameters
     ----------
     seen
-        What the federation looks like.
+        What sets the clients apart.
     verdict
         Of a short run of ``strategy=auto``, as in ``summary.json``.
     assignment
@@ -172,36 +172,38 @@ def summarise(seen: Seen, advice: Advice) -> dict[str, object]:
 
 
 def agreement_text(seen: Seen) -> str:
-    """Say in one sentence how clients' updates agree."""
+    """Describe in one sentence how clients' updates agree."""
     agreed = seen.updates
     if agreed is None:
-        return "not measured: fewer than two clients told how they train"
+        return "not measured: fewer than two clients sent updates"
     if not np.isfinite(agreed.ratio):
-        unrelated = "two updates of one client from other batches have nothing in common"
-        return f"{unrelated} (cosine {agreed.own:.2f}), so nothing can be said of two clients"
+        unrelated = "one client's updates from different batches have nothing in common"
+        return f"{unrelated} (cosine {agreed.own:.2f}), so those of two clients cannot be compared"
     return (
-        f"two clients' updates agree {agreed.ratio:.2f} as much as two of one client do (cosine "
-        f"{agreed.others:.2f} against {agreed.own:.2f}); 0: in unrelated directions, below 0: against each "
-        "other, towards 1: of one kind, which clients with few examples never quite reach"
+        f"two clients' updates agree {agreed.ratio:.2f} times as much as two updates of one client (cosine "
+        f"{agreed.others:.2f} against {agreed.own:.2f}); 0 means unrelated, below 0 opposed, near 1 of one "
+        "kind, which clients with few examples never quite reach"
     )
 
 
 def _looks(
     federation: Federation, described: Descriptions
 ) -> tuple[prototype_groups.Prototypes | None, Looks | None, str]:
-    """Ask for prototypes; the reason where there are none."""
+    """Ask for prototypes; return also why there are none, if so."""
     answers = federation.ask(PrototypesQuestion(min_examples=prototype_groups.MIN_EXAMPLES))
-    told = {client: each.all for client, each in answers.replies.items()}
+    sent_by = {client: each.all for client, each in answers.replies.items()}
     failures = dict(answers.failures)
-    for client, reason in unlike("shape of prototypes", {each: told[each][0].shape for each in told}).items():
+    for client, reason in unlike(
+        "shape of prototypes", {each: sent_by[each][0].shape for each in sent_by}
+    ).items():
         failures[client] = reason
-        del told[client]
-    if len(told) < 2:
+        del sent_by[client]
+    if len(sent_by) < 2:
         client, why = next(iter(failures.items()), (0, "there is no other client"))
         return None, None, f"client {client} has no prototypes, {why}"
-    shape = next(iter(told.values()))[0].shape
+    shape = next(iter(sent_by.values()))[0].shape
     nothing = np.zeros(shape, np.float32), np.zeros(shape[0], np.int64), np.zeros(shape[0])
-    everyone = [told.get(client, nothing) for client in range(federation.num_clients)]
+    everyone = [sent_by.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
     sent = prototype_groups.sent_counts(counts, prototype_groups.MIN_EXAMPLES)
     looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
@@ -234,16 +236,16 @@ def _same(first: IntArray, second: Sequence[int] | IntArray) -> bool:
 def give_advice(
     federation: Federation, common: RunState, summary: Mapping[str, Any], seed: int, folder: Path
 ) -> dict[str, object]:
-    """Look at a federation after a short run, choose what it would take, and draw what was seen.
+    """Measure what sets the clients apart after a short run, choose settings, and draw the findings.
 
     Parameters
     ----------
     federation
         The clients.
     common
-        Where the run of one model for all ended; updates are made from its model.
+        Last state of the run of one model for all; updates start from its model.
     summary
-        Of the short run of ``strategy=auto``, with its verdict.
+        Summary of the short run of ``strategy=auto``, with its verdict.
     seed
         The run's seed.
     folder
@@ -257,12 +259,12 @@ def give_advice(
     assignment: IntArray = np.asarray(summary["assignment"])
     described = federation.describe()
     _draw(seen, described, assignment, folder / "plots")
-    told = summarise(seen, advise(seen, summary["verdict"], assignment))
-    return {**told, "update_agreement_text": agreement_text(seen)}
+    findings = summarise(seen, advise(seen, summary["verdict"], assignment))
+    return {**findings, "update_agreement_text": agreement_text(seen)}
 
 
 def print_advice(summary: Mapping[str, Any], folder: Path, console: Console) -> None:
-    """Print the kinds of shift with their evidence, and what to do."""
+    """Print the kinds of shift with their evidence, and the advice."""
     table = Table(box=box.SIMPLE_HEAD, title="What sets the clients apart", title_justify="left")
     for title in ("shift", "", "evidence"):
         table.add_column(title)

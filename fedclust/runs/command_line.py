@@ -25,7 +25,7 @@ from fedclust.runs import sweep
 from fedclust.settings import checks, folders
 from fedclust.settings.composition import ConfigError, compose, one_line, with_choices
 
-# What runs a federation takes seconds to import, which neither --help nor a wrong option should: see _run.
+# _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
@@ -40,14 +40,15 @@ fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
 {values}
 Powered by Hydra (https://hydra.cc): --hydra-help lists its own options"""
 
-_failures: Path | None = None  # of the sweep that this process runs or is a worker of
+_failures: Path | None = None  # those of the sweep that this process runs or works for
 
 
 def main() -> None:
     """Run the command line.
 
-    A wrong setting is one line on standard error and exit code 2; a run that fails after its start, exit code
-    1. A job of a sweep that fails does not end the sweep: it is named at the end, and the exit code is 1.
+    A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
+    started exits with code 1. A failed job does not end a sweep: it is listed at the end, and the exit code
+    is 1.
     """
     global _failures
     if (verb := "".join(sys.argv[1:2])) in _VERBS:
@@ -56,8 +57,8 @@ def main() -> None:
         _failures = Path(folder) / "failures.txt"
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
-            asked = get_args_parser().parse_args(sys.argv[1:])
-            with _checked(asked):
+            arguments = get_args_parser().parse_args(sys.argv[1:])
+            with _checked(arguments):
                 _main()
         except (ConfigError, OmegaConfBaseException) as error:
             _give_up(ConfigError(one_line(error)))
@@ -110,8 +111,8 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
-    if threading.current_thread() is threading.main_thread():  # else Python allows no handler
-        signal.signal(signal.SIGTERM, _terminate)  # of schedulers, containers, services; after Ray's own
+    if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handler
+        signal.signal(signal.SIGTERM, _terminate)  # sent by schedulers, services; replaces Ray's
     if isinstance(engine, Grid):
         return federate(config, engine, folder)
     checks.check_built(config)  # the server runs on another machine too
@@ -120,7 +121,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
 
 class _Terminated(KeyboardInterrupt):
-    """The process was asked to end."""
+    """The process was asked to stop."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
@@ -132,12 +133,12 @@ def _give_up(error: Exception, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
+def _checked(arguments: argparse.Namespace) -> AbstractContextManager[object]:
     """Compose the configuration before Hydra does, so that errors are reported in one line.
 
     Returns
     -------
-    Context manager that makes the folder for the results, if there will be any.
+    A context manager that makes the results folder, if there will be results.
 
     Raises
     ------
@@ -145,34 +146,34 @@ def _checked(asked: argparse.Namespace) -> AbstractContextManager[object]:
         If an override, or one choice of a sweep, names something that does not exist, or a setting is
         outside its range.
     """
-    if asked.hydra_help or asked.info or asked.shell_completion:
+    if arguments.hydra_help or arguments.info or arguments.shell_completion:
         return nullcontext()
-    if asked.config_path:
+    if arguments.config_path:
         raise ConfigError("--config-path must not be given: --config-dir adds a folder to the configuration")
-    added = [asked.config_dir] if asked.config_dir else []
-    name = (asked.config_name or "config").removesuffix(".yaml")
+    added = [arguments.config_dir] if arguments.config_dir else []
+    name = (arguments.config_name or "config").removesuffix(".yaml")
     where: dict[str, Any] = {"searchpath": added, "name": name}
-    if asked.help:
-        _print_help(compose(asked.overrides, **where), [CONF, *map(Path, added)])
-    if not asked.multirun:
-        config = compose(asked.overrides, **where)
-        if not asked.cfg:
+    if arguments.help:
+        _print_help(compose(arguments.overrides, **where), [CONF, *map(Path, added)])
+    if not arguments.multirun:
+        config = compose(arguments.overrides, **where)
+        if not arguments.cfg:
             _check_device(config)
         checks.check(config)
-        return nullcontext() if asked.cfg else _folder(config, asked.overrides)
-    options = [sweep.choices(override) for override in asked.overrides]
+        return nullcontext() if arguments.cfg else _folder(config, arguments.overrides)
+    options = [sweep.choices(override) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
         checks.check(config := compose(overrides, **where))
     try:  # Hydra first composes the overrides that are not swept
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
-        raise ConfigError(f"{error}; a key that only the swept choices have takes ++ before it") from error
+        raise ConfigError(f"{error}; put ++ before a key that only the swept choices have") from error
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
-    return nullcontext() if asked.cfg or "output_dir" in swept else _folder(config, asked.overrides)
+    return nullcontext() if arguments.cfg or "output_dir" in swept else _folder(config, arguments.overrides)
 
 
 def _print_help(config: DictConfig, places: Sequence[Path]) -> NoReturn:
-    """Print the groups with their choices, and the values that overrides may name; Hydra's takes a second."""
+    """Print the groups with their choices, and the values to override; Hydra's own help takes a second."""
     choices: dict[str, set[str]] = {}
     for file in (file for place in places for file in place.glob("*/*.yaml")):
         choices.setdefault(file.parent.name, set()).add(file.stem)
@@ -183,12 +184,12 @@ def _print_help(config: DictConfig, places: Sequence[Path]) -> NoReturn:
 
 
 def _check_device(config: DictConfig) -> None:
-    """Check a device that is named, before what takes longer; jobs of a sweep may run on other machines.
+    """Check a named device before the slower checks; a sweep is not checked, its jobs may run elsewhere.
 
     Raises
     ------
     ConfigError
-        If nodes of this process shall train on a device that is not here.
+        If nodes of this process are to train on a device that this machine does not have.
     """
     here = config.task in ("train", "advise") and config.choices.engine == "local"
     if not here or config.device in ("auto", "cpu"):
@@ -203,7 +204,7 @@ def _check_device(config: DictConfig) -> None:
 
 @contextmanager
 def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[None]:
-    """Make the folder of the results; if its name is the time, pass the name to Hydra."""
+    """Make the results folder; if it is named by the time, pass its name to Hydra."""
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     if any(key.startswith(("hydra.run", "hydra.sweep")) for key in keys):
         yield  # Hydra makes its own folder

@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        Arguments; those of the command line unless given.
+        Command-line arguments; ``sys.argv[1:]`` unless given.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fedclust.runs.compare", description=__doc__)
     add = parser.add_argument
     kinds = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
-    add("folders", nargs="+", type=Path, metavar="folder", help="searched with subfolders")
+    add("folders", nargs="+", type=Path, metavar="folder", help="folder to search, with its subfolders")
     add("--format", metavar="FORMAT", help=kinds)
     add("--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of")
     add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
@@ -109,20 +109,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         write = {"text": as_text, "markdown": as_markdown, "csv": as_csv}[formats[0]]
         print(write(comparison, metrics), end="")
     _print_left_out("not finished", unfinished)
-    _print_left_out("with the strategy, settings and seed of another run", comparison.repeats)
+    _print_left_out("same strategy, settings and seed as another run", comparison.repeats)
     return 0
 
 
 def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
     """Read ``--format``; a wrong one ends the program as argparse does."""
     if options.plots is None and options.width is not None:
-        parser.error("--width is of pictures, --plots must be given with it")
+        parser.error("--width must be given with --plots, it is the width of pictures")
     table = options.plots is None
     known = ("text", "markdown", "csv") if table else ("svg", "pdf", "png")
     formats: list[str] = (options.format or ("text" if table else "svg,pdf")).split(",")
     if not {*formats} <= {*known} or (table and len(formats) > 1):
-        rule = "be one of" if table else "with --plots be among"
-        parser.error(f"--format must {rule} {', '.join(known)}, got {options.format}")
+        rule = "be one of" if table else "be among"
+        where = "" if table else " with --plots"
+        parser.error(f"--format must {rule} {', '.join(known)}{where}, got {options.format}")
     return formats
 
 

@@ -167,14 +167,14 @@ class Result:
         """Predict class probabilities for rows of a client, with the model that serves it.
 
         Where the client uses the label-prior correction (``personal=prior``, or ``auto`` that chose it), that
-        is applied. A fine-tuned model stays with its client: for such a client this is the model without it.
+        is applied. A fine-tuned model stays with its client: for such a client the shared model is used.
 
         Parameters
         ----------
         client
             Client id.
         inputs
-            Rows in the format of the client's own, shape (n, *shape): uint8 images are normalised as in
+            Rows in the format of the client's data, shape (n, *shape): uint8 images are normalised as in
             training.
 
         Returns
@@ -216,12 +216,12 @@ class Result:
         Parameters
         ----------
         target
-            The folder; it must not exist, or be empty.
+            The folder; it must be new or empty.
         formats
             Further formats of each model: ``"onnx"``, ``"torch"`` (``torch.export``). Each takes encoded rows
             and returns probabilities, and is compared with the network after writing.
         example
-            Encoded rows to compare on, at least 2; random ones unless given.
+            Encoded rows for the comparison, at least 2; random ones unless given.
 
         Returns
         -------
@@ -234,7 +234,7 @@ class Result:
         ModuleNotFoundError
             If a format needs packages that are not installed.
         ValueError
-            If the run is not finished, a format is unknown, or a file predicts something else.
+            If the run is not finished, a format is unknown, or a file's predictions differ.
         """
         model = self.saved.config.get("model")
         known = model if isinstance(model, Mapping) else None
@@ -262,28 +262,28 @@ class Result:
     def place(self, inputs: Any, targets: Any = None) -> Placement:
         """Find the cluster of a client that was not in the run, by the method's own rule, with the evidence.
 
-        Methods that formed clusters by what clients told of their data (Clust-PSI-PFL by label counts, FMCL
-        by prototypes, PACFL by subspaces) compare the client's with theirs. For others it is the cluster
-        whose model has the least loss, unless all are no better than guessing.
+        Methods that cluster by clients' data (Clust-PSI-PFL by label counts, FMCL by prototypes, PACFL by
+        subspaces) compare the new client's data with the clusters'. Other methods choose the cluster whose
+        model has the least loss, unless no model beats guessing.
 
         Parameters
         ----------
         inputs
             Rows of the new client in the format of the others', shape (n, *shape).
         targets
-            Their classes, shape (n,); None if they are not known, which only FMCL's rule can do without.
+            Their classes, shape (n,); None if unknown, which only FMCL's rule allows.
 
         Returns
         -------
-        The cluster, None for none of them; the reason; and the numbers behind it. Clusters without clients
-        do not count.
+        The cluster, or None if none fits; the reason; and the numbers behind it. Clusters without clients
+        are not considered.
 
         Raises
         ------
         ValueError
-            As :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
+            As for :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
         """
-        # Where clients chose privately, none of them is recorded in what it chose.
+        # Where clients chose privately, the assignment does not record what they chose.
         serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
         rule = unpacked(self.saved.placing)
         if targets is None and rule is None:
@@ -296,13 +296,13 @@ class Result:
             known = self._loss is cross_entropy
             chance = float(np.log(self._num_classes(inputs))) if known else np.inf
             return placed_by_losses(losses, serving, chance)
-        rows, _ = to_inputs(inputs), self._prepared(inputs)  # which checks the format
+        rows, _ = to_inputs(inputs), self._prepared(inputs)  # _prepared checks the format
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
         return place_rows(rule, rows, labels, make, self._num_classes(inputs), mean, std)
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
-        """Measure the mean loss of every cluster's model on some rows, shape (clusters,).
+        """Measure the mean loss of every cluster's model on the rows, shape (clusters,).
 
         Raises
         ------
@@ -353,13 +353,13 @@ class Result:
     def _num_classes(self, inputs: Any) -> int:
         if "label_counts" in self.clients:
             return len(self.clients["label_counts"].iloc[0])
-        with torch.no_grad():  # clients did not tell: what the networks tell apart
+        with torch.no_grad():  # clients did not report label counts: count the networks' outputs
             return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
         y = to_targets(targets)
         if len(inputs) != len(y) or not len(y):
-            raise ValueError(f"inputs and targets must be equally many, got {len(inputs)} and {len(y)}")
+            raise ValueError(f"inputs and targets must have one length, got {len(inputs)} and {len(y)}")
         if int(y.max()) >= (number := self._num_classes(inputs)):
             raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
@@ -384,7 +384,7 @@ def _newest(folder: Path) -> RunState:
 def strategy_of(
     strategy: ClusteredStrategy | str, model: nn.Module, data: FederatedData, seed: int
 ) -> tuple[str, ClusteredStrategy]:
-    """Return the name that a strategy has in results, and the strategy; build a named one at its defaults."""
+    """Return a strategy and its name in results; one given by name is built with its defaults."""
     if isinstance(strategy, str):
         node = compose([f"strategy={strategy}"]).strategy
         given: dict[str, Any] = {}
@@ -432,19 +432,19 @@ def _name(function: Any) -> str:
 
 def _settings(thing: object) -> dict[str, Any]:
     """List an object's settings that are numbers, words or parameters."""
-    found: dict[str, Any] = {"of": type(thing).__name__}
+    settings: dict[str, Any] = {"of": type(thing).__name__}
     given = vars(thing)
     options = vars(given["options"]) if "options" in given else {}
     for key, value in {**options, **given}.items():
         if key.startswith("_") or key in ("device", "options"):
             continue
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
-            found[key] = dataclasses.asdict(value)
+            settings[key] = dataclasses.asdict(value)
         elif isinstance(value, tuple) and all(isinstance(each, int | float) for each in value):
-            found[key] = list(value)
+            settings[key] = list(value)
         elif isinstance(value, bool | int | float | str):
-            found[key] = value
-    return found
+            settings[key] = value
+    return settings
 
 
 def simulate(
@@ -478,8 +478,8 @@ def simulate(
     Parameters
     ----------
     strategy
-        A strategy that has not run, such as ``FedGWC(participation=0.5)``; or the name of one of
-        ``conf/strategy``, at its defaults.
+        A strategy that has not run yet, such as ``FedGWC(participation=0.5)``; or the name of one in
+        ``conf/strategy``, for its defaults.
     model
         The network; all clients start from its weights. It is copied, not changed. Its outputs are logits,
         shape (n, C).
@@ -532,11 +532,11 @@ def simulate(
         What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
         ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
-        Seconds that the clients of a round have, > 0; see :mod:`fedclust.grids.local_grid`.
+        Seconds that a round's clients have to answer, > 0; see :mod:`fedclust.grids.local_grid`.
     min_replies
-        Share of a round's clients that must answer, in [0, 1]; 0 to go on whatever happens.
+        Share of a round's clients that must answer, in [0, 1]; 0 to continue however few do.
     keep_matrices
-        Whether to keep matrices of clients by clients; ``"auto"`` for those of up to 500 clients.
+        Whether to keep client-by-client matrices; ``"auto"`` keeps those of up to 500 clients.
 
     Raises
     ------
@@ -575,7 +575,7 @@ def simulate(
     _check_model(model, data)
     name, made = strategy_of(strategy, model, data, seed)
     if layer is None:
-        layer = made.own_personal()  # a strategy that needs validation rows says so itself
+        layer = made.own_personal()  # a strategy that needs validation rows checks for them
     else:
         check_validation(layer, np.array([len(rows) for rows in data.validation]))
     if getattr(made, "holds_out_rows", False) and not any(map(len, data.validation)):
@@ -674,7 +674,7 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
 def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "") -> Result:
     """Open a run from its folder, which may come from someone else.
 
-    What its ``config.yaml`` names is built from fedclust's own list of names only, see
+    Of the names in its ``config.yaml``, only those on fedclust's own list are built, see
     :mod:`fedclust.settings.allowed`; weights are read from safetensors, and nothing is unpickled.
 
     Parameters
@@ -686,14 +686,14 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
         names. Runs of :func:`simulate` do not name one.
     allow
         Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
-        that ends in a dot allows all below it, and ``"*"`` everything, for a run of your own.
+        that ends in a dot allows all names below it, and ``"*"`` everything, for a run of your own.
 
     Raises
     ------
     FileNotFoundError
         If the folder does not hold a run.
     ValueError
-        If its configuration names what is not allowed.
+        If its configuration names something that is not allowed.
     """
     saved = SavedRun(Path(folder))
     config = saved.config

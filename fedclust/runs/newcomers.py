@@ -1,4 +1,4 @@
-"""Clients that were left out of training, in a run's table and summary."""
+"""Add clients that were left out of training to a run's table and summary."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from fedclust.newcomers.placing import COMMON, Newcomers
 from fedclust.results.summary import client_table, named
 
 NONE = -1
-"""Cluster of a newcomer that is in none, in ``clients.parquet``."""
+"""In ``clients.parquet``, the cluster of a newcomer that is in no cluster."""
 
 
 def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) -> pd.DataFrame:
-    """Build the rows of ``clients.parquet`` of the clients that were left out.
+    """Build the rows of ``clients.parquet`` for the clients that were left out.
 
     Parameters
     ----------
@@ -28,15 +28,15 @@ def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) ->
     """
     clients, measured, placements = list(newcomers.placements), newcomers.measured, newcomers.placements
     nothing = np.zeros(num_classes, dtype=np.int64)
-    told = [newcomers.described.get(client) for client in clients]
-    train = [nothing if each is None else each.train_counts for each in told]
-    groups = [-1 if each is None or each.group is None else each.group for each in told]
-    names = [str(client if each is None else each.name) for client, each in zip(clients, told, strict=True)]
+    known = [newcomers.described.get(client) for client in clients]
+    train = [nothing if each is None else each.train_counts for each in known]
+    groups = [-1 if each is None or each.group is None else each.group for each in known]
+    names = [str(client if each is None else each.name) for client, each in zip(clients, known, strict=True)]
     outcomes = {row: measured.outcomes.get(client) for row, client in enumerate(clients)}
     table = client_table(
         [NONE if each.cluster is None else each.cluster for each in placements.values()],
         [counts.sum() for counts in train],
-        [0 if each is None else each.test_counts.sum() for each in told],
+        [0 if each is None else each.test_counts.sum() for each in known],
         train,
         [{name: float(values[client]) for name, values in measured.figures.items()} for client in clients],
         None if -1 in groups else groups,
@@ -52,9 +52,9 @@ def newcomers_table(newcomers: Newcomers, num_classes: int, with_names: bool) ->
 def add_newcomers(
     clients: pd.DataFrame, summary: dict[str, object], newcomers: Newcomers
 ) -> tuple[pd.DataFrame, dict[str, object]]:
-    """Add the clients that were left out to the table of clients and to the summary, as ``newcomers``.
+    """Add the clients that were left out to the table of clients, and to the summary as ``newcomers``.
 
-    Columns that only the others have are missing values in their rows.
+    Their rows have missing values in columns that only trained clients have.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def add_newcomers(
 
 
 def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence[str]) -> dict[str, Any]:
-    """Summarise how clients that were left out fare, for ``summary.json``.
+    """Summarise the results of the clients that were left out, for ``summary.json``.
 
     Parameters
     ----------
@@ -87,13 +87,13 @@ def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence
 
     Returns
     -------
-    ``clients``, ``accuracy`` (mean over clients), ``balanced_accuracy``, ``adjusted_rand`` (of the clusters
-    that they were placed in against the known groups; who is in none is alone; null without known groups),
-    ``none`` (how many are in none), ``common`` (how many are served one model for all), ``failures`` and
-    ``placements``.
+    ``clients``, ``accuracy`` (mean over clients), ``balanced_accuracy``, ``adjusted_rand`` (of their clusters
+    against the known groups, where a client in no cluster counts as a cluster of its own; null without known
+    groups), ``none`` (number in no cluster), ``common`` (number served by the model for all), ``failures``
+    and ``placements``.
     """
     clusters = table["cluster"].to_numpy(dtype=np.int64)
-    # Each client in no cluster is one of its own.
+    # A client in no cluster counts as a cluster of its own.
     apart = np.where(clusters == NONE, clusters.max() + 1 + np.arange(len(clusters)), clusters)
     known, agreement = bool(table["group"].notna().all()) and len(table) > 1, None
     if known:

@@ -19,7 +19,7 @@ from fedclust.settings.composition import UNKNOWN, ConfigError, fill
 from fedclust.settings.run_options import RunSettings
 
 AGREEMENT_FILE = "agreement.json"
-"""What the sites agreed on, in the folder of the results: to encode new rows, and to check a resumed run."""
+"""The sites' agreement, a file in the results folder: encodes new rows, and checks a resumed run."""
 
 
 def join_sites(
@@ -41,21 +41,21 @@ def join_sites(
     settings
         The run's settings.
     folder
-        Folder of the results.
+        The results folder.
     waits
-        How long to wait for clients, and what prints lines: options of :class:`SiteGrid`.
+        How long to wait for clients, and where to print: options of :class:`SiteGrid`.
     places
-        Names of the clients of a run to resume, in the order of their ids, with those that joined it.
+        Names of the clients of a run to resume, in the order of their ids, including those that joined it.
 
     Returns
     -------
-    The configuration with what the sites agreed on, and the connected grid of clients.
+    The configuration completed by the sites' agreement, and the connected grid of clients.
 
     Raises
     ------
     ConfigError
-        If a setting is impossible, or differs from what the sites' data has; or if a run to resume had other
-        clients or another encoding.
+        If a setting is impossible, or differs from the sites' data; or if a run to resume had other clients
+        or another encoding.
     FederationError
         If too few clients can take part.
     """
@@ -84,13 +84,13 @@ def join_sites(
     for key, value in agreed.items():
         if given.get(key) not in UNKNOWN and given[key] != value:
             raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
-    if sites.stood:  # then what the folder holds is what counts
+    if sites.stood:  # then the agreement in the folder holds
         return fill(config, agreed), sites
     about = {"clients": list(sites.names), "agreement": asdict(sites.agreement)}
     about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:
         _check_same(saved, json.loads(json.dumps(about)), folder)
-    elif not (folder / "config.yaml").exists():  # else it holds another run, which the recorder refuses
+    elif not (folder / "config.yaml").exists():  # otherwise it holds another run, and the recorder raises
         file.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return fill(config, agreed), sites
 
@@ -105,4 +105,4 @@ def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path)
         detail = "; ".join(f"{what} {', '.join(listed)}" for what, listed in lists.items() if listed)
         raise ConfigError(f"resume must have the clients of {folder}, got others, {detail}")
     if saved["agreement"] != now["agreement"]:
-        raise ConfigError(f"resume must have the encoding of {folder}, got others")
+        raise ConfigError(f"resume must have the encoding of {folder}, got another")

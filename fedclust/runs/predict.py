@@ -14,11 +14,11 @@ _PREDICTED = "predicted"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write a table with the predicted class and each class's probability, a row per row.
+    """Write a table with the predicted class and each class's probability, one line per row.
 
     Returns
     -------
-    0; 2 if the folder, the rows or an argument is not what it must be, with one line on standard error.
+    Exit status: 0, or 2 if the folder, the rows or an argument is invalid, with one line on standard error.
     """
     given = _parser().parse_args(argv)
     try:
@@ -49,11 +49,11 @@ def _open(folder: Path, allow: str) -> Served:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="fedclust predict", description=__doc__)
-    parser.add_argument("folder", type=Path, help="what Result.export wrote, or a run's folder")
+    parser.add_argument("folder", type=Path, help="an export, which Result.export wrote, or a run's folder")
     parser.add_argument("rows", type=Path, help="a CSV or Parquet file, an image or a folder of images")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--site", help="name or id of the client whose rows they are")
-    which.add_argument("--cluster", type=int, help="whose model to use, for a client that was not in the run")
+    which.add_argument("--cluster", type=int, help="cluster of a client that was not in the run")
     parser.add_argument("--out", type=Path, help="where to write the table; standard output unless given")
-    parser.add_argument("--allow", default="", help="further names that the folder may build, with commas")
+    parser.add_argument("--allow", default="", help="further names to build, separated by commas")
     return parser

@@ -1,6 +1,6 @@
 """Print a run's results again and redraw its pictures: ``python -m fedclust.runs.report outputs/<run>``.
 
-Its page is written again too; for a folder with several runs, such as a sweep's, the page that compares them.
+Rewrite its page, too; for a folder with several runs, such as a sweep's, the page that compares them.
 """
 
 import argparse
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        Arguments; those of the command line unless given.
+        Command-line arguments; ``sys.argv[1:]`` unless given.
 
     Returns
     -------

@@ -45,7 +45,7 @@ OnRound = Callable[[Mapping[str, Any]], None]
 
 @dataclass(eq=False)
 class StrategyRun(Observer):
-    """A strategy's run.
+    """One strategy's run.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class StrategyRun(Observer):
     recorder
         Writes its results.
     resume
-        The state that it goes on from; None for a new run.
+        The state to resume from; None for a new run.
     display
         Shows its progress; None to show nothing.
     on_round
@@ -66,11 +66,11 @@ class StrategyRun(Observer):
     confusion
         Whether to measure, after the last round, each cluster's model on the other clusters' clients.
     say
-        Called before round 1 with each warning that the method cannot work with these settings.
+        Prints a line, such as the method's warnings and notes on these settings before round 1.
     privacy
         What leaves the clients.
     simulated
-        Whether they are all simulated in processes of the user.
+        Whether all clients are simulated in the user's own processes.
     """
 
     name: str
@@ -84,7 +84,7 @@ class StrategyRun(Observer):
     say: Callable[[str], None]
     privacy: Privacy
     simulated: bool
-    _grid: Any = field(init=False)  # these from the start on
+    _grid: Any = field(init=False)  # set by start, like the next three
     _last: Traffic = field(init=False)
     _described: Descriptions = field(init=False)
     _serving: Serving = field(init=False)
@@ -105,14 +105,14 @@ class StrategyRun(Observer):
 
     def assignment(self, server_round: int, assignment: np.ndarray, reason: str) -> None:
         """Record the cluster of each client."""
-        with suppress(OSError):  # in the middle of a round; it fails again at its end, with a whole state
+        with suppress(OSError):  # the round's end writes again, and raises with a complete state
             self.recorder.assignment(server_round, assignment, reason)
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Record a round, show it, and keep a checkpoint if one is due."""
         strategy, settings, number = self.strategy, self.settings, int(record["round"])
         now, before, self._done = self._traffic(), self._last, number
-        described = strategy.run.federation.descriptions or self._described  # with those who joined
+        described = strategy.run.federation.descriptions or self._described  # includes clients that joined
         self._described, self._last = described, now
         if "mean_client_accuracy" in record:
             accuracies = strategy.measured.figures["accuracy"]
@@ -124,7 +124,7 @@ class StrategyRun(Observer):
         if self.display is not None:
             self.display.update(record)
         for callback in self.on_round:
-            callback(dict(record))  # theirs to change
+            callback(dict(record))  # a copy, which the callback may change
         if "global_accuracy" in record:
             self._figures_of_round = number
         check_round(record, settings.rounds, settings.min_replies)
@@ -155,7 +155,7 @@ class StrategyRun(Observer):
             Checkpoints(folder / "checkpoints", self.settings.rounds).save(self._state())
 
     def _left(self) -> str:
-        """Name the run's newest checkpoint, and what resumes it."""
+        """Name the run's newest checkpoint, and the override that resumes it."""
         files, folder = self._checkpoints.files(), self.recorder.folder
         if not files:
             return f"it has no checkpoint yet, its rounds are in {folder}"
@@ -165,7 +165,7 @@ class StrategyRun(Observer):
     # -- From the first round to the last -------------------------------------------------------------------
 
     def start(self, federation: Federation, model: nn.Module) -> dict[str, object]:
-        """Run all rounds that are left; write and return the summary.
+        """Run the remaining rounds; write and return the summary.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class StrategyRun(Observer):
         described = self._described = federation.describe()
         encoder = questions.ask_encoder(federation) if self.confusion and not private else None
         self._grid, self._separate = federation.grid, private and not self.simulated
-        self._begin = self._grid.traffic  # of newcomers, too
+        self._begin = self._grid.traffic  # counts newcomers, too
         self._last = self._traffic()
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, settings.rounds):
@@ -205,10 +205,10 @@ class StrategyRun(Observer):
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
         self._seconds = time.perf_counter() - began
-        described = strategy.run.federation.descriptions or described  # with those who joined
+        described = strategy.run.federation.descriptions or described  # includes clients that joined
         self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)
-        federation.take_failures()  # those of before round 1 ended it, or are in its record
+        federation.take_failures()  # earlier ones ended the run or are in its records
         arrays: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
             arrays |= questions.confuse_clusters(federation, strategy.clusters)
@@ -228,10 +228,10 @@ class StrategyRun(Observer):
         return self._show(table, self._summary(table, strategy.measured))
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
-        """Build the table of clients, with what they measured of the models that serve them."""
+        """Build the table of clients, with the figures of the models that serve them."""
         strategy, figures = self.strategy, measured.figures
         counts, num_test, clients = described.counts, described.num_test, range(strategy.clusters.num_clients)
-        if self.privacy.disclosed == "nothing":  # then only who measured has told on how many rows
+        if self.privacy.disclosed == "nothing":  # only clients that measured reported how many rows
             num_test = np.nan_to_num(figures.get(NUM_EXAMPLES, np.zeros(len(clients)))).astype(np.int64)
         return summaries.client_table(
             strategy.assignment,
@@ -250,7 +250,7 @@ class StrategyRun(Observer):
         )
 
     def _summary(self, table: pd.DataFrame, measured: Measured) -> dict[str, object]:
-        """Summarise what clients measured, and built `table` of, for ``summary.json``."""
+        """Summarise the clients' measurements, and `table` made from them, for ``summary.json``."""
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         return summaries.summarise(
@@ -285,7 +285,7 @@ class StrategyRun(Observer):
     def prove(self, federation: Federation, common: RunState, *, serve: str) -> dict[str, object]:
         """Test the clusters that the run ended with against one model for all; write and return the summary.
 
-        Nothing is drawn or trained, so it can be repeated after an interruption, with the same result.
+        Nothing is drawn or trained, so repeating it after an interruption gives the same result.
 
         Parameters
         ----------
@@ -296,7 +296,7 @@ class StrategyRun(Observer):
         serve
             ``"cluster"`` to serve every client its cluster's model; ``"best"`` to serve it the common one
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
-            its own. Table and figures are of the models that serve.
+            its own. The table and the figures are of the models that serve.
         """
         strategy, name = self.strategy, summaries.method_name(self.strategy)
         best = serve == "best" and strategy.forms_groups
@@ -332,15 +332,15 @@ class StrategyRun(Observer):
     def personalise(self, federation: Federation, personal: Personal) -> dict[str, object]:
         """Try personal layers on top of the models that serve the clients; write and return the summary.
 
-        Called last, once it is decided which models serve. It draws from the seed and the number of rounds
-        only: after an interruption it is done again, to the same end.
+        Called last, once it is decided which models serve. Its draws depend on the seed and the number of
+        rounds only: repeating it after an interruption gives the same result.
 
         Parameters
         ----------
         federation
             The clients.
         personal
-            The layers. Figures without a layer stay what they are; those with one stand beside them.
+            The layers. Figures without a layer are kept; those with one are added.
         """
         (table, summary), serving = self._shown, self._serving
         if not personal.asked:
@@ -354,12 +354,12 @@ class StrategyRun(Observer):
             return self._summary(self._table(described, measured), measured)
 
         own_metrics = serving.measured.own_metrics
-        found = summaries.personal_summary(personal, layered, summary, summed, own_metrics)
-        found["failures"] = summaries.named(found["failures"], described.client_names)
+        layers = summaries.personal_summary(personal, layered, summary, summed, own_metrics)
+        layers["failures"] = summaries.named(layers["failures"], described.client_names)
         travelled = self._grid.traffic.since(begin)
-        found |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
-        found["seconds"] = time.perf_counter() - began
-        return self._show(summaries.personal_table(table, personal, layered), {**summary, "personal": found})
+        layers |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
+        layers["seconds"] = time.perf_counter() - began
+        return self._show(summaries.personal_table(table, personal, layered), {**summary, "personal": layers})
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""
@@ -372,14 +372,14 @@ class StrategyRun(Observer):
         return summary
 
     def _traffic(self) -> Traffic:
-        """Read the bytes of this run so far, those before it was resumed included.
+        """Count the bytes of this run so far, including those before it was resumed.
 
-        So are those of clients' descriptions, which were asked for before the run, if the strategy uses them:
-        in round 1 at the latest, so that a run that goes on has counted them.
+        The bytes of clients' descriptions, which are asked for before the run, are included if the strategy
+        uses them; it first does so in round 1 at the latest, so a resumed run has counted them.
 
         Under differential privacy of clients that are not simulated, totals are counted as if every client
-        had messages of its own: a model that clients of one node share is sent once, so the bytes as sent
-        would say whether they are in one cluster.
+        had messages of its own: a model that a node's clients share is sent once, so the bytes as sent would
+        reveal whether they are in one cluster.
         """
         now = self._grid.traffic.since(self._begin)
         earlier = self.strategy.description_traffic if self.resume is None else self.resume.traffic

@@ -57,7 +57,7 @@ USER_ERRORS = (ConfigError, FederationError, FileExistsError)
 
 @contextmanager
 def _as_config_error(prefix: str = "") -> Iterator[None]:
-    """Raise the error of a check on a setting as one of the configuration."""
+    """Raise the error of a setting's check as a ConfigError."""
     try:
         yield
     except (ValueError, ModuleNotFoundError) as error:
@@ -92,7 +92,7 @@ def _client_app(name: str) -> ClientApp:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The strategy of a run and those that it is compared with, built.
+    """The strategy objects of a run: the chosen one, and those it is compared with.
 
     Attributes
     ----------
@@ -103,7 +103,7 @@ class Plan:
     strategies
         The strategies, by name.
     layers
-        What each client does with its model at the end, by the strategy's name.
+        The personal layer that clients add at the end, by the strategy's name.
     privacy
         What leaves clients.
     """
@@ -116,7 +116,7 @@ class Plan:
 
     @classmethod
     def of(cls, config: DictConfig, settings: RunSettings) -> "Plan":
-        """Build all that a configuration names.
+        """Build everything that a configuration names.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class Plan:
         Raises
         ------
         ConfigError
-            If an option is wrong, or two cannot be had together.
+            If an option is wrong, or two options cannot be combined.
         """
         chosen = str(config.choices.strategy)
         names = [chosen, *(name for name in settings.compare if name != chosen)]
@@ -192,7 +192,7 @@ class Plan:
         Raises
         ------
         ConfigError
-            If nobody has test examples, or somebody too few for what is done with the models at the end.
+            If no client has test examples, or one has too few validation rows for its personal layer.
         """
         if self.privacy.disclosed != "nothing" and not described.num_test.any():
             raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
@@ -218,7 +218,7 @@ class Plan:
 
 
 def _strategy(config: DictConfig, settings: RunSettings) -> ClusteredStrategy:
-    aggregator = build(config.aggregator)  # to find wrong options now: the clusters' are made in round 1
+    aggregator = build(config.aggregator)  # finds wrong options now: clusters build theirs in round 1
     with _as_config_error("aggregator."):
         check_aggregator(aggregator)
     selection = build(config.selection) if config.selection else None
@@ -232,7 +232,7 @@ def _built_as(kind: Any, name: str, config: DictConfig) -> Any:
     return made
 
 
-# They need no more of the replies than their mean, which is what gets the noise.
+# Aggregators that use only the replies' mean, to which the noise is added.
 _MEANS = (
     *(flower.FedAvg, flower.FedAvgM, flower.FedProx, flower.FedAdam, flower.FedYogi, flower.FedAdagrad),
     FairAvg,
@@ -247,7 +247,7 @@ def check_strategy(
     personal: Personal,
     compare: Sequence[str] = (),
 ) -> None:
-    """Check that a strategy, and what comes with it, can keep what a choice of privacy promises.
+    """Check that a strategy and its options can keep what a choice of privacy promises.
 
     Parameters
     ----------
@@ -271,24 +271,26 @@ def check_strategy(
     """
     if privacy.disclosed == "labels":
         return
-    said, options = setting(privacy), strategy.options
+    chosen, options = setting(privacy), strategy.options
     if personal.asked:
-        raise ValueError(f"personal must be none with {said}, got {personal.choice} for {name}")
+        raise ValueError(f"personal must be none with {chosen}, got {personal.choice} for {name}")
     if not isinstance(privacy, ClientDP):
         for thing in (strategy, strategy.selection):
             if getattr(thing, "needs_label_counts", False):
-                raise ValueError(f"{said} cannot hold {name}: {type(thing).__name__} needs label counts")
+                raise ValueError(
+                    f"{chosen} does not support {name}: {type(thing).__name__} needs label counts"
+                )
         return
     aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
-    reads = "it reads more of single clients than a noisy mean; fedavg, known_groups and private_groups can"
+    reads = "it uses more than a noisy mean; fedavg, known_groups and private_groups are supported"
     held = (
         ("strategy", name, vars(type(strategy)).get("holds_client_dp") is not None, reads),
-        ("selection", selection.__name__, selection in _SELECTIONS, "it chooses clients by what they say"),
+        ("selection", selection.__name__, selection in _SELECTIONS, "it chooses clients by what they report"),
         ("aggregator", aggregator.__name__, aggregator in _MEANS, "it needs single clients' models"),
     )
     for what, called, holds, why in held:
         if not holds:
-            raise ValueError(f"{said} cannot hold {what} {called}: {why}")
+            raise ValueError(f"{chosen} does not support {what} {called}: {why}")
     rules = (
         ("compare", list(compare), "[]", "a second run on the same clients spends as much again"),
         ("evaluate_clients", options.evaluate_clients, "null", "its noise is for the mean over all clients"),
@@ -296,12 +298,12 @@ def check_strategy(
     )
     for what, value, rule, why in rules:
         if value:
-            raise ValueError(f"{what} must be {rule} with {said}, got {value}: {why}")
+            raise ValueError(f"{what} must be {rule} with {chosen}, got {value}: {why}")
     require()
 
 
 def setting(privacy: Privacy) -> str:
-    """Name a choice that keeps label counts as the command line does."""
+    """Return the command-line override of a privacy choice that withholds label counts."""
     return "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
 
 
@@ -319,22 +321,22 @@ def check_delta(privacy: Privacy, num_clients: int) -> None:
 
 
 def check_network(privacy: Privacy, network: nn.Module) -> None:
-    """Check that all that training changes in a network can be clipped and get noise.
+    """Check that everything training changes in a network can be clipped and noised.
 
     Raises
     ------
     ValueError
-        If it keeps statistics of the clients' batches, shares parameters between layers, or trains none.
+        If it keeps batch statistics, shares parameters between layers, or has none to train.
     """
     if not isinstance(privacy, ClientDP):
         return
     for name, module in network.named_modules():
         if getattr(module, "track_running_stats", False):
             kind = f"{name} is a {type(module).__name__}: use GroupNorm"
-            raise ValueError(f"privacy=client_dp cannot hold a network with batch statistics, {kind}")
+            raise ValueError(f"privacy=client_dp does not support a network with batch statistics, {kind}")
     names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(network.named_parameters())):
-        raise ValueError("privacy=client_dp cannot hold a network whose layers share parameters")
+        raise ValueError("privacy=client_dp does not support a network whose layers share parameters")
     if not any(parameter.requires_grad for parameter in network.parameters()):
         raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")
 
@@ -352,15 +354,15 @@ class Session:
     Attributes
     ----------
     folder
-        Folder of the results.
+        The results folder.
     resumed
-        Whether the runs go on from their newest checkpoints.
+        Whether the runs continue from their newest checkpoints.
     say
         Prints a line.
     console
         Where progress is shown; None to show nothing.
     tracker
-        Makes what follows the runs; None to track nothing.
+        Makes the tracker of a run; None to track nothing.
     page
         Whether to write the folder's page, and keep it up to date.
     runs
@@ -377,7 +379,7 @@ class Session:
 
     @contextmanager
     def opened(self) -> Iterator["Session"]:
-        """Lock the folder of the results; if it cannot be written, save the runs elsewhere.
+        """Lock the results folder; if it can no longer be written, save the runs elsewhere.
 
         Raises
         ------
@@ -416,9 +418,9 @@ class Session:
         on_round
             Called after every round of the chosen strategy.
         simulated
-            Whether all clients are simulated in processes of the user.
+            Whether all clients are simulated in the user's own processes.
         take
-            Returns the summary of a strategy to compare with that need not run; None where it must.
+            Returns the summary of a compared strategy that need not run; None if it must.
 
         Returns
         -------
@@ -434,7 +436,7 @@ class Session:
             with self.live or nullcontext():
                 run = self._open(name, plan, on_round if chosen else (), simulated)
                 run.start(federation, network)
-                federation.close()  # what the chosen strategy is compared with has the same clients
+                federation.close()  # compared strategies run on the same clients
                 if not chosen:
                     compared[name] = run.personalise(federation, plan.layers[name])
                     self.end_tracking(name)
@@ -442,7 +444,7 @@ class Session:
         if plan.settings.proof and COMMON in compared:
             beside = Recorder.compared_folder(self.folder, COMMON) / "checkpoints"
             common = Checkpoints(beside, plan.settings.rounds).newest()
-            if common is None:  # such as a run that another job of a sweep made, and whose files were removed
+            if common is None:  # for example, another job of a sweep trained it, and its files were removed
                 self.say(f"no verdict: {COMMON} has no checkpoint in {beside}")
             else:
                 run.prove(federation, common, serve=plan.settings.serve)
@@ -473,7 +475,7 @@ class Session:
         return self.runs[name]
 
     def end_tracking(self, name: str) -> None:
-        """End to track a strategy's run, with the results that its folder has now."""
+        """Stop tracking a strategy's run, with the results that its folder has now."""
         if self._tracking is not None:
             self._tracking.end(name)
 
@@ -487,9 +489,9 @@ def main(grid: Grid, context: Context) -> None:
     try:
         config = from_run_config(context.run_config)
         checks.check(config)
-        said = str(context.run_config.get("output-dir") or "")
-        new = not said and folders.named_by_time(config)
-        with folders.results_folder(Path(said or config.output_dir).absolute(), new=new) as folder:
+        output_dir = str(context.run_config.get("output-dir") or "")
+        new = not output_dir and folders.named_by_time(config)
+        with folders.results_folder(Path(output_dir or config.output_dir).absolute(), new=new) as folder:
             federate(config, PromptGrid(grid), folder)
     except (*USER_ERRORS, RunFailed) as error:
         # Flower prints the traceback, which does not help the user who set an impossible option.
@@ -521,7 +523,7 @@ def federate(
     Raises
     ------
     ConfigError
-        If a setting is not possible.
+        If a setting is impossible.
     FederationError
         If the federation cannot start.
     FileExistsError
@@ -544,7 +546,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     settings, folder, say = checks.run_settings(config), session.folder, session.say
     newest = _saved_state(folder, settings.rounds) if session.resumed else None
     attended = RosterState() if newest is None else newest.roster
-    # Held-out clients are the grid's, too, and no run has them.
+    # Held-out clients are in the grid, too, but in no run.
     places = [] if settings.holdout_clients else list(attended.places)
     waits: dict[str, Any] = {"wait": settings.wait, "say": say}
     waits |= {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
@@ -565,13 +567,14 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         folders.check_same_run(plain(config), folder)
     clients.connect(places)
     left_out = plan.check_num_clients(clients.num_clients)
-    told: dict[str, Any] = {
+    options: dict[str, Any] = {
         "own_metrics": tuple(config.get("metrics") or ()),
         "least_loss": least_loss(str(config.training.loss._target_)),
         "roster": attended.roster() if attended.joined and not left_out else None,
     }
     facts = settings.rounds, settings.timeout
-    federation = Federation(clients, *facts, disclosed=plan.privacy.disclosed, num_newcomers=left_out, **told)
+    disclosed = plan.privacy.disclosed
+    federation = Federation(clients, *facts, disclosed=disclosed, num_newcomers=left_out, **options)
     described = federation.describe()
     if line := left_out_line(described.left_out):
         say(line)

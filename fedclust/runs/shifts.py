@@ -1,10 +1,10 @@
-"""Which kinds of shift there are between clients: of labels, numbers of examples, inputs, and meaning.
+"""Detect the kinds of shift between clients: of labels, numbers of examples, inputs, and meaning.
 
 The words are the field's (Kairouz et al., "Advances and open problems in federated learning", 2021, Section
-3.1): *label* shift, clients have the classes in other shares; *quantity* skew, they have very different
-numbers of examples; *feature* shift, the same class looks different; *concept* shift, the same input is
-called by another class. Prototypes tell the last two apart: where other names for the classes explain most
-of the distance between two groups' prototypes, it is the names that differ and not the looks.
+3.1): *label* shift, clients have the classes in different proportions; *quantity* skew, they have very
+different numbers of examples; *feature* shift, the same class looks different; *concept* shift, the same
+input has a different label. Prototypes tell the last two apart: where renaming the classes explains most of
+the distance between two groups' prototypes, the groups differ in the classes' names, not in their looks.
 """
 
 import dataclasses
@@ -28,10 +28,10 @@ LEAST_LABELS = 0.05
 """Share of a client's examples that would have to change class, beyond chance, for label shift to count."""
 
 LEAST_QUANTITY = 0.2
-"""Gini coefficient of the numbers of examples from which they count as skewed."""
+"""Least Gini coefficient of the numbers of examples for quantity skew to count."""
 
 LEAST_RENAMED = 0.5
-"""Share of the distance between two groups that other names for the classes explain, for concept shift."""
+"""Share of two groups' distance that renaming the classes must explain for concept shift to count."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Shift:
     size
         How large it is, in the unit that `text` names; None where it could not be measured.
     p_value
-        How probable so much is by chance; None where nothing was tested.
+        Probability of a shift this large by chance; None where nothing was tested.
     text
         The evidence, in one sentence.
     """
@@ -61,7 +61,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class Renaming:
-    """How well other names for the classes explain what two groups' prototypes are apart.
+    """How well renaming the classes explains the distance between two groups' prototypes.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class Renaming:
     explained
         Share of their squared distance that goes away when the second group's classes are renamed, in [0, 1].
     pairs
-        The classes that change their name: what the first group calls a, the second calls b.
+        The renamed classes: what the first group calls a, the second calls b.
     """
 
     first: int
@@ -81,7 +81,7 @@ class Renaming:
 
 @dataclass(frozen=True, eq=False)
 class Looks:
-    """What the clients' class prototypes say.
+    """What the clients' class prototypes show.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Looks:
     groups
         Group of each client by prototypes alone, shape (K,).
     renamings
-        Each two groups, compared.
+        One for each pair of groups.
     """
 
     feature: Shift
@@ -100,7 +100,7 @@ class Looks:
 
 
 def label_shift(counts: IntArray, level: float = 0.05) -> Shift:
-    """Say whether clients have the classes in other shares.
+    """Test whether clients have the classes in different proportions.
 
     Its size is the mean over clients of the total variation distance between a client's class shares and
     everybody's, ½ Σ_c |p_ic − q_c|, less what it would be by chance if the client drew its n_i examples from
@@ -111,7 +111,7 @@ def label_shift(counts: IntArray, level: float = 0.05) -> Shift:
     counts
         Training examples of each class on each client, shape (K, C).
     level
-        Of the test of :func:`~fedclust.clustering.label_groups.homogeneity`.
+        Significance level of :func:`~fedclust.clustering.label_groups.homogeneity`.
     """
     shares, table = label_shares(counts), np.asarray(counts, dtype=np.float64)
     whole = table.sum(axis=0) / table.sum()
@@ -145,7 +145,7 @@ def gini(numbers: IntArray) -> float:
 
 
 def quantity_skew(sizes: IntArray) -> Shift:
-    """Say whether clients have very different numbers of examples; its size is their Gini coefficient.
+    """Measure how unequal the clients' numbers of examples are; the size is their Gini coefficient.
 
     Parameters
     ----------
@@ -161,18 +161,18 @@ def quantity_skew(sizes: IntArray) -> Shift:
 
 
 def renaming(groups: Prototypes, first: int, second: int) -> Renaming:
-    """Find the names for the second group's classes under which it looks most like the first.
+    """Find the renaming of the second group's classes that makes it look most like the first.
 
     The unbiased squared distance of two prototypes is D = ‖μ_c − μ'_c'‖² − σ²_c/n_c − σ²_c'/n'_c'. Over the
-    classes that both groups have, the names that make Σ D least are an assignment problem; what they explain
-    is 1 − Σ D(best)/Σ D(as named).
+    classes that both groups have, the names with the least Σ D solve an assignment problem; they explain
+    1 − Σ D(best)/Σ D(as named).
 
     Parameters
     ----------
     groups
         Prototypes of groups of clients pooled.
     first, second
-        Which two.
+        Indices of the two groups.
     """
     counts, variances = groups.counts, groups.variances
     shared = np.flatnonzero((counts[first] > 0) & (counts[second] > 0))
@@ -195,19 +195,19 @@ def looks_shift(
     parameters: prototype_groups.Parameters,
     class_names: Sequence[str] = (),
 ) -> Looks:
-    """Say whether the same class looks different on different clients, or goes by another name.
+    """Test whether the same class looks different on different clients, or has another name.
 
     Parameters
     ----------
     prototypes, counts, scatter
         As for :func:`fedclust.clustering.prototype_groups.assign`.
     parameters
-        When clients form groups; what it says of label counts is not used.
+        When clients form groups; its label rule is not used.
     class_names
         Names of the classes, shape (C,); empty for their numbers.
     """
     by_looks = dataclasses.replace(parameters, labels=None)
-    groups, report = prototype_groups.assign(prototypes, counts, scatter, by_looks, seed=0)  # draws nothing
+    groups, report = prototype_groups.assign(prototypes, counts, scatter, by_looks, seed=0)  # no random draws
     p_value, number = report.test.p_value, int(groups.max()) + 1
     clients, _ = prototype_groups.measured(prototypes, counts, scatter)
     pooled = clients.pooled(groups)
@@ -220,7 +220,7 @@ def looks_shift(
         apart = report.distances[np.triu_indices(number, 1)]
         size = float(np.sqrt(np.nanmean(np.maximum(apart, 0)))) if np.isfinite(apart).any() else None
         more = f", {size or 0:.1f} times as far apart as two classes are"
-        same = ", which names for the classes explain: the same things look alike"
+        same = ", which renaming the classes explains: the same things look alike"
         why = f"form {number} groups ({chance}){more if others else same}"
     else:
         why += f" ({chance})"
@@ -233,9 +233,9 @@ def looks_shift(
     (one, other), *rest = most.pairs
     more = f", and {len(rest)} more classes" if rest else ""
     text = (
-        f"other names for the classes explain {100 * most.explained:.0f} % of what groups {most.first} and "
-        f"{most.second} are apart: what group {most.first} calls {names[one]}, group {most.second} calls "
-        f"{names[other]}{more}"
+        f"renaming the classes explains {100 * most.explained:.0f} % of the distance between groups "
+        f"{most.first} and {most.second}: what group {most.first} calls {names[one]}, group {most.second} "
+        f"calls {names[other]}{more}"
     )
     return Looks(feature, Shift("concept", True, most.explained, p_value, text), groups, renamings)
 
@@ -247,9 +247,9 @@ class Agreement:
     Attributes
     ----------
     ratio
-        How alike two clients' updates are, in units of how alike a client's two updates from other batches
-        are: 1 for clients of one kind, 0 for unrelated ones, below 0 for opposed ones. NaN where a client's
-        own two updates are unrelated, so that nothing can be told.
+        Similarity of two clients' updates, relative to that of one client's two updates from different
+        batches: 1 for clients of one kind, 0 for unrelated ones, below 0 for opposed ones. NaN where a
+        client's own two updates are unrelated, so that nothing can be concluded.
     own
         Mean cosine of a client's two updates, in [−1, 1].
     others
@@ -267,16 +267,16 @@ class Agreement:
 def agreement(first: ArrayLike, second: ArrayLike) -> Agreement:
     """Compare clients' updates from one model, each made twice from different batches.
 
-    A single pair of updates mixes what clients are with which batches they drew. The second update of the
-    same client says how much the batches alone make of it: cos(Δ_i, Δ'_j) over cos(Δ_i, Δ'_i), both averaged,
-    is free of that. Both updates are from the same examples, though: the fewer a client has, the more its own
+    Two clients' updates differ because of their data and because of the batches they drew. A client's second
+    update shows the part of the batches alone: the ratio of cos(Δ_i, Δ'_j) to cos(Δ_i, Δ'_i), both averaged,
+    is free of it. Both updates are from the same examples, though: the fewer a client has, the more its own
     two updates share, so that IID clients of 40 digits reach 0.5, and 1 only with many examples.
 
     Parameters
     ----------
     first, second
         Projections of each client's two updates, shape (K, m), K >= 2. A client without an update (all 0)
-        counts for nothing.
+        is ignored.
 
     Raises
     ------

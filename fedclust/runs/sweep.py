@@ -1,4 +1,4 @@
-"""A sweep's jobs: which are checked before the first one starts, the failures, and runs that jobs share.
+"""A sweep's jobs: checks before the first one starts, failures, and runs that jobs share.
 
 ``fedclust -m strategy=fedavg,fedgwc,fmcl`` compares each method with FedAvg. FedAvg's own job comes first, so
 it is trained once and the other jobs copy its results. If FedAvg is not in the sweep, the first job trains
@@ -23,19 +23,19 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings.composition import ConfigError
 from fedclust.support.checks import dumps_by_key, replace_file
 
-# What does not change the results of a strategy.
+# Settings that do not change a strategy's results.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
 def add_failure(file: Path, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
-    """Print a job's failure, and keep it to print again at the end; the other jobs still run.
+    """Print a job's failure, and write it down to print it again at the end; the other jobs still run.
 
     Parameters
     ----------
     file
-        Where to keep it, because a launcher such as Ray's runs the jobs in processes of their own; its folder
-        exists on the machine that runs the sweep, and only there.
+        Where to write it down, because a launcher such as Ray's runs each job in its own process; its folder
+        exists only on the machine that runs the sweep.
     number
         The job's number, which is also its folder's name.
     overrides
@@ -47,7 +47,7 @@ def add_failure(file: Path, number: int, overrides: Sequence[str], error: Except
 
     Returns
     -------
-    Whether the failure is kept: not by a process of another machine.
+    Whether the failure was written down, which a process on another machine cannot do.
     """
     if not expected:
         traceback.print_exception(error)
@@ -70,7 +70,7 @@ def any_failed(file: Path) -> bool:
 
 
 def choices(override: str) -> list[str]:
-    """Write a sweep over choices as one override per choice; return any other override unchanged.
+    """Expand a sweep over choices into one override per choice; return any other override unchanged.
 
     An interval, which only sweepers such as Optuna's search, becomes its two ends.
     """
@@ -87,7 +87,7 @@ def choices(override: str) -> list[str]:
 
 
 def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """Yield jobs of a sweep so that each choice is in one, combined with the others' first choices."""
+    """Yield jobs that cover every choice of a sweep, each combined with the first of all others."""
     first = [each[0] for each in options]
     yield first
     for place, each in enumerate(options):
@@ -96,11 +96,11 @@ def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:
 
 
 def objective(summary: Mapping[str, Any], key: str) -> float | None:
-    """Return the number of a job's summary that a sweeper such as Optuna's compares jobs by.
+    """Return the figure by which a sweeper, such as Optuna's, compares jobs.
 
     Returns
     -------
-    The number, or None for a task without rounds and for a figure that the run could not measure.
+    The figure, or None for a task without rounds and for a figure that the run could not measure.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def objective(summary: Mapping[str, Any], key: str) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     if key not in numbers:
-        raise ConfigError(f"objective must be a number of summary.json, of {', '.join(numbers)}, got {key}")
+        raise ConfigError(f"objective must be one of summary.json's {', '.join(numbers)}, got {key}")
     return float(numbers[key])
 
 
@@ -133,10 +133,10 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
 
     Returns
     -------
-    The run's summary, in which ``taken_from`` is its folder, seen from `job`; the run itself is then in
-    ``compare/<name>/`` of `job`. None where there is none, and where `job` began to train its own.
+    The run's summary, in which ``taken_from`` is its folder, relative to `job`; the run itself is then in
+    ``compare/<name>/`` of `job`. None if there is no such run, or `job` has begun to train its own.
     """
-    from fedclust.results import SavedRun  # imports pandas, which a wrong option should not wait for
+    from fedclust.results import SavedRun  # imports pandas, which would delay a wrong option's message
 
     beside = job / "compare" / name
     if beside.exists():  # a job that is resumed; with more rounds than before it trains its own

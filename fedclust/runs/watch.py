@@ -1,7 +1,7 @@
-"""Watch a run or a sweep in a browser while it goes on: ``fedclust watch outputs/<run>``.
+"""Watch a run or a sweep in a browser while it is running: ``fedclust watch outputs/<run>``.
 
-The page is served on this machine only, made from the folder's files on each request for it. The page of a
-sweep leads to a page of each of its runs, which go on in the same way.
+The page is served on this machine only, and made from the folder's files on each request. A sweep's page
+links to a page for each of its runs, which is kept up to date in the same way.
 """
 
 import argparse
@@ -23,11 +23,11 @@ _WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", 
 
 
 class Watch(ThreadingHTTPServer):
-    """Serves a folder's page as ``/`` and its data as ``/data.json``, and nothing else.
+    """Serve a folder's page as ``/`` and its data as ``/data.json``, and nothing else.
 
     The page and the data of each of a sweep's runs are below the run's name. Only requests for ``127.0.0.1``
-    or ``localhost`` are answered, so that a web page cannot read results through a name of its own that leads
-    here.
+    or ``localhost`` are answered, so that no web page can read results through a host name that resolves to
+    this machine.
 
     Parameters
     ----------
@@ -49,8 +49,8 @@ class Watch(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, folder: Path, port: int = _PORT) -> None:
-        if not folder.is_dir():  # said before the page is imported, and PyTorch with it
-            raise FileNotFoundError(f"folder must be that of a run or of a sweep, there is none at {folder}")
+        if not folder.is_dir():  # checked before importing the page, and PyTorch with it
+            raise FileNotFoundError(f"folder must be that of a run or of a sweep, {folder} does not exist")
         self.folder = folder
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[tuple[object, ...], dict[str, Any]]] = {}
@@ -59,15 +59,15 @@ class Watch(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The page's address."""
         return f"http://{_ADDRESS}:{self.server_address[1]}/"
 
     def view(self, run: str = "") -> tuple[dict[str, Any], str]:
-        """Read the folder, or that of a run of the sweep, if a file in it has changed.
+        """Read the folder, or that of one of the sweep's runs, unless its files are unchanged.
 
         Returns
         -------
-        What its page shows, and a text that changes with it.
+        The content of its page, and an ETag that changes with it.
         """
         folder = self.folder / run
         with self._lock:
@@ -80,10 +80,10 @@ class Watch(ThreadingHTTPServer):
 
 def _state(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:  # replaced right now
         return 0, 0
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -131,7 +131,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Print nothing for each request."""
+        """Do not log requests."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -140,11 +140,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments
-        Arguments; those of the command line unless given.
+        Command-line arguments; ``sys.argv[1:]`` unless given.
 
     Returns
     -------
-    Exit status: 0 once it is ended by Ctrl-C, or 1 if the folder holds no run or the port is taken.
+    Exit status: 0 after Ctrl-C, or 1 if the folder holds no run or the port is taken.
     """
     parser = argparse.ArgumentParser(prog="fedclust watch", description=__doc__)
     parser.add_argument("folder", type=Path, help="folder of a run or of a sweep")
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"fedclust watch: {error}", file=sys.stderr)
         return 1
     with server:
-        print(f"{options.folder}: {server.url}  (Ctrl-C ends it)", flush=True)
+        print(f"{options.folder}: {server.url}  (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""A run's models after training: exported to a folder, opened again, and used on raw rows."""
+"""Export a run's models to a folder, open them again, and predict on raw rows."""
 
 from fedclust.serving.export import write_export
 from fedclust.serving.served import Served, Site, load_export

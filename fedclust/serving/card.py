@@ -1,4 +1,4 @@
-"""Model cards of an export, made only from what the run measured and recorded; ``card.md`` is their text."""
+"""Write an export's model cards, only from what the run recorded; ``card.md`` is their template."""
 
 import re
 from importlib import resources
@@ -34,7 +34,7 @@ _COLUMNS = {
     "personal": "personal layer",
 }
 _MOST_ROWS = 100
-# What Markdown shows as it stands: words of letters and digits, joined by one sign at most.
+# Text that Markdown shows unchanged: words of letters and digits, joined by at most one sign.
 _PLAIN = re.compile(r"[^\W_]+(?:(?:, |\. |[ '_-])[^\W_]+)*")
 
 
@@ -71,10 +71,10 @@ def _in_one_line(text: str) -> str:
 
 
 def _name(value: Any) -> str:
-    """Write a name that comes from data such that Markdown shows it and makes nothing else of it.
+    """Escape a name from data so that Markdown only shows it.
 
-    Within a code span there are no links, pictures, addresses or HTML, and nothing ends it but as many
-    backticks as began it. In a table's row a bar would end the cell even there.
+    A code span has no links, pictures, addresses or HTML, and only as many backticks as began it end it. In a
+    table's row a bar would end the cell even there.
     """
     text = _in_one_line(str(value))
     if not text or _PLAIN.fullmatch(text):

@@ -36,40 +36,40 @@ def write_export(
     formats: Sequence[str] = (),
     example: torch.Tensor | None = None,
 ) -> Path:
-    """Write each cluster's model, with what turns raw rows into its inputs, into a folder of its own.
+    """Write each cluster's model and input encoder into a folder of its own.
 
     Parameters
     ----------
     served
         The models.
     run
-        The run that they come from, for the model cards.
+        Their run, for the model cards.
     target
-        The folder; it must not exist yet, or be empty.
+        The folder; it must be new or empty.
     model
-        How the network is built, the run's ``model:`` node; None if the run does not say.
+        The run's ``model:`` node, from which the network is built; None if unknown.
     formats
-        Further formats, of ``"onnx"`` and ``"torch"``.
+        Further formats: ``"onnx"``, ``"torch"``.
     example
-        Encoded rows to compare further formats on, at least 2; random ones unless given.
+        Encoded rows on which to compare further formats, at least 2; random ones unless given.
 
     Raises
     ------
     FileExistsError
         If the folder is not empty.
     ValueError
-        If a format is unknown, or what it wrote predicts something else than the network.
+        If a format is unknown, or its file's predictions differ from the network's.
     """
     from safetensors.torch import save_file
 
     if unknown := [name for name in formats if name not in _FILES]:
-        raise ValueError(f"formats must be of {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
+        raise ValueError(f"formats must be among {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise FileExistsError(f"target must not exist or be an empty folder, got {target}")
-    # A folder that exists is kept: it may be a link, a mount, or where the caller is.
+        raise FileExistsError(f"target must be a new or an empty folder, got {target}")
+    # An existing folder is kept: it may be a link, a mount, or the working directory.
     around = target if target.exists() else target.parent
     around.mkdir(parents=True, exist_ok=True)
-    # An export that failed leaves nothing that looks like one.
+    # A failed export leaves nothing that looks like one.
     with tempfile.TemporaryDirectory(dir=around) as place:
         root = Path(place) / "export"
         root.mkdir()
@@ -121,9 +121,9 @@ class _Probabilities(nn.Module):
 def write_format(
     name: str, network: nn.Module, folder: Path, encoder: InputEncoder, example: torch.Tensor | None = None
 ) -> Path:
-    """Write a network in another format, and compare it with the network on some rows.
+    """Write a network in another format, and compare the file with the network on some rows.
 
-    It takes encoded rows (images normalised) and returns probabilities. The number of rows is free.
+    The file takes any number of encoded rows (images normalised) and returns probabilities.
 
     Parameters
     ----------
@@ -132,18 +132,18 @@ def write_format(
     network
         The network, in evaluation mode.
     folder
-        Where the file goes.
+        Folder for the file.
     encoder
         Encoder of the network's inputs, for their shape.
     example
-        Encoded rows to compare on, at least 2; random ones unless given.
+        Encoded rows for the comparison, at least 2; random ones unless given.
 
     Raises
     ------
     ModuleNotFoundError
         If the packages for ONNX are missing.
     ValueError
-        If the network cannot be written, or the file predicts something else.
+        If the network cannot be written, or the file's predictions differ.
     """
     rows = _example(encoder) if example is None else example
     module = _Probabilities(network).eval()
@@ -151,12 +151,14 @@ def write_format(
         expected = module(rows).numpy()
     write = _write_onnx if name == "onnx" else _write_torch
     path = folder / _FILES[name]
-    # Compared on another number of rows, too: a number that was fixed in writing would not be noticed.
-    for found, wanted in zip(write(module, rows, path), (expected, expected[:1]), strict=True):
-        difference = float(np.abs(found - wanted).max()) if found.shape == wanted.shape else float("inf")
+    # Compared on one row, too, to notice a number of rows that was fixed on export.
+    for actual, wanted in zip(write(module, rows, path), (expected, expected[:1]), strict=True):
+        difference = float(np.abs(actual - wanted).max()) if actual.shape == wanted.shape else float("inf")
         if not difference <= _TOLERANCE:
             path.unlink(missing_ok=True)
-            raise ValueError(f"format {name} must be <= {_TOLERANCE} off the network, got {difference:.2g}")
+            raise ValueError(
+                f"format {name} must predict within {_TOLERANCE} of the network, it is {difference:.2g} off"
+            )
     return path
 
 
@@ -182,8 +184,8 @@ def _write_onnx(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.nd
                 verbose=False,
                 dynamo=True,
             )
-        except Exception as error:  # the exporter has no common class of errors
-            raise ValueError(f"format onnx cannot hold this network: {_first_line(error)}") from error
+        except Exception as error:  # the exporter's errors have no common class
+            raise ValueError(f"format onnx does not support this network: {_first_line(error)}") from error
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     return [session.run(None, {"inputs": part.numpy()})[0] for part in (rows, rows[:1])]
 
@@ -194,8 +196,8 @@ def _write_torch(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.n
         program = torch.export.export(module, (rows,), dynamic_shapes=({0: many},))
         torch.export.save(program, path)
         loaded = torch.export.load(path).module()
-    except Exception as error:  # the exporter has no common class of errors
-        raise ValueError(f"format torch cannot hold this network: {_first_line(error)}") from error
+    except Exception as error:  # the exporter's errors have no common class
+        raise ValueError(f"format torch does not support this network: {_first_line(error)}") from error
     with torch.no_grad():
         return [loaded(part).numpy() for part in (rows, rows[:1])]
 

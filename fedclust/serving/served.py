@@ -1,4 +1,4 @@
-"""The models that serve a federation's clients, with what turns raw rows into their inputs.
+"""Predict raw rows with the models that serve a federation's clients.
 
 An exported folder may come from anyone: nothing in it is executed or unpickled.
 """
@@ -41,7 +41,7 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 
 
 _BATCH = 1024
-_STAYS = "the fine-tuned model stays with its client; this export has the model without it"
+_STAYS = "the fine-tuned model stays with its client; this export has the model before fine-tuning"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Site:
     personal
         The personal layer that it used in the run, or None.
     prior_shift
-        What is added to its logits, shape (C,); None for nothing.
+        Values added to its logits, shape (C,); None for none.
     note
-        What else the reader of an export must know of it.
+        A remark for the user of an export.
     """
 
     client: int
@@ -73,7 +73,7 @@ class Site:
 
     @classmethod
     def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
-        """Take a client from its row in a run's table of clients."""
+        """Make a client from its row in a run's table of clients."""
         personal = str(row["personal"]) if "personal" in row else None
         shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
         name = str(row["name"]) if "name" in row else None
@@ -82,7 +82,7 @@ class Site:
 
     @property
     def label(self) -> str:
-        """Its name, or its id where it has none."""
+        """Its name, or its id if it has none."""
         return self.name or str(self.client)
 
 
@@ -103,7 +103,7 @@ class Served:
     network
         Function that returns a cluster's network, in evaluation mode.
     csv_options
-        How the CSV files of training were read; see :class:`fedclust.data.source.Source`.
+        How the training's CSV files were read; see :class:`fedclust.data.source.Source`.
     """
 
     class_names: tuple[str, ...]
@@ -115,7 +115,7 @@ class Served:
 
     @classmethod
     def of_run(cls, run: "SavedRun", network: Callable[[int], nn.Module]) -> "Served":
-        """Take them from a finished run's folder.
+        """Make the models' description from a finished run's folder.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class Served:
         Raises
         ------
         ValueError
-            If the run is not finished, or its folder does not say how raw rows become inputs.
+            If the run is not finished, or its folder has no encoder of raw rows.
         """
         encoder = run.inputs.get("encoder")
         if encoder is None:
@@ -137,7 +137,7 @@ class Served:
         if counts is None or table is None:
             raise ValueError(f"the run in {run.folder} must be finished, it has no clients.parquet")
         every = map(str, range(counts.shape[1]) if names is None else names.tolist())
-        # Cluster -1: a newcomer that none of them suits.
+        # Cluster -1: a newcomer that no cluster fits.
         rows = (table.iloc[client] for client in range(len(counts)))
         sites = tuple(Site.of_row(client, row) for client, row in enumerate(rows) if row["cluster"] >= 0)
         clusters = tuple(sorted({site.cluster for site in sites}))
@@ -153,11 +153,13 @@ class Served:
             If there is no such client.
         """
         by_id = {str(each.client): each for each in self.sites}
-        by_name: dict[str | int | None, Site] = {each.name: each for each in self.sites}  # 3 is no name
+        by_name: dict[str | int | None, Site] = {
+            each.name: each for each in self.sites
+        }  # the number 3 is an id
         if found := by_name.get(site) or by_id.get(str(site)):
             return found
         known = few((each.label for each in self.sites), 20)
-        raise ValueError(f"site must be one of the run's, {known}, got {site}; for others choose a cluster")
+        raise ValueError(f"site must be one of {known}, got {site}; for another site choose a cluster")
 
     def predict(
         self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
@@ -179,13 +181,13 @@ class Served:
 
         Returns
         -------
-        A column per class, named after it, and a row per row: by the DataFrame's index, or from 0; for
-        images of files by their path. Where each position has its own label, a row per row and position.
+        A column per class, named after it, and a row per row, indexed as the DataFrame or from 0; for image
+        files, by their path. Where each position has its own label, a row per row and position.
 
         Raises
         ------
         ValueError
-            If rows are not like those of training, or it is not clear which model is meant.
+            If rows are not like those of training, or it is unclear which model to use.
         """
         import pandas as pd
 
@@ -202,7 +204,7 @@ class Served:
     def probabilities(
         self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
     ) -> torch.Tensor:
-        """Predict as :meth:`predict`, but not from files: shape (n, C), or (n, positions, C)."""
+        """Predict like :meth:`predict`, but not from files; return shape (n, C) or (n, positions, C)."""
         chosen = self._site(site, cluster)
         inputs = self.inputs(rows)
         network = self.network(chosen.cluster)
@@ -211,10 +213,10 @@ class Served:
             if chosen.prior_shift is not None:
                 logits = logits + torch.tensor(chosen.prior_shift).to(logits)
             chances: torch.Tensor = logits.softmax(-1)
-        return chances[..., : len(self.class_names)]  # as in training, where outputs may be more
+        return chances[..., : len(self.class_names)]  # as in training, where a network may have more outputs
 
     def inputs(self, rows: Any) -> torch.Tensor:
-        """Encode rows as the networks take them; images normalised, as in training.
+        """Encode rows as inputs of the networks; images are normalised as in training.
 
         Raises
         ------
@@ -225,13 +227,13 @@ class Served:
 
         values = self.encoder.encode(rows)
         if not len(values):
-            raise ValueError("rows must be at least one, got none")
+            raise ValueError("rows must have at least one row, got none")
         if isinstance(self.encoder, ImageEncoder):
             return normalised(torch.from_numpy(values.copy()), self.encoder.mean, self.encoder.std)
         return torch.from_numpy(values)
 
     def read(self, rows: Any) -> tuple[Any, list[str] | None]:
-        """Open rows that are given as a path; for images also return their paths.
+        """Open rows given as a path; for images, return their paths, too.
 
         Raises
         ------
@@ -260,7 +262,7 @@ class Served:
             (cluster,) = self.clusters
         if cluster not in self.clusters:
             known = ", ".join(map(str, self.clusters))
-            raise ValueError(f"cluster must be one of {known}, or site be given, got {cluster}")
+            raise ValueError(f"cluster must be one of {known}, or site must be given, got {cluster}")
         return Site(-1, cluster)
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -280,7 +282,7 @@ def load_export(
 ) -> Served:
     """Open the models that :meth:`fedclust.Result.export` wrote.
 
-    The folder may come from someone else: networks are built from fedclust's own list of names only (see
+    The folder may come from someone else: only networks on fedclust's own list of names are built (see
     :mod:`fedclust.settings.allowed`), weights are read from safetensors, and nothing is unpickled.
 
     Parameters
@@ -292,14 +294,14 @@ def load_export(
         weights do not matter.
     allow
         Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
-        that ends in a dot allows all below it.
+        that ends in a dot allows all names below it.
 
     Raises
     ------
     FileNotFoundError
         If the folder holds no export.
     ValueError
-        If a file in it is not what an export holds, names what is not allowed, or weights do not fit.
+        If a file is not that of an export, names something that is not allowed, or weights do not fit.
     """
     root = Path(folder)
     if (root / INDEX).is_file():
@@ -324,7 +326,7 @@ def load_export(
     def network(cluster: int) -> nn.Module:
         return _network(folders[cluster], parts[cluster].model, model, allow)
 
-    for cluster in clusters:  # what does not load is refused now, not at some later prediction
+    for cluster in clusters:  # a network that does not load is refused now, not at a later prediction
         network(cluster)
     encoder = encoder_from(first.encoder)
     return Served(first.class_names, encoder, sites, clusters, network, first.csv_options)
@@ -332,7 +334,7 @@ def load_export(
 
 @dataclass(frozen=True)
 class _Index:
-    """What :data:`INDEX` holds."""
+    """Content of :data:`INDEX`."""
 
     format: int
     strategy: str
@@ -349,7 +351,7 @@ class _Index:
 
 @dataclass(frozen=True)
 class Part:
-    """What :data:`CLUSTER` holds."""
+    """Content of :data:`CLUSTER`."""
 
     format: int
     cluster: int

@@ -1,1 +1,1 @@
-"""Settings of a run: composed by Hydra, checked, and passed on to servers and nodes."""
+"""Settings of a run: compose them with Hydra, check them, and pass them to servers and nodes."""

@@ -1,15 +1,15 @@
-"""What a node reads of the configuration that comes with a run, and what it may build of it.
+"""Read the configuration that comes with a run on a node, and limit what the node builds from it.
 
 A node builds its data, network and trainer from a configuration that the server sends. Hydra calls whatever a
 ``_target_`` names, so a server could otherwise start any program on every site. A deployed node therefore
-builds only what is listed here, and what its own operator allows besides:
+builds only what is listed here, and what its own operator also allows:
 
     flower-supernode … --node-config "partition-id=0 num-partitions=3 allow='mine.models.,mine.top_two'"
 
-A name that ends in a dot allows all that is below it. Only the node's own configuration is asked; nothing
-that comes with a run adds to the list. Names are compared before anything is imported.
+A name that ends in a dot allows all names below it. Only the node's own configuration counts; nothing that
+comes with a run adds to the list. Names are compared before anything is imported.
 
-A node may also say which encoders embed its data; all others are then refused when they are to be used:
+A node may also list the encoders that may embed its data; any other is then refused when it is needed:
 
     flower-supernode … --node-config "data='/data/images' name='north' encoder='/models/vit-tiny'"
 
@@ -38,7 +38,7 @@ from fedclust.support.layout import CONF
 _HOW = "; its operator can allow it with --node-config \"allow='…'\""
 
 EVERYTHING = "*"
-"""What a node's ``allow`` says where the user's own process is the node."""
+"""A node's ``allow`` where the user's own process is the node."""
 
 # Exact names: a prefix such as ``fedclust.`` would reach ``fedclust.data.cache.shutil.rmtree``.
 _TARGET = r"^ *(?:_target_: |- /defaults_of/)([\w.]+)"
@@ -49,9 +49,9 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "model": ("model",),
     "training": ("training", "loss"),
     "loss": ("loss",),
-    "encoder": ("encoder", "model"),  # an encoder has a network inside, a network's own encoder never
+    "encoder": ("encoder", "model"),  # an encoder contains a network, but not the other way round
 }
-"""By node of the configuration, the groups of ``conf/`` whose ``_target_`` may occur in it at any depth."""
+"""For each configuration node, the groups of ``conf/`` whose ``_target_`` it may contain at any depth."""
 
 _LAYERS = frozenset(
     f"torch.nn.{name}"
@@ -65,7 +65,7 @@ _LAYERS = frozenset(
 
 @cache
 def _in_conf(pattern: str, groups: tuple[str, ...]) -> frozenset[str]:
-    """Find what this installation's own choices of some groups name."""
+    """Find all matches of a pattern in this installation's own choices of some groups."""
     files = [path for group in groups for path in (CONF / group).glob("*.yaml")]
     return frozenset(found for path in files for found in re.findall(pattern, path.read_text("utf-8"), re.M))
 
@@ -75,7 +75,7 @@ class NotAllowed(ValueError):
 
 
 def allowed_here(node_config: Mapping[str, object]) -> str:
-    """Read what a node's operator allows besides.
+    """Read which further names a node's operator allows.
 
     Parameters
     ----------
@@ -86,31 +86,31 @@ def allowed_here(node_config: Mapping[str, object]) -> str:
     -------
     Its ``allow``; :data:`EVERYTHING` in a worker of a simulation on Ray, which its user has started.
     """
-    said = str(node_config.get("allow", ""))
-    return said or (EVERYTHING if _in_ray_worker() else "")
+    allow = str(node_config.get("allow", ""))
+    return allow or (EVERYTHING if _in_ray_worker() else "")
 
 
 def _in_ray_worker() -> bool:
-    # A node that is deployed has no Ray running in its process, and nothing in the list above starts it.
+    # A deployed node has no Ray running in its process, and nothing in the list above starts it.
     ray = sys.modules.get("ray")
     return bool(ray is not None and ray.is_initialized() and os.environ.get("RAY_RAYLET_PID"))
 
 
 def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
-    """Check all that a node is asked to build, before any of it is imported.
+    """Check everything that a node is asked to build, before any of it is imported.
 
     Parameters
     ----------
     settings
         The nodes of the configuration, plain or not yet resolved.
     allow
-        What the node's operator allows besides: names, and prefixes that end in a dot, separated by commas;
+        Further names that the node's operator allows, and prefixes that end in a dot, separated by commas;
         ``"*"`` allows everything.
 
     Raises
     ------
     NotAllowed
-        If a ``_target_`` is not among them, or a text in the configuration would be resolved on the node.
+        If a ``_target_`` is not allowed, or a text in the configuration would be resolved on the node.
     """
     if allow.strip() == EVERYTHING:
         return
@@ -129,21 +129,21 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
 
 
 def check_folder(settings: Mapping[str, Any], allow: str, path: Path, how: str) -> None:
-    """Check what a folder, which may come from someone else, is to have built here.
+    """Check the names that a folder, which may come from someone else, asks to build.
 
     Parameters
     ----------
     settings, allow
         As for :func:`check_allowed`.
     path
-        The file that says so, for the message.
+        The file with these names, for the message.
     how
         The function that takes ``allow``, for the message.
 
     Raises
     ------
     ValueError
-        As :func:`check_allowed`.
+        As for :func:`check_allowed`.
     """
     try:
         check_allowed(settings, allow)
@@ -166,11 +166,11 @@ def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
     The names in its ``encoder``, separated by commas: ``pixels``, ``random``, or the `path` of a transformers
     or checkpoint encoder. None without one: any encoder that may be built.
     """
-    said = node_config.get("encoder")
-    return None if said is None else tuple(part.strip() for part in str(said).split(",") if part.strip())
+    names = node_config.get("encoder")
+    return None if names is None else tuple(part.strip() for part in str(names).split(",") if part.strip())
 
 
-_NAMED = {"PixelEncoder": "pixels", "RandomEncoder": "random"}  # those of fedclust.models.encoders
+_NAMED = {"PixelEncoder": "pixels", "RandomEncoder": "random"}  # classes of fedclust.models.encoders
 
 
 def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -> None:
@@ -181,7 +181,7 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
     encoder
         The ``encoder`` node of the configuration; or its name, as in :func:`encoders_here`.
     own
-        What the node's operator lists; None for any.
+        The names that the node's operator lists; None for any.
 
     Raises
     ------
@@ -196,18 +196,18 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
         ours = target.removeprefix("fedclust.models.encoders.")
         name = _NAMED.get(ours) or str(encoder.get("path", target))
     if name not in own:
-        # Not the names themselves: a folder's path is this site's affair.
+        # The listed names are not shown: a folder's path is private to this site.
         rule = "must be one that this node's operator lists in its --node-config"
         raise NotAllowed(f"encoder {rule}, got {_short(name)}")
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Check overrides that a node composes its configuration from.
+    """Check the overrides from which a node composes its configuration.
 
     Raises
     ------
     NotAllowed
-        If they would look up something on the node, or have it read other configuration than its own.
+        If they would look something up on the node, or make it read configuration other than its own.
     """
     for override in overrides:
         key, _, value = override.lstrip("+~").partition("=")
@@ -219,7 +219,7 @@ def check_overrides(overrides: Sequence[str]) -> None:
 
 
 def _entries(node: Any, path: str, name: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Go through all keys and values; where they are, the key, and the value."""
+    """Yield the path, the key and the value of every entry."""
     if name == "_target_" or not isinstance(node, Mapping | list | tuple):
         yield path, name, node
     if isinstance(node, Mapping):
@@ -237,7 +237,7 @@ def _short(value: object) -> str:
 
 _HELD_OUT = "holdout_clients"
 _NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device", _HELD_OUT)
-_READ = (*_NODE_KEYS, "loss", "rounds")  # with what these refer to
+_READ = (*_NODE_KEYS, "loss", "rounds")  # and the nodes that these refer to
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ class NodeSettings:
     Attributes
     ----------
     text
-        The nodes of the configuration that it reads, as JSON.
+        The configuration nodes that it reads, as JSON.
     """
 
     text: str
@@ -259,7 +259,7 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class SiteSettings(NodeSettings):
-    """What a site with its own data reads before all have agreed: ``dataset``, ``partition`` and ``seed``."""
+    """The settings of a site with its own data before the agreement: dataset, partition and seed."""
 
 
 def node_settings(
@@ -270,22 +270,22 @@ def node_settings(
     Parameters
     ----------
     run_config
-        What came with the run.
+        The configuration that came with the run.
     allow
-        What the node may build besides what is listed, see this module.
+        Names that the node may build besides those listed, see this module.
     agreed
-        What the sites with their own data have agreed on, by key of the ``dataset`` node.
+        Values that the sites with their own data agreed on, by key of the ``dataset`` node.
 
     Raises
     ------
     NotAllowed
-        If the run asks for anything else. Nothing of it has been imported or resolved by then.
+        If the run asks for anything else; nothing of it has been imported or resolved.
     """
     return _node_settings(_sent(run_config), allow, json.dumps(dict(agreed or {}), sort_keys=True))
 
 
 def site_settings(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> SiteSettings | None:
-    """Get the settings of a site with its own data, as far as they are known before all agree.
+    """Get the settings of a site with its own data that are known before the agreement.
 
     Parameters
     ----------
@@ -294,7 +294,7 @@ def site_settings(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> Sit
 
     Returns
     -------
-    The settings; None if the run is not one of ``partition=own``.
+    The settings; None for a run without ``partition=own``.
 
     Raises
     ------
@@ -325,7 +325,7 @@ def _site_settings(run_config: _Sent, allow: str) -> SiteSettings | None:
 
 
 def known_of(config: DictConfig) -> dict[str, Any]:
-    """Return ``dataset``, ``partition`` and ``seed`` as plain Python, without what is not known yet.
+    """Return ``dataset``, ``partition`` and ``seed`` as plain Python, without values not yet known.
 
     Raises
     ------
@@ -350,14 +350,14 @@ def _composed(run_config: _Sent, allow: str) -> DictConfig:
         overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
         check_overrides(overrides)
         config = composition.compose(overrides)
-    # As it was sent: resolving a text may already look something up.
+    # Unresolved, as it was sent: resolving a text may already look something up.
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
     check_allowed({key: unresolved.get(key) for key in _READ}, allow)
     return config
 
 
 def from_run_config(run_config: Mapping[str, Any]) -> DictConfig:
-    """Get the configuration from ``context.run_config``: composed already, or to compose from overrides.
+    """Get the configuration from ``context.run_config``, or compose it from the overrides there.
 
     Raises
     ------

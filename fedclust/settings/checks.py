@@ -1,4 +1,4 @@
-"""Check a configuration as far as possible without its data and its nodes."""
+"""Check a configuration as far as possible without data and nodes."""
 
 import difflib
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from fedclust.support.checks import check_fraction
 from fedclust.support.layout import CONF
 
 _FRACTION = "partition.validation_fraction"
-_OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # tested not to
+_OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # which a test checks
 
 
 def run_settings(config: DictConfig) -> RunSettings:
@@ -42,7 +42,7 @@ def run_settings(config: DictConfig) -> RunSettings:
 
 
 def _proof_problem(config: DictConfig) -> str | None:
-    """Explain in one line what is wrong with the settings of the proof; None if nothing is."""
+    """Return the error of the proof's settings in one line; None if they are valid."""
     proof, serve = config.get("proof", False), config.get("serve", "cluster")
     if not isinstance(proof, bool):
         return f"proof must be true, false or auto, got {proof!r}"
@@ -51,7 +51,7 @@ def _proof_problem(config: DictConfig) -> str | None:
     strategy, compared = config.choices.strategy, composition.compared(config)
     if proof and (setting := composition.withheld(config)):
         instead = f"; strategy={VOTES} decides by a noisy vote instead" if strategy == NEEDS_PROOF else ""
-        return f"{setting} cannot hold proof=true, which asks how models compare on each class{instead}"
+        return f"{setting} does not support proof=true, which asks how models compare on each class{instead}"
     fraction = OmegaConf.select(config, _FRACTION) or 0
     try:
         check_fraction(fraction)
@@ -99,11 +99,11 @@ def check(config: DictConfig) -> None:
 
 
 def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
-    """Explain which settings cannot be had together, one line each."""
+    """Yield a line for each pair of settings that cannot be combined."""
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if composition.is_private(config):
         if later:
-            yield "privacy=client_dp needs all clients from the start: not partition=own, not min_clients"
+            yield "privacy=client_dp needs all clients from the start: no partition=own, no min_clients"
         if held_out:
             yield f"holdout_clients must be 0 with privacy=client_dp, got {held_out}"
         if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
@@ -111,25 +111,25 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
         if settings.save_predictions:
             yield "save_predictions must be false with privacy=client_dp: they are of single rows"
     if later and held_out:
-        yield "holdout_clients must be 0 where clients may join later, those are newcomers"
+        yield "holdout_clients must be 0 where clients may join later, which are newcomers already"
 
 
 def check_built(config: DictConfig) -> None:
     """Build what a server builds before round 1, to find arguments that the constructors refuse.
 
-    For a run that is sent to another machine, where an error would come minutes later. The dataset and the
-    encoder are left out: the files that they read are on that machine.
+    For a run that is sent to another machine, where the error would appear minutes later. The dataset and the
+    encoder are not built: the files that they read are on that machine.
 
     Raises
     ------
     ConfigError
-        If a constructor refuses its arguments, or a value that must be given is not.
+        If a constructor refuses its arguments, or a mandatory value is missing.
     """
     own = is_own(config)
     if not own:
         composition.plain(config)  # raises for missing values
     settings = run_settings(config)
-    # Of sites with their own data, sizes are not known before they have agreed.
+    # With partition=own, sizes are not known before the agreement.
     for name in ("aggregator", "selection", "training", "personal", *(() if own else ("model",))):
         if config.get(name):
             composition.build(config[name])

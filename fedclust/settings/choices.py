@@ -1,8 +1,8 @@
-"""The options of what a configuration chooses: their defaults, types and rules, each in one dataclass.
+"""Options of a configuration's choices: defaults, types and rules, each in one dataclass.
 
 A node with a ``_target_`` names a class. Its options are the fields of a frozen dataclass in a module that
-imports the standard library and NumPy only, so that composing a configuration or refusing a wrong value needs
-no PyTorch: the class itself, or else the dataclass of the same name in ``options`` of its package, such as
+imports only the standard library and NumPy, so that composing a configuration or refusing a wrong value needs
+no PyTorch: the class itself, or the dataclass of the same name in ``options`` of its package, such as
 :class:`fedclust.models.options.MLP` for ``fedclust.models.dense.MLP``.
 
 A default is written once, in the dataclass. A YAML file lists the dataclass among its defaults and names only
@@ -14,7 +14,7 @@ what it changes::
     parameters:
       max_clusters: 4
 
-This works for any importable dataclass, in ``conf/`` and in a user's own folders. Hydra sees all of its
+This works for any importable dataclass, in ``conf/`` and in a user's own folders. Hydra knows all of its
 fields: ``--cfg job`` shows them, overrides may name them, and a wrong key is refused.
 """
 
@@ -39,14 +39,14 @@ GROUP = "defaults_of"
 _REQUIRED = "???"  # OmegaConf's sign for a mandatory value
 _AGGREGATORS = ("fedclust.aggregation.", "flwr.serverapp.strategy.")
 _HEAVY = ("grids", "models", "selection", "strategies")
-"""Packages whose classes need PyTorch or Flower; the others' are imported as they are."""
+"""Packages whose classes need PyTorch or Flower; classes of other packages are imported directly."""
 _ELSEWHERE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,null)?\}")
 _RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 _UNIONS = (types.UnionType, typing.Union)
 
 
 def light_options(target: str) -> Any:
-    """Import the dataclass, or function, whose arguments are the options of a class of fedclust.
+    """Import the dataclass or function whose arguments are the options of a fedclust class.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def light_options(target: str) -> Any:
 
 
 def defaults_of(target: str) -> dict[str, Any]:
-    """List the fields of a dataclass with their defaults, as a configuration node has them.
+    """List the fields of a dataclass with their defaults, as a configuration node.
 
     Parameters
     ----------
@@ -90,11 +90,11 @@ def defaults_of(target: str) -> dict[str, Any]:
     TypeError
         If it is not a dataclass.
     """
-    found = light_options(target) or _locate(target)
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+    options = light_options(target) or _locate(target)
+    if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
         raise TypeError(f"{GROUP} must name a dataclass, got {target}")
     node: dict[str, Any] = {"_target_": target}
-    for field in dataclasses.fields(found):
+    for field in dataclasses.fields(options):
         value: Any = _REQUIRED if field.default is dataclasses.MISSING else field.default
         if field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
@@ -107,9 +107,9 @@ def wrong_option(config: DictConfig) -> str | None:
     """Find the first option that its class refuses, by its type or by the dataclass's own rules.
 
     Every node with a ``_target_`` is checked, at any depth: first those of fedclust, then the others, whose
-    import may take long, by their types alone. Only numbers, texts, true and false, literals and sequences
-    of these have types that are checked, and null is always allowed. A whole number counts as a number, but
-    not the other way round: `10.0` and `1e1` are not whole numbers. What stands elsewhere is checked there.
+    import may take long, by their types only. Checked types are numbers, texts, true and false, literals and
+    sequences of these; null is always allowed. A whole number counts as a number, but not the other way
+    round: `10.0` and `1e1` are not whole numbers. A value that refers to another is checked there.
 
     Parameters
     ----------
@@ -118,13 +118,13 @@ def wrong_option(config: DictConfig) -> str | None:
 
     Returns
     -------
-    Key, rule and value in one line; None if all are right.
+    Key, rule and value in one line; None if all are valid.
     """
     whole: Any = OmegaConf.to_container(config, resolve=False)
     nodes = [(light_options(str(node["_target_"])), key, node) for key, node in _nodes(whole)]
     for light, key, node in sorted(nodes, key=lambda each: each[0] is None):
         options, target = light, str(node["_target_"])
-        with suppress(ImportError, ValueError, AttributeError):  # building it will say so
+        with suppress(ImportError, ValueError, AttributeError):  # building it reports the error
             options = light or (None if target.startswith("fedclust.") else _locate(target))
         if problem := wrong_type(key, node, options) or (light and _refused(key, node, light, whole)):
             return problem
@@ -159,13 +159,13 @@ def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = 
 
 
 def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]) -> str | None:
-    """Construct the dataclass of a node's options if all are known; return what it refuses."""
+    """Construct the dataclass of a node's options if all are known; return its error."""
     if not dataclasses.is_dataclass(options):
         return None
     names = {field.name for field in dataclasses.fields(options) if field.init}
     given = {name: value for name, value in node.items() if not str(name).startswith("_")}
     group = key.partition(".")[0]
-    if group == "partition" and whole[group].get("file") is not None:  # then nothing is drawn
+    if group == "partition" and whole[group].get("file") is not None:  # the options are unused
         return None
     if key == "aggregator" or group == "partition":  # further keys are not for this dataclass
         given = {name: value for name, value in given.items() if name in names}
@@ -178,23 +178,23 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
         built = [name for name, value in values.items() if _is_built(value)]
         typing.cast(Any, options)(**(values | dict.fromkeys(built, _built_later)))
     except ValueError as error:
-        said = " ".join(str(error).split())
-        argument = said.partition(" ")[0]
+        reason = " ".join(str(error).split())
+        argument = reason.partition(" ")[0]
         if argument.rpartition(".")[2] not in built:
-            return f"{key}.{said}" if argument in given else said
-    except (LookupError, TypeError, AttributeError):  # its own constructor tells when all is known
+            return f"{key}.{reason}" if argument in given else reason
+    except (LookupError, TypeError, AttributeError):  # the constructor checks them once all are known
         pass
     return None
 
 
 def _is_built(value: Any) -> bool:
-    """Whether a value is described by another node, or a list of such."""
+    """Return whether a value is described by another node, or is a list of such values."""
     entries = value if isinstance(value, list) else [value]
     return any(isinstance(each, dict) and any(_nodes(each)) for each in entries)
 
 
 def _known(value: Any, whole: dict[str, Any]) -> Any:
-    """Look up a value; raise LookupError if it is not plain: to resolve it might read data."""
+    """Look up a value; raise LookupError if it is not plain, because resolving it might read data."""
     while isinstance(value, str) and (path := _ELSEWHERE.fullmatch(value)):
         value = whole
         for part in path[2].split("."):
@@ -212,7 +212,7 @@ def _built_later(*arguments: Any, **named: Any) -> None:  # noqa: ARG001
 
 
 def _in_words(hint: Any) -> str | None:
-    """Describe a type; None if it is not one of those that are checked."""
+    """Describe a type in words; None if it is not a checked type."""
     origin, parts = typing.get_origin(hint), [each for each in typing.get_args(hint) if each is not ...]
     if origin is Callable:
         return "a function, named by a _target_"
@@ -228,7 +228,7 @@ def _in_words(hint: Any) -> str | None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value has a type; a whole number is a number, too."""
+    """Return whether a value has a type; a whole number is a number, too."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if origin is Callable:
         return isinstance(value, Mapping)
@@ -284,7 +284,7 @@ class _Dataclasses(ConfigSource):
 
 
 class _AddDataclasses(SearchPathPlugin):
-    """Adds them to every search path of Hydra."""
+    """Adds the configurations of :class:`_Dataclasses` to every search path of Hydra."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("fedclust", f"{_Dataclasses.scheme()}://")

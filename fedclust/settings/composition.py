@@ -40,7 +40,7 @@ def _classes_in_data(*, _parent_: DictConfig) -> int:
     return classes_in_data({key: plain(value) for key, value in values.items()})
 
 
-# With Hydra 1.4 comes OmegaConf 2.4, which deprecates the first name; in 2.3 the second is another function.
+# Hydra 1.4's OmegaConf 2.4 deprecates the first name; in 2.3 the second is a different function.
 _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 _register("classes_in_data", _classes_in_data, replace=True)
 choices.register()
@@ -49,7 +49,7 @@ TARGET = "fedclust.data.sites.Own"
 """The ``_target_`` of a ``partition`` node of sites with their own data."""
 
 OPEN = ("num_classes", "input_shape", "category_sizes")
-"""Keys of the ``dataset`` node that the agreement gives."""
+"""Keys of the ``dataset`` node that the sites' agreement sets."""
 
 MISSING = "???"
 UNKNOWN = (None, MISSING, "${classes_in_data:}")
@@ -112,7 +112,7 @@ def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
 
 @contextmanager
 def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
-    """Start a Hydra that composes from ``conf/`` and `searchpath`, also while Hydra runs the command line."""
+    """Start a Hydra that composes from ``conf/`` and `searchpath`, even while Hydra runs the command line."""
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
@@ -130,14 +130,14 @@ def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
 
 
 def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
-    """Copy a composed configuration without Hydra's own node, and add how it was composed.
+    """Copy a composed configuration without Hydra's node, and record how it was composed.
 
     Parameters
     ----------
     config
         The composed configuration.
     hydra_config
-        Hydra's own node of it.
+        Its Hydra node.
 
     Returns
     -------
@@ -163,9 +163,9 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     return kept
 
 
-# A model per client, of whose few held-out rows no test can tell anything; and groups that one was told.
+# A model per client, whose few held-out rows no test can judge; and groups that were given.
 _OWN_MODELS = ("fedsoft", "known_groups", "local")
-_AS_PUBLISHED = ("_paper", "_released")  # how presets that are to the letter end
+_AS_PUBLISHED = ("_paper", "_released")  # suffixes of presets that follow a paper or its code to the letter
 _CHOOSES = "fedclust.personal.layers.Auto"
 _CLIENT_DP = "fedclust.privacy.ClientDP"
 
@@ -173,10 +173,10 @@ _CLIENT_DP = "fedclust.privacy.ClientDP"
 def _resolve_auto(config: DictConfig) -> None:
     """Replace ``auto`` in ``proof``, ``serve`` and ``partition.validation_fraction`` by a value.
 
-    A preset to the letter of its paper or code, and an experiment of a paper, train on all rows and serve
-    their clusters; everything else proves itself and serves what was shown to be best. A method that has a
-    model for each client proves itself, and serves them. With ``personal=auto`` rows are held out in any
-    case, for clients to choose on. Invalid values are left to :mod:`fedclust.settings.checks`.
+    A preset that follows its paper or code to the letter, and an experiment of a paper, trains on all rows
+    and serves its clusters; everything else runs the proof and serves what was shown to be best. A method
+    with a model for each client runs the proof, and serves these models. With ``personal=auto`` rows are held
+    out in any case, on which clients choose. Invalid values are left to :mod:`fedclust.settings.checks`.
     """
     if "proof" not in config or "serve" not in config:  # a configuration of the user's own
         return
@@ -207,24 +207,24 @@ def compared(config: DictConfig) -> list[str]:
 
 
 def is_private(config: DictConfig) -> bool:
-    """Whether the run promises differential privacy of whole clients."""
+    """Return whether the run promises client-level differential privacy."""
     return OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
 
 
 def withheld(config: DictConfig) -> str | None:
-    """Name the setting by which clients do not send what the proof needs; None where they do."""
+    """Name the setting that withholds what the proof needs; None if nothing is withheld."""
     if is_private(config):
         return "privacy=client_dp"
     return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
 
 
 def chooses_layers(config: DictConfig) -> bool:
-    """Whether clients choose between personal layers on held-out rows."""
+    """Return whether clients choose between personal layers on held-out rows."""
     return OmegaConf.select(config, "personal._target_") == _CHOOSES
 
 
 def with_strategy(config: DictConfig, name: str) -> DictConfig:
-    """Copy a configuration with another strategy, at its defaults for the same experiment and dataset.
+    """Copy a configuration with another strategy, with its defaults for the same experiment and dataset.
 
     Raises
     ------
@@ -241,7 +241,7 @@ def with_strategy(config: DictConfig, name: str) -> DictConfig:
     return changed
 
 
-# A constructor's own errors; Hydra raises them as they are from 1.4 on.
+# A constructor's own errors, which Hydra does not wrap from 1.4 on.
 _REFUSALS = (ValueError, TypeError, LookupError, ImportError, OSError, RuntimeError)
 
 
@@ -256,8 +256,8 @@ def build(node: Any, **arguments: Any) -> Any:
     try:
         return instantiate(node, **arguments, **TRUSTED)
     except (InstantiationException, OmegaConfBaseException, *_REFUSALS) as error:
-        said = error.__cause__ if isinstance(error, InstantiationException) else None
-        raise ConfigError(one_line(said or error)) from error
+        cause = error.__cause__ if isinstance(error, InstantiationException) else None
+        raise ConfigError(one_line(cause or error)) from error
 
 
 def build_strategy(node: Any, options: RunOptions) -> Any:
@@ -266,7 +266,7 @@ def build_strategy(node: Any, options: RunOptions) -> Any:
     Raises
     ------
     ConfigError
-        If it does not exist, refuses its arguments, or the node gives what the run's options do.
+        If it does not exist, refuses its arguments, or the node sets one of the run's options.
     """
     check_given_once(node)
     make = build(node, _partial_=True)  # Hydra would make a configuration of a dataclass among the arguments
@@ -277,7 +277,7 @@ def build_strategy(node: Any, options: RunOptions) -> Any:
 
 
 def check_given_once(node: Any) -> None:
-    """Check that a strategy's node gives nothing that the run tells every strategy.
+    """Check that a strategy's node sets none of the run's options.
 
     Raises
     ------
@@ -285,7 +285,7 @@ def check_given_once(node: Any) -> None:
         If it does; the message names where the value belongs.
     """
     for name in (field.name for field in fields(RunOptions)):
-        # A preset may have a selection of its own, which holds unless selection= chooses another.
+        # A preset may have its own selection, which applies unless selection= chooses another.
         if name in node and name != "selection":
             place = f"{name}={node[name]}" if isinstance(node[name], str | int | float) else f"{name}="
             raise ConfigError(f"strategy.{name} must not be given, it belongs to the run: {place}")
@@ -301,13 +301,13 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     """
     if not is_own(config):
         return {COMPOSED: json.dumps(plain(config))}
-    # With what is not known yet, and what refers to it, as it is: what passes it on must not resolve it.
+    # Values that are not yet known, and references to them, stay: Flower must not resolve them on the way.
     text = json.dumps(OmegaConf.to_container(config, resolve=False))
     return {COMPOSED: text.replace("${", "$\\u007b")}
 
 
 def join_overrides(overrides: Sequence[str]) -> str:
-    """Write overrides in one string; :func:`split_overrides` reads them back.
+    """Join overrides into one string; :func:`split_overrides` reads them back.
 
     Raises
     ------
@@ -339,7 +339,7 @@ def split_overrides(text: str) -> list[str]:
 
 
 def plain(node: Any) -> Any:
-    """Convert a node of the configuration to plain Python, interpolations resolved; return a value as it is.
+    """Convert a configuration node to plain Python with interpolations resolved; return other values as is.
 
     Raises
     ------
@@ -364,13 +364,13 @@ def _missing(node: Any, key: str = "") -> Iterator[str]:
 
 
 def is_own(config: Mapping[str, Any] | DictConfig) -> bool:
-    """Say whether every site holds its own data."""
+    """Return whether every site holds its own data."""
     partition = config.get("partition")
     return isinstance(partition, Mapping | DictConfig) and partition.get("_target_") == TARGET
 
 
 def _leave_open(config: DictConfig) -> None:
-    """Mark what is counted in pooled data as not known yet; changes `config` if its sites hold their own."""
+    """Mark sizes that are counted in pooled data as not yet known; changes `config` with partition=own."""
     if not is_own(config) or "dataset" not in config:
         return
     given: Any = OmegaConf.to_container(config.dataset, resolve=False)
@@ -380,7 +380,7 @@ def _leave_open(config: DictConfig) -> None:
 
 
 def fill(config: DictConfig, agreed: Mapping[str, Any]) -> DictConfig:
-    """Copy a configuration with the values that the sites have agreed on, by key of the ``dataset`` node."""
+    """Copy a configuration with the values that the sites agreed on, by key of the ``dataset`` node."""
     filled = copy.deepcopy(config)
     for key, value in agreed.items():
         OmegaConf.update(filled, f"dataset.{key}", value, merge=False, force_add=True)
@@ -425,7 +425,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
             return f"{key} must be one of {', '.join(known)}, got {chosen!r}"
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
-    with suppress(HydraException):  # choices that do not go together: Hydra's own message, below
+    with suppress(HydraException):  # choices that cannot be combined: Hydra's own message, below
         base = hydra.compose(name, [str(override.input_line) for override in deciding])
         for override in others:
             if problem := _unknown(base, override):
@@ -469,7 +469,7 @@ def _unknown(config: DictConfig, override: Override) -> str | None:
 
 
 def one_line(error: BaseException) -> str:
-    """Shorten an error of Hydra or OmegaConf to one line, without details for their developers."""
+    """Shorten an error of Hydra or OmegaConf to one line, without details for its developers."""
     if isinstance(error, MissingConfigException) and error.options:
         return f"{error.missing_cfg_file} must be one of {', '.join(error.options)}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

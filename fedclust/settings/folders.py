@@ -1,4 +1,4 @@
-"""The folder of a run: made before it, removed without results, locked meanwhile, and resumed from."""
+"""Make, lock and resume the folder of a run; remove it if it has no results."""
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,10 +14,10 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings.composition import ConfigError
 
 _ADVISE = "task=advise"
-# A few rounds, and groups looked for early in them.
+# Few rounds, with an early search for groups.
 _ADVICE = ("strategy=auto", "strategy.parameters.warmup=5", "rounds=20")
 
-# What may change in a resumed run: its number of rounds, where it runs, and what it is compared with.
+# Settings that a resumed run may change: its number of rounds, where it runs, and its comparisons.
 _FREE = (
     "checkpoint_every choices.engine choices.personal choices.tracker client_app compare device engine hosts "
     "keep_matrices max_outage min_clients min_replies objective output_dir overrides personal resume rounds "
@@ -26,20 +26,20 @@ _FREE = (
 
 
 def named_by_time(config: DictConfig) -> bool:
-    """Whether the results' folder has the time in its name, so that each run gets a new one."""
+    """Return whether the results folder is named by the time, so that each run gets a new one."""
     return "${now:" in str(OmegaConf.to_container(config, resolve=False)["output_dir"])  # type: ignore[index,call-overload]
 
 
 @contextmanager
 def results_folder(folder: Path, *, new: bool) -> Iterator[Path]:
-    """Create the folder of a run, and on exit remove it again if it holds no results.
+    """Create the folder of a run, and on exit remove it if it has no results.
 
     Parameters
     ----------
     folder
         The folder for the results.
     new
-        Whether it must be a new one: if it exists already, as when two runs start in the same second,
+        Whether the folder must be new: if it exists, for example because two runs start in the same second,
         ``-2``, ``-3`` … is appended to its name.
 
     Yields
@@ -69,7 +69,7 @@ def results_folder(folder: Path, *, new: bool) -> Iterator[Path]:
 
 @contextmanager
 def _made(folder: Path, *, new: bool) -> Iterator[Path]:
-    """Make a folder with its parents, and on exit remove those again that are empty."""
+    """Make a folder with its parents, and on exit remove those that it made and that are empty."""
     made: list[Path] = []
     try:
         for parent in reversed([path for path in folder.parents if not path.exists()]):
@@ -85,17 +85,17 @@ def _made(folder: Path, *, new: bool) -> Iterator[Path]:
         yield path
     finally:
         for each in reversed(made):
-            with suppress(OSError):  # not empty: it stays
+            with suppress(OSError):  # not empty: kept
                 each.rmdir()
 
 
 @contextmanager
 def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
-    """Lock the folder of a run, from before a resumed run is read to the last file that is written.
+    """Lock the folder of a run, from before a resumed run is read until the last file is written.
 
     The lock is on ``.lock`` in the folder, which is removed at the end. A process that dies loses the lock,
-    even if the file stays. On a shared file system other machines see it as far as that has ``flock``; where
-    there are no locks at all, the folder stays unlocked.
+    even if the file stays. On a shared file system other machines see the lock if the file system supports
+    ``flock``; if it supports no locks, the folder stays unlocked.
 
     Parameters
     ----------
@@ -119,12 +119,12 @@ def locked(folder: Path, *, resumed: bool) -> Iterator[None]:
         except Timeout as error:
             rule = "must be a folder that no other run is writing to"
             raise FileExistsError(f"{'resume' if resumed else 'output_dir'} {rule}, got {folder}") from error
-        except (OSError, NotImplementedError):  # an error of the first file, if the folder cannot be written
+        except (OSError, NotImplementedError):  # if the folder cannot be written, its first file raises
             pass
         try:
             yield
         finally:
-            with suppress(OSError):  # first the file: nobody else can hold the lock yet
+            with suppress(OSError):  # the file first, while nobody else can hold the lock
                 if lock.is_locked:
                     os.unlink(lock.lock_file)
             with suppress(OSError):
@@ -137,14 +137,14 @@ def _remove_without_results(folder: Path) -> None:
         path, rounds = Path(name), Path(name) / "rounds.jsonl"
         others = {*os.listdir(path)} - {"config.yaml", "agreement.json", "rounds.jsonl"}
         nothing = not others and rounds.is_file() and not rounds.stat().st_size
-        with suppress(OSError):  # not empty: it stays; or on a disk that became read-only
+        with suppress(OSError):  # not empty: kept; or the disk became read-only
             for each in path.iterdir() if nothing else ():
                 each.unlink()
             path.rmdir()
 
 
 def expand(overrides: Sequence[str]) -> list[str]:
-    """Replace ``resume=<folder>`` and ``task=advise`` by what they stand for.
+    """Replace ``resume=<folder>`` and ``task=advise`` by the overrides that they stand for.
 
     Parameters
     ----------
@@ -153,19 +153,19 @@ def expand(overrides: Sequence[str]) -> list[str]:
 
     Returns
     -------
-    All overrides. What was given stands, also where it is one of those that ``task=advise`` stands for.
+    All overrides. Given overrides take precedence over those that ``task=advise`` stands for.
 
     Raises
     ------
     ConfigError
-        If the folder to resume holds no run, or advice is asked for with another strategy than ``auto``.
+        If the folder to resume holds no run, or ``task=advise`` is given another strategy than ``auto``.
     """
     expanded = _expand_resume(overrides)
     if _ADVISE not in expanded:
         return expanded
     given = {text.partition("=")[0].lstrip("+"): text.partition("=")[2] for text in expanded}
     if (strategy := given.get("strategy", "auto")) != "auto":
-        raise ConfigError(f"task=advise chooses a strategy, it takes no strategy={strategy}")
+        raise ConfigError(f"strategy must not be given with task=advise, which chooses one, got {strategy}")
     if "compare" in given and "fedavg" not in given["compare"]:
         raise ConfigError(f"task=advise must have compare=[fedavg], got compare={given['compare']}")
     added = [text for text in _ADVICE if text.partition("=")[0] not in given]
@@ -173,7 +173,7 @@ def expand(overrides: Sequence[str]) -> list[str]:
 
 
 def _expand_resume(overrides: Sequence[str]) -> list[str]:
-    """Put the overrides that a run was started with before those that resume it, each key once."""
+    """Merge the overrides that a run was started with and those that resume it, each key once."""
     # ++resume= was expanded on the machine that submitted it: nodes need not have the folder.
     asked = [text.partition("=")[2] for text in overrides if text.startswith(("resume=", "+resume="))]
     if not asked or asked[-1] == "null":
@@ -183,14 +183,14 @@ def _expand_resume(overrides: Sequence[str]) -> list[str]:
     arguments, overrides = overrides, get_args_parser().parse_intermixed_args(list(overrides)).overrides
     flags = [text for text in arguments if text not in overrides]
     if {"-m", "--multirun"} & {*flags}:
-        raise ConfigError("resume continues one run, it cannot be combined with -m")
+        raise ConfigError("resume must not be combined with -m, it continues one run")
     name, kept = asked[-1], ("resume", "output_dir")
-    if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":  # Hydra's quotes; others are the folder's
+    if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":  # Hydra's own quotes
         name = name[1:-1]
     folder = Path(name).expanduser().absolute()
     rest = {_key(text): text for text in overrides if _key(text) not in kept}
     own = {_key(text): text for text in overrides_of(folder) if _key(text) not in kept}
-    if "personal" in rest:  # another choice has other parameters
+    if "personal" in rest:  # another choice has different parameters
         own = {key: text for key, text in own.items() if not key.startswith("personal.")}
     merged, quoted = own | rest, str(folder).replace("'", "\\'")
     places = _saved(folder).get("searchpath") or []
@@ -206,7 +206,7 @@ def overrides_of(folder: Path) -> list[str]:
     Raises
     ------
     ConfigError
-        If there is no run, or its configuration does not have them.
+        If the folder holds no run, or its configuration has no overrides.
     """
     config = _saved(folder)
     if not isinstance(config.get("overrides"), list):

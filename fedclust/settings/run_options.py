@@ -1,4 +1,4 @@
-"""What a run tells its server and every strategy, whatever the method; imports the standard library alone."""
+"""Options of the server and of every strategy, for any method; imports only the standard library."""
 
 import re
 from collections.abc import Callable
@@ -14,7 +14,7 @@ NEEDS_PROOF = "auto"
 """The strategy that keeps a grouping only if held-out rows show it to be better."""
 
 VOTES = "private_groups"
-"""The strategy whose clients vote on held-out rows, also without the proof."""
+"""The strategy whose clients vote on held-out rows even without the proof."""
 
 SERVE = ("cluster", "best")
 
@@ -22,16 +22,16 @@ DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 
 CAP = "> 1 and finite or None"
-"""What ``update_norm_cap`` and ``update_pull_cap`` must be."""
+"""Rule of ``update_norm_cap`` and ``update_pull_cap``."""
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
 
 MIN_REPLIES = 0.2
-"""Default share of the clients asked that must answer: half of a small cohort may be missing by chance."""
+"""Default share of the asked clients that must answer: half of a small cohort may be missing by chance."""
 
 MAX_OUTAGE = 14_400.0
-"""Default number of seconds to wait for clients where too few answer, such as through a power cut."""
+"""Default number of seconds to wait for clients if too few answer, such as after a power cut."""
 
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -39,7 +39,7 @@ _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class _Rounds:
-    """What the server and its strategies share."""
+    """Options that the server and its strategies share."""
 
     participation: float = 1.0
     seed: int = 0
@@ -57,7 +57,7 @@ class _Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(_Rounds):
-    """What a strategy's constructor is given by the run; ``FedGWC(participation=0.5)`` makes it, too.
+    """Options that the run passes to a strategy; ``FedGWC(participation=0.5)`` makes them, too.
 
     Attributes
     ----------
@@ -70,17 +70,18 @@ class RunOptions(_Rounds):
     selection
         Policy that chooses a cluster's clients, see :mod:`fedclust.selection`; None for the method's own.
     evaluate_every
-        Evaluate every so many rounds, >= 1; the last round always is.
+        Rounds between evaluations, >= 1; the last round is always evaluated.
     evaluate_clients
-        How many clients do, or which share of all in (0, 1], drawn anew each time of those that are online;
-        None, and the last round: all.
+        Number of clients that evaluate, or their share of all in (0, 1], drawn anew each time from those
+        online; None for all. In the last round, all do.
     update_norm_cap
-        How many times as long as the round's median an update may be, > 1; a longer one is left out and its
+        Largest length of an update, > 1, in multiples of the round's median; a longer one is left out and its
         client named. None for any length. See :mod:`fedclust.layers.standard`.
     update_pull_cap
-        How many times the round's median rows times length of an update count for at most, > 1; None: any.
+        Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
+        is weighted down. None for any pull.
     drift_every
-        Look every so many rounds, where clients evaluate, for those that another cluster's model serves
+        Rounds between searches, among clients that evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.layers.drift`.
 
     Raises
@@ -95,7 +96,7 @@ class RunOptions(_Rounds):
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(_Rounds):
-    """The server's settings, besides the objects that the configuration builds; conf/config.yaml has them.
+    """The server's settings other than objects; ``conf/config.yaml`` explains them.
 
     Raises
     ------
@@ -128,13 +129,13 @@ class RunSettings(_Rounds):
         parse_interval(self.checkpoint_every)
 
     def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:
-        """Return what every strategy of the run is given."""
+        """Return the options of every strategy of the run."""
         shared = {field.name: getattr(self, field.name) for field in fields(_Rounds)}
         return RunOptions(**shared, aggregator=aggregator, selection=selection)
 
 
 def parse_interval(every: int | str) -> tuple[int, float]:
-    """Read how often checkpoints are written.
+    """Parse how often checkpoints are written.
 
     Parameters
     ----------
@@ -155,4 +156,6 @@ def parse_interval(every: int | str) -> tuple[int, float]:
     match = _INTERVAL.fullmatch(str(every).strip())
     if match and (seconds := float(match[1]) * _SECONDS[match[2]]) > 0:
         return 0, seconds
-    raise ValueError(f"checkpoint_every must be rounds >= 0, or a time as 30s, 1min or 2h, got {every!r}")
+    raise ValueError(
+        f"checkpoint_every must be rounds >= 0, or a time such as 30s, 1min or 2h, got {every!r}"
+    )

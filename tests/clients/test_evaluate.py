@@ -185,7 +185,7 @@ def test_a_deployed_node_without_a_folder_refuses_whatever_else_it_allows(node, 
     for config in (SEVERAL, {**SEVERAL, "allow": "*"}):
         contents, errors = node(config).ask_clients("query.predictions", {1: tell()})
         assert contents == {}
-        assert "no folder for predictions on this node" in errors[1]
+        assert "this node has no folder for predictions" in errors[1]
 
 
 def test_a_simulated_node_replies_with_its_rows(node, tell, logits, federation) -> None:

@@ -151,7 +151,7 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
     for clients in ([0, 1], [2, 3]):  # as of two passes
         STEPS["mean"](trained, {client: client for client in clients})
     (means,) = trained.means.values()
-    answers = {client: (each.mean.state(), told) for each in means for client, told in each.told.items()}
+    answers = {client: (each.mean.state(), own) for each in means for client, own in each.fields.items()}
     assert sorted(answers) == [0, 1, 2, 3]
     for group in groups:
         weights = [1 if equal else int(numbers[client]) for client in group]

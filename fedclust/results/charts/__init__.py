@@ -1,4 +1,4 @@
-"""Charts: one Altair specification each, which a run's page, its ``plots/`` and a paper's pictures share."""
+"""Charts as Altair specifications, shared by a run's page, its ``plots/`` and a paper's pictures."""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,10 @@
-"""Charts as Altair specifications: curves, cells and points, and how a chart becomes a picture.
+"""Build charts as Altair specifications: curves, cells and points; save them as pictures.
 
-A chart has no colours, fonts or sizes of its own: a picture gets those of :data:`PICTURE`, the page its own
-from the reader's scheme, a notebook Altair's. Colours are those of Okabe and Ito and the map viridis, which
-are safe for colour blindness; lines also differ in their dashes, points in their shapes.
+A chart has no colours, fonts or sizes of its own: a picture takes them from :data:`PICTURE`, the page from
+the reader's colour scheme, a notebook from Altair. Colours are those of Okabe and Ito and the map viridis,
+which are safe for colour blindness; lines also differ in their dashes, points in their shapes.
 
-``usermeta`` of a specification tells the page's script how its values are read.
+A specification's ``usermeta`` tells the page's script how to read its values.
 """
 
 import json
@@ -41,7 +41,7 @@ MAPS: dict[str, dict[str, Any]] = {
 MOST_CELLS = 100
 """Rows and columns of cells; larger tables are averaged, see :func:`cells_from`."""
 
-_MANY = 400  # values of a line, from which on its running mean stands out
+_MANY = 400  # values of a line above which its running mean is drawn on top
 
 _TEXT = {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal"}
 PICTURE: dict[str, Any] = {
@@ -54,7 +54,7 @@ PICTURE: dict[str, Any] = {
     "range": {"category": list(COLOURS)},
     "point": {"color": COLOURS[0]},
 }
-"""Looks of a picture."""
+"""Style of a picture."""
 
 _SMALL = {"labelFontSize": 8, "titleFontSize": 8.5}
 PAPER: dict[str, Any] = PICTURE | {
@@ -66,12 +66,12 @@ PAPER: dict[str, Any] = PICTURE | {
     "text": {"fontSize": 8},
     "line": {"strokeWidth": 1.3},
 }
-"""Looks of a paper's picture: 72 dots to the inch, so that sizes are in points, none below 7."""
+"""Style of a paper's picture: 72 dots per inch, so that sizes are in points, none below 7."""
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A chart with what stands around it.
+    """A chart with its name, heading and note.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Picture:
     note
         A sentence on how to read it.
     page_only, file_only
-        Whether only the page has it, or only ``plots/``, as the page has a table instead.
+        Whether only the page has it, or only ``plots/``, because the page has a table instead.
     """
 
     name: str
@@ -107,13 +107,13 @@ class Line:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The line as one row of data, which the chart takes apart: its name is a value, never a field."""
+        """The line as one row of data, which the chart expands: its name is a value, never a field."""
         given = {"x": self.x, "y": self.y, "low": self.low, "high": self.high}
         return {"line": self.name} | {key: shorts(each) for key, each in given.items() if each is not None}
 
 
 def data_of(values: Sequence[Any]) -> Any:
-    """Return rows, or plain numbers, as data; as a mapping Altair does not check each value of it."""
+    """Wrap rows or plain numbers as data; Altair does not check each value of a mapping."""
     return {"values": list(values)}
 
 
@@ -141,9 +141,9 @@ def curves(
     x, y
         Names of the axes.
     marks
-        Pairs of an x and what happened there: dotted lines.
+        Pairs of an x and an event: dotted lines.
     log, step, zero
-        Whether y is logarithmic, the lines are stairs, and y starts at 0.
+        Whether y is logarithmic, the lines are steps, and y starts at 0.
     form
         How the page writes a value: ``number``, ``whole``, ``bytes``, ``percent`` or ``tight``.
     names
@@ -210,9 +210,9 @@ class Side:
     Attributes
     ----------
     names
-        Of each, for whoever points at a cell.
+        Name of each row or column, shown when a cell is pointed at.
     bands
-        What each belongs to: neighbours of one band are labelled together, with a line between two bands.
+        Band of each: neighbours in one band are labelled together, with a line between two bands.
     title
         Name of the bands.
     """
@@ -222,7 +222,7 @@ class Side:
     title: str = ""
 
     def blocks(self, most: int) -> tuple["Side", list[int]]:
-        """Join neighbours until there are no more than so many; with the first one of each block."""
+        """Join neighbours into at most `most` blocks; return them with the first index of each."""
         starts = list(range(0, len(self.names), -(-len(self.names) // most)))
         sizes = np.diff([*starts, len(self.names)]).tolist()
         more = [f" and {size - 1} more" if size > 1 else "" for size in sizes]
@@ -262,7 +262,7 @@ def cells(
     square
         Whether cells are as wide as they are high.
     strip
-        Of each row, a number whose colour stands beside it, in runs of one number.
+        A number per row, shown as a colour beside it; runs of one number form one strip.
     numbers
         Format of a number in each cell; none unless given.
     most
@@ -277,7 +277,7 @@ def cells(
     low, high = ends or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
     if low == high:  # a single pair or equal entries: any width will do
         high = low + 0.1 * (abs(low) or 1.0)
-    if colours == "diverging":  # what speaks for alike is often far smaller than a difference
+    if colours == "diverging":  # evidence for alike is often far smaller than for different
         low, high = min(low, -0.01 * abs(high)), max(high, -low)
     flat = [float(f"{one:.4g}") if np.isfinite(one) else "" if np.isnan(one) else "∞" for one in table.flat]
     ends_of = {"r2": "datum.r + 1", "c2": "datum.c + 1", "middle": "datum.c + 0.5", "centre": "datum.r + 0.5"}
@@ -322,7 +322,7 @@ def cells(
 
 
 def cells_from(values: ArrayLike, rows: Any, columns: Any) -> np.ndarray:
-    """Average blocks of a matrix over their finite entries; NaN where there is none.
+    """Average blocks of a matrix over their finite entries; NaN if a block has none.
 
     Parameters
     ----------
@@ -350,7 +350,7 @@ def _edges(bands: Sequence[Any]) -> list[int]:
 
 
 def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
-    """Label each band in its middle, if it takes a 25th of the axis or if all bands are one cell each."""
+    """Label each band at its middle, if it takes 1/25 of the axis or if all bands are one cell each."""
     pairs = list(pairwise(_edges(bands)))
     if not pairs:
         return None
@@ -369,7 +369,7 @@ def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
 
 
 def points(rows: Sequence[Mapping[str, Any]], x: str = "", y: str = "", legend: bool = True) -> alt.Chart:
-    """Draw points of a plane, each of a group that has a colour and a shape.
+    """Draw points in the plane, with a colour and a shape for each group.
 
     Parameters
     ----------
@@ -421,14 +421,14 @@ def intervals(rows: Sequence[tuple[str, float, float, float, bool]], x: str) -> 
 
 
 def strip(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Any:
-    """Draw a row per name with a dot for each of its values and a line at their mean.
+    """Draw a row per name, with a dot for each of its values and a line at their mean.
 
     Parameters
     ----------
     rows
         Each with ``row``, the name of the row, ``name``, that of the dot, and the value of each figure.
     figures
-        Names of the figures, of which the page's reader chooses one; the first is shown at first.
+        Names of the figures; the page's reader chooses one, the first is shown initially.
     """
     choice = alt.binding_select(options=list(figures), name="Figure ")
     pick = alt.param("figure", value=figures[0], bind=choice)
@@ -446,7 +446,7 @@ def strip(rows: Sequence[Mapping[str, Any]], figures: Sequence[str]) -> Any:
 
 
 def specification(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    """Return a chart as Vega-Lite without looks."""
+    """Return a chart as Vega-Lite without a style."""
     spec: dict[str, Any] = chart.to_dict(validate=False)
     spec.pop("config", None)
     return spec
@@ -460,7 +460,7 @@ def save(
     config: Mapping[str, Any] = PICTURE,
     inches: float | None = None,
 ) -> Path:
-    """Write a chart as SVG, PDF or PNG by the file's ending, without a date; make the folder if needed.
+    """Write a chart as SVG, PDF or PNG by the file's extension, without a date; make the folder if needed.
 
     Parameters
     ----------
@@ -469,16 +469,17 @@ def save(
     path
         The file.
     title
-        Above the chart.
+        Title above the chart.
     config
-        Its looks.
+        Its style.
     inches
-        Width of the whole picture, which has 300 dots to the inch as PNG; its own width and 150 unless given.
+        Width of the whole picture, which as PNG has 300 dots per inch; unless given, its own width and 150
+        dots per inch.
 
     Raises
     ------
     ValueError
-        If the ending is of no such format.
+        If the extension is of another format.
     """
     ending = path.suffix.removeprefix(".")
     if ending not in FORMATS:
@@ -486,7 +487,7 @@ def save(
     spec = specification(chart) | ({"title": title} if title else {})
     text = vl_convert.vegalite_to_svg(spec, config=dict(config), allowed_base_urls=[])
     for place, name in enumerate(dict.fromkeys(re.findall(r' id="(\w+)"', text))):
-        # Vega counts on from the last picture: the same chart shall be the same file.
+        # Vega continues its numbering from the last picture: renumber, so that equal charts give equal files.
         text = re.sub(rf'(?<=id="){name}(?=")|(?<=#){name}(?=[")])', f"part{place}", text)
     wide, high = (float(side) for side in re.findall(r' (?:width|height)="([\d.]+)"', text)[:2])
     scale = 1.0 if inches is None else 72 * inches / wide
@@ -509,7 +510,7 @@ def save(
 def bundle() -> str:
     """Return Vega, Vega-Lite and Vega-Embed as one script, about 0.9 MB.
 
-    Putting it together takes two seconds, so it is kept in the user's cache.
+    Building it takes two seconds, so it is kept in the user's cache.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     version = f"{vl_convert.get_vega_embed_version()}-{vl_convert.get_vega_version()}"
@@ -521,6 +522,6 @@ def bundle() -> str:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, text)
-    except OSError:  # a home that cannot be written: the next process makes it again
+    except OSError:  # the cache cannot be written: the next process builds it again
         pass
     return text

@@ -1,4 +1,4 @@
-"""Pictures for a paper from a sweep: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
+"""Draw a sweep's pictures for a paper: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,16 +32,16 @@ Curve = tuple[IntArray, FloatArray]
 """Rounds and values of one run, both of shape (n,)."""
 
 Band = Literal["std", "range"]
-"""Mean ± sample standard deviation over the seeds, or from the least to the largest of them."""
+"""Mean ± sample standard deviation over the seeds, or the range from the lowest seed to the highest."""
 
 _ACROSS, _DOWN = {"column": 1, "page": 3}, 4
 _MOST_POINTS, _MOST_RUNS = 400, 12
 
 MOST_CLIENTS = 1500
-"""Clients on a map; of more, the points would hide each other, and their places take minutes to compute."""
+"""Most clients on a map; more points would hide each other, and take minutes to place."""
 
 MOST_CHANGES = 30
-"""Changes of the clusters in a tree; of more, a drawing would be a web of lines."""
+"""Most changes of the clusters in a tree; with more, it would be a web of lines."""
 
 _OWN = "strategy."
 _ACCURACY = "mean_client_accuracy"
@@ -49,7 +49,7 @@ _ACCURACY = "mean_client_accuracy"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A picture that was drawn, or the reason why it was not.
+    """A picture that was drawn, or the reason why not.
 
     Attributes
     ----------
@@ -72,28 +72,28 @@ class Drawn:
 def mean_and_band(
     runs: Sequence[Curve], band: Band = "std"
 ) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Return mean and band over the runs of several seeds.
+    """Compute mean and band over the runs of several seeds.
 
     Parameters
     ----------
     runs
-        A curve of each.
+        The curve of each.
     band
-        What the band is. A single run has none: its ends are the mean.
+        See :data:`Band`. A single run has no band: its ends are the mean.
 
     Returns
     -------
-    The rounds that all runs have, ascending, and there the mean, lower and upper end of the band, all of
-    shape (n,).
+    The rounds that all runs have, ascending, and their mean, lower and upper end of the band, all of shape
+    (n,).
 
     Raises
     ------
     ValueError
-        If there is no run or no such band.
+        If there is no run, or the band is unknown.
     """
     check_choice("band", band, get_args(Band))
     if not runs:
-        raise ValueError("curves must be one or more, got none")
+        raise ValueError("runs must have at least one curve, got none")
     shared = runs[0][0]
     for rounds, _ in runs[1:]:
         shared = np.intersect1d(shared, rounds)
@@ -116,7 +116,7 @@ def accuracy_bands(
     Parameters
     ----------
     panels
-        By title of the panel and method: a curve for each seed.
+        A curve for each seed, by title of the panel and method.
     width
         Of the picture.
     band
@@ -153,7 +153,7 @@ def accuracy_over_clients(
     Parameters
     ----------
     panels
-        By title of the panel and method: accuracies, shape (n,), of the clients of all seeds.
+        Accuracies of the clients of all seeds, shape (n,), by title of the panel and method.
     width
         Of the picture.
     measure
@@ -200,7 +200,7 @@ def _methods(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
 
 
 def _side_by_side(charts: Sequence[Any], width: Width, height: float) -> alt.ConcatChart:
-    """Set panels side by side, three in the width of a page and one in that of a column."""
+    """Set panels side by side, three across a page and one across a column."""
     check_choice("width", width, WIDTHS)
     most = _ACROSS[width] * _DOWN
     if not 0 < len(charts) <= most:
@@ -227,7 +227,7 @@ def sweep_map(
     rows, columns
         Settings, from top to bottom, and methods, from left to right.
     values
-        By setting and method: one value per seed. A cell without values is left blank.
+        One value per seed, by setting and method. A cell without values is left blank.
     measure
         What is drawn, with its unit.
     setting
@@ -245,7 +245,7 @@ def sweep_map(
     means = np.array([[np.mean(seeds) if len(seeds) else np.nan for seeds in row] for row in pairs])
     some = means[np.isfinite(means)]
     if not some.size:
-        raise ValueError(f"values must have one for a setting and method at least, got none for {measure}")
+        raise ValueError(f"values must have at least one value, got none for {measure}")
     digits = ".0f" if some.max() >= 100 or (some == some.round()).all() else ".2f"
     wide = 72 * (WIDTHS[width] - 1.1)
     sides = drawing.Side(rows, rows, setting), drawing.Side(columns, columns)
@@ -295,7 +295,7 @@ def rank_diagram(
     title
         Title of the picture.
     inches
-        Width of it.
+        Its width.
     """
     order = np.argsort(ranks, kind="stable")
     ordered, number = np.asarray(ranks)[order].tolist(), len(order)
@@ -338,8 +338,8 @@ def _chart(rows: Iterable[Sequence[Any]], names: str) -> alt.Chart:
 def distances_of(name: str, values: ArrayLike) -> FloatArray:
     """Turn a matrix of ``matrices.npz`` into distances between clients.
 
-    Where larger is more alike, a distance is the largest value − the value; else the value, and if some are
-    below 0, as evidence is, the value − the least one.
+    Where larger means more alike, a distance is the largest value − the value; otherwise it is the value, or,
+    if some values are below 0, as for evidence, the value − the least one.
 
     Parameters
     ----------
@@ -355,7 +355,7 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
     Raises
     ------
     ValueError
-        If the name is not known, or it is not a square matrix of finite numbers off the diagonal: some pairs
+        If the name is unknown, or the matrix is not square or not finite off the diagonal, because some pairs
         were not compared.
     """
     matrix = np.array(values, dtype=np.float64)
@@ -376,7 +376,7 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
 def places(distances: FloatArray) -> tuple[FloatArray, float]:
     """Find places in the plane whose distances are as close to the given ones as possible.
 
-    Source: metric multidimensional scaling by SMACOF, from scikit-learn, begun at the classical one's places.
+    Source: metric multidimensional scaling by scikit-learn's SMACOF, starting from classical scaling.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def places(distances: FloatArray) -> tuple[FloatArray, float]:
     if not 3 <= len(distances) <= MOST_CLIENTS:
         raise ValueError(f"a map must have 3 to {MOST_CLIENTS} clients, got {len(distances)}")
     if not distances.any():
-        raise ValueError("distances must not all be 0, they are")
+        raise ValueError("distances must not all be 0, got only 0")
     from sklearn.manifold import smacof  # takes a second to import
 
     scaled = distances / distances.max()
@@ -410,8 +410,8 @@ def client_map(
 ) -> alt.LayerChart | alt.Chart:
     """Draw the clients in the plane, coloured by cluster, with a shape for each known group.
 
-    Without known groups each cluster has its own shape, else its number in its middle, so that all can be
-    told apart in print without colour. Axes have no unit.
+    Without known groups each cluster has its own shape, otherwise its number at its middle, so that clusters
+    can be told apart in print without colour. Axes have no unit.
 
     Parameters
     ----------
@@ -465,15 +465,15 @@ def client_map(
 
 
 def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width = "column") -> Any:
-    """Draw who shares a model with whom: rounds from left to right, and below each other the clients.
+    """Draw who shares a model with whom: rounds from left to right, clients from top to bottom.
 
-    Clients are sorted by their first cluster, then the second, and so on: splits alone leave every cluster in
-    one piece, and its number stands in each piece that has room for it.
+    Clients are sorted by their first cluster, then by the second, and so on, so that mere splits leave every
+    cluster in one piece. Each piece with enough room has its cluster's number.
 
     Parameters
     ----------
     changes
-        Assignments over time, as in ``clusters.json``. Of two in one round, the later one lasted.
+        Assignments over time, as in ``clusters.json``. Of two in one round, the later one counts.
     rounds
         The last round.
     width
@@ -487,12 +487,12 @@ def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width
     lasting = {int(change["round"]): np.asarray(change["assignment"], dtype=np.int64) for change in changes}
     sizes = sorted({len(assignment) for assignment in lasting.values()})
     if len(sizes) != 1:
-        raise ValueError(f"changes must be one or more of the same clients, got numbers of clients {sizes}")
+        raise ValueError(f"changes must be of one number of clients, got {sizes}")
     if len(lasting) - 1 > MOST_CHANGES:
         raise ValueError(f"changes must be at most {MOST_CHANGES} to be drawn, got {len(lasting) - 1}")
     moments = sorted(lasting)
     order = np.lexsort([lasting[moment] for moment in reversed(moments)])
-    # A change after the last round has no rounds of its own: it still needs a bar that can be seen.
+    # A change after the last round has no rounds of its own, but still needs a visible bar.
     moments.append(max(rounds, moments[-1] + max(1, rounds // 20)))
     high, wide = float(np.clip(8 * sizes[0], 100, 330)), 72 * WIDTHS[width] - 75
     bars, numbers = [], []
@@ -543,7 +543,7 @@ def draw_comparison(
     into
         Folder for the files; made if it is missing.
     formats
-        ``svg``, ``pdf`` or ``png``, each once or more.
+        One or more of ``svg``, ``pdf`` and ``png``.
     width
         ``"column"`` or ``"page"``.
     metrics
@@ -551,7 +551,7 @@ def draw_comparison(
 
     Returns
     -------
-    The pictures, those that could not be drawn included.
+    The pictures, including those that could not be drawn.
 
     Raises
     ------
@@ -600,12 +600,12 @@ def draw_comparison(
 
 
 def _arranged(comparison: Comparison) -> tuple[str, Panels]:
-    """Put rows by setting; keys of the strategies themselves belong to the methods' names."""
+    """Group rows by setting; the strategies' own keys belong to the methods' names."""
     panels: dict[str, dict[str, Row]] = {}
     shared = [key for key in comparison.settings if not key.startswith(_OWN)]
     for row in comparison.rows:
         given = dict(zip(comparison.settings, row.settings, strict=True))
-        # A key that this setting does not have is empty, and null where it is computed.
+        # A key that this setting lacks is empty; a computed one is null.
         named = {key: f"{key.rpartition('.')[2]} {value}" for key, value in given.items() if value}
         setting = ", ".join(named[key] for key in shared if key in named and given[key] != "null")
         method = ", ".join([row.strategy, *(text for key, text in named.items() if key not in shared)])
@@ -614,7 +614,7 @@ def _arranged(comparison: Comparison) -> tuple[str, Panels]:
 
 
 def _found(panels: Panels, find: Callable[[Row], Any], why: str) -> dict[str, dict[str, Any]]:
-    """Look something up in each row; what has nothing is left out."""
+    """Look something up in each row; rows and settings without it are left out."""
     found = {
         setting: {method: value for method, row in rows.items() if len(value := find(row))}
         for setting, rows in panels.items()
@@ -638,7 +638,7 @@ def _over_rounds(panels: Panels, width: Width) -> tuple[Any, str]:
 
 
 def _serves_best(panels: Panels) -> bool:
-    """Whether figures at the end may be of the one model for all, where it was not shown to be worse."""
+    """Return whether final figures may be of the model for all, where no cluster's was shown to be better."""
     rows = [row for by_method in panels.values() for row in by_method.values()]
     return any(summary.get("serve") == "best" for row in rows for summary in row.summaries)
 
@@ -679,13 +679,13 @@ def _ranks(panels: Panels, width: Width) -> tuple[Any, str]:
         f"Friedman's p {friedman(scores):.2g}"
     )
     if left_out := len(federations) - len(complete):
-        shows += f"; {left_out} federations in which a method is missing left out"
+        shows += f"; without {left_out} federations in which a method is missing"
     return rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width]), shows
 
 
 def _map(panels: Panels, key: str, metric: str, width: Width) -> tuple[Any, str]:
     if len(panels) < 2:
-        raise ValueError("a map needs runs of two settings, all runs have the same one")
+        raise ValueError("a map needs runs of at least two settings, all runs have the same one")
     # The key is on the axis once if there is only one.
     name = "" if "," in key else key.rpartition(".")[2]
     values = {

@@ -1,4 +1,4 @@
-"""The charts of one run, made from its folder: its page and ``plots/`` show the same ones."""
+"""Draw the charts of one run from its folder, for its page and its ``plots/``."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -37,18 +37,18 @@ KINDS = tuple(_MEANING)
 
 
 def meaning_of(name: str) -> tuple[str, str]:
-    """Return which end of a matrix's scale means alike, and its colours; empty for an unknown one."""
+    """Return how to read a matrix's scale, empty for an unknown matrix, and its colours."""
     return next((each for key, each in _MEANING.items() if name.startswith(key)), ("", "sequential"))
 
 
 def larger_is_alike(name: str) -> bool | None:
-    """Whether a larger value means that two clients are more alike; None for an unknown matrix."""
+    """Return whether a larger value means more alike clients; None for an unknown matrix."""
     meaning, colours = meaning_of(name)
     return (colours == "sequential") if meaning else None
 
 
 def draw(folder: Path) -> list[Path]:
-    """Draw all charts that the files of a run allow, into its ``plots/``.
+    """Draw all charts that a run's files allow into its ``plots/``.
 
     Returns
     -------
@@ -66,7 +66,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def small_arrays(run: SavedRun) -> dict[str, NDArray]:
-    """Read the arrays of ``matrices.npz`` but the matrices of all pairs of clients that are not a split's."""
+    """Read the arrays of ``matrices.npz``, without client-by-client matrices except those of splits."""
     clients = 0 if run.assignment is None else len(run.assignment)
     return {
         name: values
@@ -83,7 +83,7 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     run
         The run.
     small
-        From :func:`small_arrays`, if it was read already.
+        The arrays of :func:`small_arrays`, if already read.
     """
     small = small_arrays(run) if small is None else small
     yield from _rounds(run)
@@ -148,10 +148,9 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
 
 
 def _accuracies(run: SavedRun) -> Iterator[Picture]:
-    """Draw the clients' accuracies from the worst client to the best, of the run and those compared.
+    """Draw the clients' accuracies from the worst client to the best, for the run and those compared.
 
-    The value at x percent is that of a client: the least accuracy that x percent of the clients do not
-    exceed.
+    The value at x percent is a client's accuracy: the least one that x percent of the clients do not exceed.
     """
     percents, lines = np.arange(101), []
     for name, each in run.side_by_side:
@@ -188,12 +187,12 @@ def matrix_picture(
     groups: IntArray | None = None,
     names: Sequence[str] | None = None,
 ) -> Picture:
-    """Draw a matrix of all pairs of clients, ordered by cluster and known group, averaged if it is large.
+    """Draw a client-by-client matrix, ordered by cluster and known group, averaged if it is large.
 
-    Bright is alike for every kind of matrix but evidence, which is blue where clients look alike, white at 0
-    and red where they differ. The scale covers the middle 98 % of the entries off the diagonal, so that one
-    far pair does not wash out the rest. A pair that was not compared is left blank. Colours beside the rows
-    are the known groups.
+    Bright means alike for every kind of matrix except evidence, which is blue where clients look alike, white
+    at 0 and red where they differ. The scale covers the middle 98 % of the entries off the diagonal, so that
+    one outlier does not wash out the rest. Pairs that were not compared are left blank. Colours beside the
+    rows are the known groups.
 
     Raises
     ------
@@ -214,7 +213,7 @@ def matrix_picture(
     elif np.isnan(ordered).any():
         notes.append("Pairs that were not compared are left blank.")
     if np.isinf(ordered).any():
-        notes.append("Black: no match, as a model overflows.")
+        notes.append("Black: no match, because a model overflows.")
     if groups is not None:
         notes.append("Colours beside the rows are known groups.")
     side = Side([_client(client, names, groups) for client in order], sorted_clusters if several else ())
@@ -267,12 +266,12 @@ def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> P
     table, bands = shares.transpose(0, 2, 1, 3).reshape(2 * (m * classes,)), np.repeat(clusters, classes)
     pairs = list(product(clusters, names))
     held = [f"clients of cluster {each}, class {name}" for each, name in pairs]
-    said = [f"model of cluster {each} says {name}" for each, name in pairs]
-    rows = Side(held, bands, "clients of cluster: their class")
-    columns = Side(said, bands, "model of cluster: its answer")
+    predicted = [f"model of cluster {each} predicts {name}" for each, name in pairs]
+    rows = Side(held, bands, "clients of cluster: true class")
+    columns = Side(predicted, bands, "model of cluster: predicted class")
     drawn = cells(table, rows, columns, "labels", ends=(0, 100), title="% of the class", square=True)
-    title = "What each cluster's model answers on each cluster's test rows"
-    note = "Right answers are on the diagonal of each block, "
+    title = "Predictions of each cluster's model on each cluster's test rows"
+    note = "Correct predictions are on the diagonal of each block, "
     note += "classes from top to bottom and from left to right."
     return Picture("answers_between_clusters", title, drawn, note)
 
@@ -295,7 +294,7 @@ def label_counts(
     client_names: Sequence[str] | None = None,
     grouped: str = "group",
 ) -> Picture:
-    """Draw each client's training rows of each class; of more than 400 clients evenly spaced ones.
+    """Draw each client's training rows of each class; of more than 400 clients, evenly spaced ones.
 
     Parameters
     ----------
@@ -424,7 +423,7 @@ def _choices(small: Mapping[str, NDArray]) -> Iterator[Picture]:
 
 
 def _tests(tests: FloatArray | None) -> Iterator[Picture]:
-    """Draw how far apart the groups in the losses were, of a cluster's fits in a round the one that counted.
+    """Draw how far apart the groups in the losses were; of a cluster's fits in a round, the decisive one.
 
     Each row of `tests` has the round, the cluster, the number of parts, the separation in units of the
     required one, and 0 for nothing, 1 for a proposal, 2 for a split.
@@ -452,7 +451,7 @@ def _tests(tests: FloatArray | None) -> Iterator[Picture]:
 
 
 def _chains(small: Mapping[str, NDArray], assignment: IntArray | None) -> Iterator[Picture]:
-    """Draw how far the outputs are from the second model's along each way between two clients' models.
+    """Draw how far outputs are from the second model's on each path between two clients' models.
 
     Source: FedGMCC, Fig. 2.
     """
@@ -476,7 +475,7 @@ def _chains(small: Mapping[str, NDArray], assignment: IntArray | None) -> Iterat
 def _convergence(run: SavedRun) -> Iterator[Picture]:
     """Draw how far each interaction matrix changed in a round, if the run is FedGWC's.
 
-    Source: FedGWC, Figure 4 and Section 4.3. A cluster that is split starts anew at 1.
+    Source: FedGWC, Figure 4 and Section 4.3. A cluster that is split starts again at 1.
     """
     values: dict[int, dict[int, float]] = {}
     marks: list[tuple[float, str]] = []
@@ -503,7 +502,7 @@ def _convergence(run: SavedRun) -> Iterator[Picture]:
     if tolerance := ((run.config.get("strategy") or {}).get("parameters") or {}).get("tolerance"):
         lines.append(Line("split is tried below", [rounds[0], rounds[-1]], [tolerance, tolerance]))
     note = "Mean squared change of a cluster's matrix in a round, on a logarithmic scale of at most eight "
-    note += "powers of ten. A cluster that is split starts anew at 1."
+    note += "powers of ten. A cluster that is split starts again at 1."
     if len(shown) < len(values):
         note += f" The first {len(shown)} of {len(values)} clusters."
     drawn = curves(lines, "round", "mean squared change", marks=marks, log=True, form="tight")
@@ -511,11 +510,11 @@ def _convergence(run: SavedRun) -> Iterator[Picture]:
 
 
 def _splits(small: Mapping[str, NDArray], run: SavedRun) -> Iterator[Picture]:
-    """Draw the clients of each cluster that was split in the plane of its spectral embedding.
+    """Draw the clients of each split cluster in the plane of its spectral embedding.
 
     Source: FedGWC, Figure 3. The coordinates are eigenvectors 2 and 3 of the normalised Laplacian of the
     affinities before the split, so two clients are near each other if the others perceive them alike. Only
-    distances within one plane mean something.
+    distances within one plane are meaningful.
     """
     after = {change["round"]: np.asarray(change["assignment"]) for change in run.changes}
     moments = [name.removeprefix(_SPLIT) for name in small if name.startswith(_SPLIT)]
@@ -525,7 +524,7 @@ def _splits(small: Mapping[str, NDArray], run: SavedRun) -> Iterator[Picture]:
         members = np.flatnonzero(np.isfinite(affinity.diagonal()))
         if moment not in after or len(members) <= 3:
             continue
-        from sklearn.manifold import spectral_embedding  # half a second, which other methods' pages save
+        from sklearn.manifold import spectral_embedding  # half a second, needed by this method only
 
         from fedclust.clustering.fedgwc import SMALLEST
 
@@ -555,7 +554,7 @@ def rewards_of(small: Mapping[str, NDArray]) -> tuple[IntArray, FloatArray, Floa
     """
     if not {"cohort_losses", "cohort_clients", "cohort_round"} <= small.keys():
         return None
-    from fedclust.clustering.fedgwc import rewards  # brings SciPy, which other methods' pages save
+    from fedclust.clustering.fedgwc import rewards  # imports SciPy, needed by this method only
 
     losses, clients = small["cohort_losses"], small["cohort_clients"].astype(int)
     scores = rewards(losses)
@@ -593,7 +592,7 @@ def _heat(
 
 
 def _trace(name: str, entries: FloatArray) -> Iterator[Picture]:
-    """Draw clients' losses against their cohort's over the rounds, which is what sets groups apart.
+    """Draw clients' losses relative to their cohort's over the rounds, which set groups apart.
 
     Source: :mod:`fedclust.clustering.loss_traces`. `entries` has a row per client and round: round, client,
     value in √nats, and the part that the client went to.

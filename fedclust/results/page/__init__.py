@@ -1,4 +1,4 @@
-"""The page that a run leaves: one HTML file with everything in it, made from the run's folder.
+"""Write a run's page: one self-contained HTML file, made from the run's folder.
 
 Not imported by :mod:`fedclust.results`: a run that leaves no page does not need it.
 """

@@ -1,4 +1,4 @@
-"""The page of a run, made only from the files in its folder: what its template ``run.md`` shows."""
+"""Compute what the page of a run shows, from the files in its folder, for the template ``run.md``."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ def view_run(folder: Path) -> dict[str, Any]:
 
     Returns
     -------
-    What :func:`fedclust.results.page.document` takes.
+    The argument of :func:`fedclust.results.page.document`.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     done = int(run.rounds[-1]["round"]) if run.rounds else 0
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
-    said = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
+    verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
     lines = report.newcomers_line(summary), report.drift_line(run.rounds), report.went_back_line(run.rounds)
     costs = [_cost(name, each) for name, each in [(title, run), *run.compared.items()]]
     for key, words in (("proof", "the proof"), ("personal", "personal layers")):
@@ -65,7 +65,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "finished": finished,
         "done": done,
         "total": int(total or 0),
-        "said": said,
+        "verdict": verdict,
         "noted": [str(note) for note in (summary.get("decision"), *lines) if note],
         "tiles": _tiles(run, done, of, costs[0]),
         "facts": list(_facts(run)),
@@ -87,7 +87,7 @@ def view_run(folder: Path) -> dict[str, Any]:
 
 
 def is_finished(run: SavedRun) -> bool:
-    """Whether a run and all that it is compared with have ended."""
+    """Return whether a run and all strategies that it is compared with have finished."""
     compared = set(run.config.get("compare") or ()) - {run.summary.get("strategy")}
     return "strategy" in run.summary and compared <= (run.summary.get("compare") or {}).keys()
 
@@ -162,12 +162,12 @@ def _beside(run: SavedRun) -> dict[str, pd.DataFrame]:
 
 
 def labels_apart(counts: IntArray, everyone: IntArray, tests: int) -> list[int]:
-    """List up to four classes of which a group has a larger or smaller share than chance would give it.
+    """List up to four classes of which a group has a larger or smaller share than by chance.
 
-    A share is beyond chance if it is further from everyone's share p than rows drawn without replacement
-    from all come with a probability of 1 %, corrected for all `tests` that are made: with n of N rows, by a
-    normal bound on √(p (1 − p) / n · (N − n) / (N − 1)). Differences below a percentage point or a tenth of
-    p are never named.
+    A share is beyond chance if n rows drawn without replacement from all N would be as far from everyone's
+    share p with a probability below 1 %, corrected for all `tests`: a normal bound with standard deviation
+    √(p (1 − p) / n · (N − n) / (N − 1)). Differences below a percentage point or a tenth of p are never
+    listed.
 
     Parameters
     ----------
@@ -187,12 +187,12 @@ def labels_apart(counts: IntArray, everyone: IntArray, tests: int) -> list[int]:
 
 
 def class_name(name: str) -> str:
-    """Write a class's name where it stands alone, a number as ``class 3``."""
+    """Return a class's name for use on its own; a number becomes ``class 3``."""
     return f"class {name}" if name.isdigit() else name
 
 
 def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Describe each cluster: its clients' means, and what sets it apart; None where unknown."""
+    """Make a row per cluster: its clients' means, and what sets it apart; None where unknown."""
     if run.assignment is None:
         return
     counts, beside = run.label_counts, _beside(run)
@@ -259,7 +259,7 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
     if run.assignment is None:
         return None
     total, table = len(run.assignment), run.clients
-    if table is None:  # not finished: who is where, and the last accuracies
+    if table is None:  # not finished: only clusters and the latest accuracies
         table = pd.DataFrame({"client": np.arange(total), "cluster": run.assignment})
         known = [line["client_accuracy"] for line in run.rounds if line.get("client_accuracy")]
         if known and len(known[-1]) <= total:
@@ -302,12 +302,12 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
     total = 0
     for change in run.changes:
         assignment = change["assignment"][:MOST_CLIENTS]
-        moves += [[] for _ in assignment[len(moves) :]]  # of those who joined
+        moves += [[] for _ in assignment[len(moves) :]]  # for clients that joined
         for client, cluster in enumerate(map(int, assignment)):
             if not moves[client] or moves[client][-1][1] != cluster:
                 moves[client].append([change["round"], cluster])
                 total += 1
-        if total > _MOST_MOVES:  # now, so that the lists do not grow with the rounds
+        if total > _MOST_MOVES:  # inside the loop, so that the lists do not grow with the rounds
             kept = max(1, _MOST_MOVES // len(moves))
             moves = [each[-kept:] for each in moves]
     failures = [
@@ -343,9 +343,8 @@ def _client_accuracies(name: str, run: SavedRun, most: int) -> dict[str, Any] | 
     kept = [recorded[place] for place in saved_run.shown(len(recorded), width, most)]
     values = np.full((len(kept), width), np.nan)
     for row, line in zip(values, kept, strict=True):
-        row[: len(line["client_accuracy"])] = line[
-            "client_accuracy"
-        ]  # of those who joined later nothing is known
+        known = line["client_accuracy"]  # lacks clients that joined later
+        row[: len(known)] = known
     return {"name": name, "rounds": [line["round"] for line in kept], "values": saved_run.pack(values)}
 
 
@@ -398,13 +397,13 @@ def _spread(run: SavedRun) -> dict[str, Any] | None:
 
 
 def _cost(name: str, run: SavedRun) -> list[Any]:
-    if not run.summary and run.rounds:  # not finished: what its rounds add up to
+    if not run.summary and run.rounds:  # not finished: the sum over its rounds
         return [name, *(sum(line.get(key) or 0 for line in run.rounds) for key in _COSTS)]
     return [name, *map(run.summary.get, _COSTS)]
 
 
 def command_line(overrides: Sequence[object]) -> str:
-    """Write the command line with some overrides that runs in a new folder."""
+    """Write a command line with the overrides, except those of the results folder."""
     given = [str(text) for text in overrides]
     kept = [text for text in given if text.partition("=")[0].lstrip("+") not in ("output_dir", "resume")]
     return " ".join(["fedclust", *map(shlex.quote, kept)])

@@ -1,4 +1,4 @@
-"""The page of a sweep, its runs side by side: what its template ``sweep.md`` shows."""
+"""Compute what the page of a sweep shows, its runs side by side, for the template ``sweep.md``."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,12 +38,12 @@ def view_sweep(folder: Path) -> dict[str, Any]:
 
     Returns
     -------
-    What :func:`fedclust.results.page.document` takes.
+    The argument of :func:`fedclust.results.page.document`.
 
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If there is no run.
     ValueError
         If a file cannot be read.
     """
@@ -126,7 +126,7 @@ def _pictures(comparison: Comparison, ranked: Sequence[Row], figures: Mapping[st
 
 
 def _job(run: SavedRun, place: Path) -> list[Any]:
-    """Describe a run in the table that leads to its page."""
+    """Make a run's row of the table that links to its page."""
     page = (run.folder / "report.html").is_file()
     link = "/".join(map(quote, (*place.parts, "report.html"))) if page else None
     done = int(run.rounds[-1]["round"]) if run.rounds else 0
@@ -144,7 +144,7 @@ def _job(run: SavedRun, place: Path) -> list[Any]:
 
 
 def _verdict(comparison: Comparison, jobs: int, left: int) -> list[str]:
-    """Say in each setting which strategy has the highest mean accuracy, if there are several."""
+    """Name the strategy with the highest mean accuracy in each setting that has several."""
     lines = []
     for setting in dict.fromkeys(row.settings for row in comparison.rows):
         rows = [row for row in comparison.rows if row.settings == setting and row.values(_ACCURACY).size]

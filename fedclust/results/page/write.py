@@ -1,4 +1,4 @@
-"""The page as one HTML file: made from what it shows, and written into the folder of a run or of a sweep."""
+"""Render the page as one HTML file, and write it into the folder of a run or of a sweep."""
 
 import base64
 import hashlib
@@ -29,13 +29,13 @@ logger = logging.getLogger(__name__)
 PAGE = "report.html"
 """Name of the page in a folder."""
 
-_MANY = 400  # cells, from which on a page holds them in two bytes each
+_MANY = 400  # a page stores more cells than this in two bytes each
 _SECONDS_BETWEEN = 30.0
-_SHARE = 50  # the page takes at most one part in so many of a run's time
+_SHARE = 50  # writing the page takes at most 1/50 of a run's time
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder holds a run itself, and not only runs below it."""
+    """Return whether a folder holds a run itself, not only runs below it."""
     return any((folder / name).is_file() for name in FILES)
 
 
@@ -44,7 +44,7 @@ def view_of(folder: Path) -> dict[str, Any]:
 
     Returns
     -------
-    What :func:`document` takes.
+    The argument of :func:`document`.
 
     Raises
     ------
@@ -63,19 +63,19 @@ def view_of(folder: Path) -> dict[str, Any]:
 
 
 def document(view: dict[str, Any], *, live: bool = False) -> str:
-    """Write a view as a page that needs no other file.
+    """Render a view as a self-contained page.
 
-    Text of the data is escaped in the markup, and in a JSON block that is only ever inserted as text or read
-    by Vega's interpreter. The page's own policy allows no other script, and no request except to where it
-    came from.
+    Text from the data is escaped in the markup, and in a JSON block that is only ever inserted as text or
+    read by Vega's interpreter. The page's content security policy allows no other script, and requests only
+    to the page's own server.
 
     Parameters
     ----------
     view
-        What to show: its ``kind`` is the name of its template, ``"run"`` or ``"sweep"``, which has the other
-        values; ``pictures`` has its charts by name, ``data`` what the script looks up.
+        What to show: ``kind`` is the name of its template, ``"run"`` or ``"sweep"``, which uses the other
+        values; ``pictures`` has the charts by name, ``data`` what the script looks up.
     live
-        Whether the page asks its server for news, see :mod:`fedclust.runs.watch`.
+        Whether the page asks its server for updates, see :mod:`fedclust.runs.watch`.
     """
     from fedclust.results.charts.chart import bundle
 
@@ -85,7 +85,7 @@ def document(view: dict[str, Any], *, live: bool = False) -> str:
 
 
 def live_part(view: Mapping[str, Any]) -> str:
-    """Write what has changed of a page that is open: JSON with its markup and its charts."""
+    """Render the update of an open page: JSON with its markup and its charts."""
     changed = {key: view[key] for key in ("finished", "title", "kind")}
     return to_json({**_data(view), **changed, "markup": _main(view, live=True)})
 
@@ -107,7 +107,7 @@ def _data(view: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed(values: Sequence[float | str]) -> Any:
-    """Write the numbers of many cells in two bytes each, which the script reads; not if one is infinite."""
+    """Encode the numbers of many cells in two bytes each for the script, unless one is infinite."""
     if "∞" in values:
         return values
     table = np.array([np.nan if value == "" else value for value in values], dtype=np.float64)
@@ -116,7 +116,7 @@ def _packed(values: Sequence[float | str]) -> Any:
 
 
 def to_json(value: Any) -> str:
-    """Write a value as JSON that may stand inside a script element: it has no ``<``, ``>`` or ``&``."""
+    """Write a value as JSON that is safe inside a script element: it has no ``<``, ``>`` or ``&``."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -142,7 +142,7 @@ def _templates() -> "jinja2.Environment":
 
 
 def head(column: str | Sequence[str]) -> dict[str, str]:
-    """Read a column of a table: its title, kind and explanation, joined by bars or as a list.
+    """Parse a table's column: its title, kind and explanation, joined by bars or as a list.
 
     A kind is ``text``, ``long`` for text that wraps, ``name``, ``cluster``, ``shade`` for a share with a
     colour, or one of :data:`fedclust.results.report.FORMS`.
@@ -153,12 +153,12 @@ def head(column: str | Sequence[str]) -> dict[str, str]:
 
 
 def zipped(titles: Sequence[str], kind: str) -> list[list[str]]:
-    """Make columns of one kind."""
+    """Pair each title with one kind, as columns."""
     return [[title, kind] for title in titles]
 
 
 def keyed(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> tuple[list[Any], list[list[Any]]]:
-    """Return the columns in which a row has a value, and the rows in their order."""
+    """Return the columns in which some row has a value, and the rows' values in that order."""
     kept = [key for key in columns if any(row.get(key) is not None for row in rows)]
     return [columns[key] for key in kept], [[row.get(key) for key in kept] for row in rows]
 
@@ -166,7 +166,7 @@ def keyed(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Any]) -> tupl
 def template(name: str) -> str:
     """Read a template, the style or the script.
 
-    They are Markdown files with one block of code, because Flower's bundle takes no .html, .css or .js files.
+    They are Markdown files with one block of code, because Flower's bundle omits .html, .css and .js files.
     """
     path = resources.files("fedclust.results.page") / "template" / f"{name}.md"
     _, _, block = path.read_text(encoding="utf-8").partition("```")
@@ -174,12 +174,12 @@ def template(name: str) -> str:
 
 
 def digest(text: str) -> str:
-    """Write what a policy names a script or a style by."""
+    """Compute the hash by which a content security policy allows a script or a style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def write_page(folder: Path) -> Path:
-    """Write ``report.html``, for a run or, in a folder with several runs, for all of them.
+    """Write ``report.html`` for a run or, in a folder with several runs, for all of them.
 
     Returns
     -------
@@ -198,16 +198,16 @@ def write_page(folder: Path) -> Path:
 
 
 def write_sweep_page(folder: Path) -> Path | None:
-    """Write the page that compares the runs below a folder; None if there is no run yet.
+    """Write the page that compares the runs below a folder; return None if there is no run yet.
 
-    Jobs of one sweep may do so at the same time.
+    Jobs of one sweep may call this at the same time.
     """
     from fedclust.results.page.sweep import view_sweep
 
     try:
         text = document(view_sweep(folder))
     except (FileNotFoundError, ValueError):
-        return None  # another job's first files
+        return None  # another job is writing its first files
     own = folder / f".report-{os.getpid()}.html"
     replace_file(own, text)
     os.replace(own, folder / PAGE)
@@ -215,23 +215,24 @@ def write_sweep_page(folder: Path) -> Path | None:
 
 
 class LivePage:
-    """The page of a run that goes on.
+    """The page of a run in progress.
 
-    A call after each round writes it every 30 seconds; where that takes more than 0.6 s, as for a run of many
-    thousand rounds, less often, so that it costs at most 2 % of the run's time. As a context it also writes
-    it when a run fails. A page that cannot be written is a warning and does not end the run.
+    Called after each round, it writes the page every 30 seconds; if that takes more than 0.6 s, as in a run
+    of many thousand rounds, less often, so that it costs at most 2 % of the run's time. As a context manager
+    it also writes the page when a run fails. A page that cannot be written is a warning and does not end the
+    run.
 
     Parameters
     ----------
     folder
-        The run's folder; also while a compared strategy runs.
+        The run's folder, also while a compared strategy is running.
     clock
         Returns the time in seconds; for tests.
     """
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._due = clock() + 1.0  # a first page soon, without one for each of many short runs
+        self._due = clock() + 1.0  # a first page soon, but none for very short runs
 
     def __call__(self, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write the page if it is time; called after every round."""
@@ -253,8 +254,8 @@ class LivePage:
         try:
             write_page(self._folder)
         except FileNotFoundError:
-            pass  # it failed before its first round
-        except Exception as error:  # whatever is wrong with the page, the run is worth more
+            pass  # the run failed before its first round
+        except Exception as error:  # a broken page must not end the run
             logger.warning("the page of %s could not be written: %s", self._folder, error)
         ended = self._clock()
         self._due = ended + max(_SECONDS_BETWEEN, _SHARE * (ended - began))

@@ -79,7 +79,7 @@ def test_content_per_client(toy) -> None:
 
 
 def test_a_grid_of_anything_but_clients_is_refused(toy) -> None:
-    with pytest.raises(ValueError, match=r"grid must know clients 0..K-1, it knows \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"grid must have clients 0..K-1, got \[2, 3\]"):
         Federation(CohortView(toy().grid(), [3, 2]))
 
 
@@ -101,7 +101,7 @@ def test_updates_many_times_as_long_as_the_others_are_left_out(toy) -> None:
     (failure,) = federation.take_failures()
     assert (failure["client"], failure["phase"]) == (4, UpdateQuestion.kind)
     assert failure["reason"] == (
-        "client 4: update must be at most 30 times as long as the median of 1.41, its length is 141"
+        "client 4: update must be at most 30 times as long as the median of 1.41, got length 141"
     )
     assert list(federation.updates(toy.model(), range(5), 1, names=["w"], cap=None)) == [0, 1, 2, 3, 4]
 
@@ -158,11 +158,11 @@ def test_nodes_that_disagree_on_the_classes_are_refused() -> None:
 def test_left_out_users_are_listed_and_counted() -> None:
     assert left_out_line({}) is None
     assert left_out_line({"Mercy": 1, "Lakeside": 1}) == (
-        "left out, too few examples to be a client: 2, Mercy (1), Lakeside (1)"
+        "left out, too few examples for a client: 2, Mercy (1), Lakeside (1)"
     )
     many = left_out_line({f"w{number}": 1 for number in range(12)})
     assert many is not None
-    assert many.startswith("left out, too few examples to be a client: 12, w0 (1)")
+    assert many.startswith("left out, too few examples for a client: 12, w0 (1)")
     assert many.endswith("w9 (1) and 2 more")
 
 

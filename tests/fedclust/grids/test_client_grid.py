@@ -248,9 +248,14 @@ def _told(node: int) -> Hosted:
     [
         (2, _hosting((0, 1), (1, 2)), False, "client 1 must be hosted by one node, nodes . and . claim"),
         (2, lambda node: Hosted((2 * node,), 3 + node), False, "one has 3 and another 4"),
-        (3, _hosting((0,), (1,), (2,), data="aba"), False, "of 3 .* is another: node 'site-1' .clients 1.$"),
+        (
+            3,
+            _hosting((0,), (1,), (2,), data="aba"),
+            False,
+            "of 3 .* the others: node 'site-1' .clients 1.$",
+        ),
         (2, _hosting((0, 1), (2,), data="ab"), False, "of 2 nodes these differ: .*'site-0' .*'site-1'"),
-        (3, _sharing(1, 1, data="aba"), True, "of 3 nodes .* is another: node "),
+        (3, _sharing(1, 1, data="aba"), True, "of 3 nodes .* differ from the others: node "),
         # The grid must say so as well; else a node could get the messages of others' clients.
         (2, _sharing(1, 1), False, "client 0 must be hosted by one node"),
         (1, _told, False, "cannot serve its clients: FileNotFoundError: no such folder: data"),
@@ -318,7 +323,7 @@ def test_who_is_left_out_of_a_run() -> None:
     line = "node 3 is left out: all nodes must have the same number of clients, one has 2 and another 5"
     sizes = _left_out(lambda node: Hosted(((0, 1), (1, 4))[node], (2, 5)[node]), [0], [0, 1])
     assert sizes == ([0, 1], line)
-    line = "all nodes must hold the same data and partition, its data is another"
+    line = "all nodes must hold the same data and partition, its data differ"
     data = _left_out(_hosting((0, 1), (2,), (2,), data="aba"), [0, 2], [0, 1])
     assert data == ([0, 1], f"node 'site-1' is left out: clients 2: {line}")
     # A second node does not get the clients of one that is away.
@@ -461,7 +466,7 @@ def test_only_a_bundle_is_one() -> None:
     assert is_bundle(pack({}))
     content = RecordDict({"arrays": _model()})
     assert not is_bundle(content)
-    with pytest.raises(ValueError, match=r"must be a bundle .* its records are \['arrays'\]"):
+    with pytest.raises(ValueError, match=r"must be a bundle .* got records \['arrays'\]"):
         unpack(content)
     with pytest.raises(ValueError, match=r"clients \[3\] have both"):
         pack({3: RecordDict()}, {3: "failed"})

@@ -121,8 +121,8 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
     _, node_of, refused = settle_claims([greedy, NORTH], {}, given)
     assert node_of == {0: 11, 1: 11, 2: 14}
     assert refused == [
-        "node 14 claims clients 0, which belong to 'north' by the file of hosts: refused",
-        "node 14 claims clients 3, which belong to no node of the file of hosts: refused",
+        "node 14 claims clients 0, which belong to 'north' by the hosts file: refused",
+        "node 14 claims clients 3, which belong to no node of the hosts file: refused",
     ]
     # A name that a node gives itself proves nothing.
     assert settle_claims([Host(15, (0,), declared="north")], {}, given)[1] == {}
@@ -136,12 +136,12 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
     [
         (read_hosts, "north = 3", "hosts must give each node clients such as '0-9', got 3 for 'north'"),
         (read_hosts, 'north = "0-x"', "clients must be ids and ranges"),
-        (read_hosts, 'a = "0-2"\nb = "2"', "must name each client once, client 2 is of 'a' and 'b'"),
+        (read_hosts, 'a = "0-2"\nb = "2"', "must name each client once, client 2 belongs to 'a' and 'b'"),
         (read_hosts, "", "hosts must name at least one node"),
         (read_hosts, "north =", "hosts must be a TOML file"),
         (read_hosts, None, r"hosts\.toml"),
         (read_site_hosts, '"a" = 3', "hosts must give each node a site such as 'north', got 3 for 'a'"),
-        (read_site_hosts, 'a = "n"\nb = "n"', "must name each site once, site n is of 'a' and 'b'"),
+        (read_site_hosts, 'a = "n"\nb = "n"', "must name each site once, site n belongs to 'a' and 'b'"),
     ],
 )
 def test_files_of_hosts_that_are_refused(tmp_path: Path, read: Any, text: str | None, rule: str) -> None:

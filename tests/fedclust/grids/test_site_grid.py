@@ -28,23 +28,21 @@ def test_a_site_is_of_the_node_that_the_file_names(tmp_path: Path) -> None:
     assert rules.hosts == {"north": "site-a", "south": "SHA256:abc", "west": "site-c"}
     mine, refused = rules.divided(NORTH, Host(7, (), "SHA256:abc", "site-a"))
     assert mine == Registered.of({"north": ("north/w1",)})
-    assert refused == [
-        "node 'site-a' claims site west, which belongs to 'site-c' by the file of hosts: refused"
-    ]
+    assert refused == ["node 'site-a' claims site west, which belongs to 'site-c' by the hosts file: refused"]
     # By its key; and a name that a node only gives itself is none.
     south = Registered.of({"south": ("south",)})
     assert rules.divided(south, Host(8, (), "SHA256:abc")) == (south, [])
     nothing, refused = rules.divided(south, Host(9, (), "SHA256:other", "", "SHA256:abc"))
     assert nothing == Registered()
     assert refused == [
-        "node 'SHA256:abc' claims site south, which belongs to 'SHA256:abc' by the file of hosts: refused"
+        "node 'SHA256:abc' claims site south, which belongs to 'SHA256:abc' by the hosts file: refused"
     ]
     # Nor is one that looks like a key, under which another key was registered.
     assert rules.divided(south, Host(9, (), "SHA256:other", "SHA256:abc"))[0] == Registered()
     east = rules.divided(Registered.of({"east": ("east",)}), Host(3, (), "", "site-e"))
     assert east == (
         Registered(),
-        ["node 'site-e' claims site east, which belongs to no node of the file of hosts: refused"],
+        ["node 'site-e' claims site east, which belongs to no node of the hosts file: refused"],
     )
 
 
@@ -147,7 +145,7 @@ def test_who_is_missing_at_the_end_of_the_wait_is_said(monkeypatch: pytest.Monke
     assert grid.connect() == 3
     assert "the run starts without rome, after 5 s" in said
     with pytest.raises(
-        FederationError, match="min_clients.*5, got 3; not here: rome; refused: .*west: no such"
+        FederationError, match="min_clients=5 .* got 3; offline: rome; refused: .*west: no such"
     ):
         _grid(NODES, Rules(5, 1e9, ("north", "south", "rome"))).connect()
 
@@ -164,7 +162,7 @@ def test_unnamed_sites_start_when_no_more_came_for_a_while(
 
 def test_two_sites_of_one_name_are_an_error() -> None:
     twice = {0: Registered.of({"north": ("north",)}), 1: Registered.of({"north": ("north/w",)})}
-    with pytest.raises(FederationError, match="must have different names, nodes 2 and 3 are both north"):
+    with pytest.raises(FederationError, match="must have different names, nodes 2 and 3 both have north"):
         _grid(twice).connect()
 
 
@@ -237,13 +235,13 @@ def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() 
     said: list[str] = []
     rules = Rules(1, 0, hosts={"north": "site-a", "east": "site-e", "south": "site-s"})
     grid = _grid(NODES, rules, wait=0.05, say=said.append)
-    with pytest.raises(FederationError, match="min_clients must be there, 1, got 0$"):
+    with pytest.raises(FederationError, match="min_clients=1 clients must be online, got 0$"):
         grid.connect()
     assert grid.refused == {}  # the sites themselves are not: their own nodes may still come
     claims = sorted(line.partition(" claims ")[2] for line in said if " claims " in line)
     assert claims == [
-        "site east, which belongs to 'site-e' by the file of hosts: refused",
-        "site north, which belongs to 'site-a' by the file of hosts: refused",
-        "site south, which belongs to 'site-s' by the file of hosts: refused",
-        "site west, which belongs to no node of the file of hosts: refused",
+        "site east, which belongs to 'site-e' by the hosts file: refused",
+        "site north, which belongs to 'site-a' by the hosts file: refused",
+        "site south, which belongs to 'site-s' by the hosts file: refused",
+        "site west, which belongs to no node of the hosts file: refused",
     ]

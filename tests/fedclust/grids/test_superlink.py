@@ -203,12 +203,16 @@ def _ended(status: str, details: str = WRONG) -> dict[str, Any]:
     ("answers", "kind", "line"),
     [
         ({"run": {"error-message": "no such name"}}, FederationError, "`flwr run` failed: no such name$"),
-        ({"run": "Segmentation fault"}, FederationError, "`flwr run` must answer in JSON, it says: Segm"),
+        ({"run": "Segmentation fault"}, FederationError, "`flwr run` must answer in JSON, got: Segm"),
         ({"list": _ended("finished:failed")}, FederationError, f"run 7 is finished:failed: {WRONG}$"),
         ({"list": _ended("finished:stopped")}, FederationError, f"run 7 is finished:stopped: {WRONG}$"),
         ({"list": _ended("running")}, FederationError, f"run 7 is running: {WRONG}$"),
         ({"list": _ended("finished:failed", GOING)}, RunFailed, f"run 7 is finished:failed: {GOING}$"),
-        ({"list": {}}, RunFailed, "the SuperLink of connection there no longer answers, the end of run 7"),
+        (
+            {"list": {}},
+            RunFailed,
+            "the SuperLink of connection there no longer answers, the outcome of",
+        ),
     ],
 )
 def test_a_run_that_fails(flower: Flower, answers: Any, kind: type[Exception], line: str) -> None:

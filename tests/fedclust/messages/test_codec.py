@@ -234,7 +234,7 @@ def test_instruction_as_flower_writes_it() -> None:
     assert read.steps == ("send",)
     bare = training.read_instruction(RecordDict({"arrays": MODEL}))
     assert (bare.server_round, bare.proximal_mu, bare.pooled) == (0, None, ())
-    with pytest.raises(ValueError, match=r"one ArrayRecord, its records are \['config'\]"):
+    with pytest.raises(ValueError, match=r"one ArrayRecord, got records \['config'\]"):
         training.read_instruction(RecordDict({"config": ConfigRecord()}))
 
 
@@ -356,7 +356,7 @@ def test_a_statement_that_makes_no_sense_is_refused_in_a_line() -> None:
     for bad in (body.replace('"mean": 0.0', f'"mean": {10**400}'), json.dumps({"k" * 10**6: 1})):
         assert bad != body
         content["statements"]["bodies"] = [bad]
-        with pytest.raises(BadReply, match="a statement must be one of a site's data") as error:
+        with pytest.raises(BadReply, match="a statement must describe a site's data") as error:
             description.read_from_node(description.Stated, content)
         assert len(str(error.value)) < 400
 

@@ -113,7 +113,7 @@ def test_the_older_one_replaces_a_damaged_newest_and_none_is_an_error(tmp_path: 
     newest.write_bytes(newest.read_bytes()[:-3])
     assert checkpoints.newest().server_round == 1
     older.write_bytes(older.read_bytes()[:100])
-    with pytest.raises(ValueError, match=r"checkpoints must have one that can be read, .* got .*000002"):
+    with pytest.raises(ValueError, match=r"checkpoints must hold a readable one, .* has none: .*000002"):
         checkpoints.newest()
 
 

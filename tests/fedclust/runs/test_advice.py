@@ -57,14 +57,14 @@ def test_prototypes_that_could_not_be_had_do_not_decide() -> None:
     seen = _seen()
     without = Seen(seen.shifts, None, None, seen.label_groups, None, seen.answered)
     assert advise(without, {"grouped": True}, HALVES).strategy == "auto"
-    assert agreement_text(without) == "not measured: fewer than two clients told how they train"
+    assert agreement_text(without) == "not measured: fewer than two clients sent updates"
 
 
 def test_agreement_in_words() -> None:
     seen = _seen()
     told = agreement([[1, 0], [0, 1]], [[1, 0], [0, 1]])
     words = agreement_text(Seen(seen.shifts, None, None, ONE, told, seen.answered))
-    assert words.startswith("two clients' updates agree 0.00 as much as two of one client do")
+    assert words.startswith("two clients' updates agree 0.00 times as much as two updates of one client")
     nothing = agreement(np.eye(4)[:2], np.eye(4)[2:])
     words = agreement_text(Seen(seen.shifts, None, None, ONE, nothing, seen.answered))
     assert "nothing can be said of two clients" in words

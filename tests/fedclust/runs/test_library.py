@@ -103,7 +103,7 @@ def test_a_new_client(result: fedclust.Result) -> None:
         assert result.assign(x, y) == result.assignment[like] == int(np.argmin(losses))
     with pytest.raises(ValueError, match="targets must be below 3, got 5"):
         result.assign(CLIENTS[0][0][:1], [5])
-    with pytest.raises(ValueError, match="inputs and targets must be equally many, got 2 and 1"):
+    with pytest.raises(ValueError, match="inputs and targets must have one length, got 2 and 1"):
         result.assign(CLIENTS[0][0][:2], [1])
 
 

@@ -115,5 +115,5 @@ def test_a_folder_that_is_not_there_is_named_before_anything_large_is_imported(t
     )
     missing = tmp_path / "none"
     done = subprocess.run([sys.executable, "-c", script, missing], capture_output=True, text=True, timeout=60)
-    said = f"fedclust watch: folder must be that of a run or of a sweep, there is none at {missing}\n"
+    said = f"fedclust watch: folder must be that of a run or of a sweep, {missing} does not exist\n"
     assert (done.stdout, done.stderr) == ("1 False\n", said)

@@ -118,9 +118,9 @@ def test_only_a_model_that_is_meant_is_used(exported) -> None:
     served = fedclust.load_export(exported)
     rows = pd.DataFrame({"age": [50.0], "sex": ["f"]})
     for arguments, message in [
-        ({}, "cluster must be one of 0, 1, 2, or site be given, got None"),
-        ({"site": "east"}, "site must be one of the run's, north, south, west, got east"),
-        ({"cluster": 3}, "cluster must be one of 0, 1, 2, or site be given, got 3"),
+        ({}, "cluster must be one of 0, 1, 2, or site must be given, got None"),
+        ({"site": "east"}, "site must be one of north, south, west, got east"),
+        ({"cluster": 3}, "cluster must be one of 0, 1, 2, or site must be given, got 3"),
         ({"site": "north", "cluster": 0}, "must not both be given"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -219,7 +219,7 @@ def test_an_index_that_cannot_be_is_refused(exported, tmp_path, values, message)
 def test_an_export_replaces_nothing(local, exported) -> None:
     with pytest.raises(FileExistsError, match="empty folder"):
         local.export(exported)
-    with pytest.raises(ValueError, match="formats must be of onnx, torch, got pickle"):
+    with pytest.raises(ValueError, match="formats must be among onnx, torch, got pickle"):
         local.export(exported / "new", formats=["pickle"])
     assert not (exported / "new").exists()
 

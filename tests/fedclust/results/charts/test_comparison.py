@@ -123,9 +123,9 @@ INTO = ["--plots", "{into}"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*INTO, "--format", "csv"], "--format must with --plots be among svg, pdf, png, got csv"),
+        ([*INTO, "--format", "csv"], "--format must be among svg, pdf, png with --plots, got csv"),
         (["--format", "svg"], "--format must be one of text, markdown, csv, got svg"),
-        (["--width", "page"], "--width is of pictures, --plots must be given with it"),
+        (["--width", "page"], "--width must be given with --plots, it is the width of pictures"),
         ([*INTO, "--width", "wide"], "argument --width: invalid choice: 'wide'"),
     ],
 )
@@ -288,7 +288,7 @@ CHANGES = [{"round": moment, "assignment": [moment]} for moment in range(32)]
         ("places", [np.zeros((2, 2))], "must have 3 to 1500 clients, got 2"),
         ("places", [np.zeros((3, 3))], "must not all be 0"),
         ("client_map", [RECTANGLE, np.zeros(3, dtype=int)], r"got \(4, 4\), \(3,\)"),
-        ("cluster_tree", [[], 40], r"of the same clients, got numbers of clients \[\]"),
+        ("cluster_tree", [[], 40], r"of one number of clients, got \[\]"),
         ("cluster_tree", [[SPLITS[0], CHANGES[1]], 40], r"numbers of clients \[1, 5\]"),
         ("cluster_tree", [CHANGES, 40], "at most 30 to be drawn, got 31"),
     ],

@@ -1,4 +1,4 @@
-"""How Sphinx builds the site: ``make docs``. It needs no network, neither to be built nor to be read."""
+"""Configure Sphinx, which builds the site with ``make docs``; building and reading it need no network."""
 
 import re
 import sys
@@ -48,10 +48,10 @@ napoleon_custom_sections = ["Returns", "Yields"]  # ours are sentences, without 
 
 
 def prepare(_app: Sphinx, _what: str, _name: str, _obj: Any, _options: Any, lines: list[str]) -> None:
-    """Change a docstring's lines, in place, where Sphinx would misread them.
+    """Change a docstring's lines in place where Sphinx would misread them.
 
-    The bars of |∂L/∂u| and the star of (n, *shape) are marks to it, and of attributes that share one
-    description it takes all but the last for types.
+    Sphinx reads the bars of |∂L/∂u| and the star of (n, *shape) as markup, and all but the last of several
+    attributes with one description as types.
     """
     section = ""
     for number, line in enumerate(lines):
@@ -75,7 +75,7 @@ def name_arrays(
     signature: str | None,
     returned: str | None,
 ) -> tuple[str | None, str | None]:
-    """Write array types in signatures by the names that the code gives them."""
+    """Replace array types in signatures by their names in the code."""
     array = re.compile(r"~?[\w.]*ndarray\[tuple\[~?[\w.]*Any, \.\.\.\], ~?[\w.]*dtype\[~?[\w.]*?(\w+)\]\]")
     names = {"integer": "IntArray", "floating": "FloatArray", "bool": "BoolArray"}
 
@@ -86,7 +86,7 @@ def name_arrays(
 
 
 def list_modules(_app: Sphinx, page: str, source: list[str]) -> None:
-    """Add a section per algorithm to the page on the mathematics, so that nobody has to keep a list."""
+    """Add a section per algorithm to the page on the mathematics, so that no list needs maintaining."""
     if page != "api/clustering":
         return
     folder = ROOT / "fedclust" / "clustering"
@@ -99,7 +99,7 @@ def list_modules(_app: Sphinx, page: str, source: list[str]) -> None:
 
 
 def write_math(writer: Any, node: nodes.Element) -> None:
-    """Write an equation as MathML, which browsers draw by themselves."""
+    """Write an equation as MathML, which browsers display without a script."""
     block = isinstance(node, nodes.math_block)
     writer.body.append(latex2mathml.tex2mathml(node.astext(), as_block=block))
     raise nodes.SkipNode

@@ -157,7 +157,7 @@ def write_format(
         if not difference <= _TOLERANCE:
             path.unlink(missing_ok=True)
             raise ValueError(
-                f"format {name} must predict within {_TOLERANCE} of the network, it is {difference:.2g} off"
+                f"format {name} must predict within {_TOLERANCE} of the network, got {difference:.2g}"
             )
     return path
 

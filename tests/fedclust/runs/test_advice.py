@@ -67,7 +67,7 @@ def test_agreement_in_words() -> None:
     assert words.startswith("two clients' updates agree 0.00 times as much as two updates of one client")
     nothing = agreement(np.eye(4)[:2], np.eye(4)[2:])
     words = agreement_text(Seen(seen.shifts, None, None, ONE, nothing, seen.answered))
-    assert "nothing can be said of two clients" in words
+    assert "those of two clients cannot be compared" in words
 
 
 def _look(*overrides: str) -> Seen:

@@ -115,7 +115,8 @@ def objective(summary: Mapping[str, Any], key: str) -> float | None:
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     if key not in numbers:
-        raise ConfigError(f"objective must be one of summary.json's {', '.join(numbers)}, got {key}")
+        known = ", ".join(numbers)
+        raise ConfigError(f"objective must be a number of summary.json, one of {known}, got {key}")
     return float(numbers[key])
 
 

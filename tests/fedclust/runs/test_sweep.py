@@ -61,7 +61,7 @@ def test_the_objective_is_a_number_of_the_summary() -> None:
     assert objective(summary, "auc") is None  # not measured
     assert objective({"task": "partition"}, "rounds") is None
     for key in ("acc", "verdict", "proven"):
-        with pytest.raises(ConfigError, match=f"a number of summary.json, of rounds, got {key}"):
+        with pytest.raises(ConfigError, match=f"a number of summary.json, one of rounds, got {key}"):
             objective(summary, key)
 
 

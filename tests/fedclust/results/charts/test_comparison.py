@@ -110,7 +110,7 @@ def test_one_run_has_no_ranks_and_no_map(sweep: Path, tmp_path: Path, capsys) ->
     assert main([str(sweep / "fedgwc100"), "--plots", str(tmp_path / "plots"), "--format", "png"]) == 0
     said = capsys.readouterr().out
     assert "ranks not drawn: ranks need three methods and two federations" in said
-    assert "map_of_mean_client_accuracy not drawn: a map needs runs of two settings" in said
+    assert "map_of_mean_client_accuracy not drawn: a map needs runs of at least two settings" in said
     assert (
         "accuracy_over_rounds.png: mean client accuracy over the rounds, 1 method, 1 setting; one seed\n"
         in said
@@ -289,7 +289,7 @@ CHANGES = [{"round": moment, "assignment": [moment]} for moment in range(32)]
         ("places", [np.zeros((3, 3))], "must not all be 0"),
         ("client_map", [RECTANGLE, np.zeros(3, dtype=int)], r"got \(4, 4\), \(3,\)"),
         ("cluster_tree", [[], 40], r"of one number of clients, got \[\]"),
-        ("cluster_tree", [[SPLITS[0], CHANGES[1]], 40], r"numbers of clients \[1, 5\]"),
+        ("cluster_tree", [[SPLITS[0], CHANGES[1]], 40], r"one number of clients, got \[1, 5\]"),
         ("cluster_tree", [CHANGES, 40], "at most 30 to be drawn, got 31"),
     ],
 )

@@ -341,7 +341,7 @@ def test_what_each_clusters_model_answers_and_nothing_of_empty_arrays(tmp_path: 
     (drawn,) = pictures(SavedRun(tmp_path / "run"))
     assert rows(drawn, "rect") == [50, 50, 100, 0, 0, 100, 50, 50, 0, 0, 100, 0, 0, 0, 0, 100]
     assert names(drawn)[0][:2] == ["clients of cluster 4, class 0", "clients of cluster 4, class 1"]
-    assert names(drawn)[1][2] == "model of cluster 7 says 0"
+    assert names(drawn)[1][2] == "model of cluster 7 predicts 0"
 
 
 def test_a_cohort_as_large_as_the_federation_is_no_matrix(finished_run: Path) -> None:

@@ -1,26 +1,23 @@
 """How benchmarks/bench.py and proof.py read their runs."""
 
-import importlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+SCRIPT = "bench"
 
 
 @pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("bench")
+def proof(scripts: Callable[[str], ModuleType]) -> ModuleType:
+    return scripts("proof")
 
 
-@pytest.fixture
-def proof(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    return importlib.import_module("proof")
+def _cells(script: ModuleType, folder: Path, seeds: list[int], *partitions: str) -> list:
+    return [cell for cell in script.cells(folder, ["digits"], seeds) if cell.partition in partitions]
 
 
 def _leave(folder: Path, accuracy: float, layers: dict[str, float], rand: float | None = None) -> None:
@@ -34,75 +31,72 @@ def _leave(folder: Path, accuracy: float, layers: dict[str, float], rand: float 
     (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
 
 
-def test_every_choice_of_the_grid_exists(bench: ModuleType, proof: ModuleType) -> None:
+def test_every_choice_of_the_grid_exists(script: ModuleType, proof: ModuleType) -> None:
     from fedclust.settings.checks import check
     from fedclust.settings.composition import compose
 
-    for module in (bench, proof):
+    for module in (script, proof):
         cells = module.cells(Path("runs"), ["digits"], [1])
         assert {cell.partition for cell in cells} == set(module.PARTITIONS)
-        for cell in (cell for cell in cells if cell.partition in ("iid", "conventions-three")):
+        for cell in _cells(module, Path("runs"), [1], "iid", "conventions-three"):
             for name in cell.methods:
                 check(compose(cell.overrides(name, None)))
 
 
-def test_methods_are_told_the_number_of_groups(bench: ModuleType) -> None:
-    assert "strategy.parameters.num_clusters=3" in bench.methods(3)["ifca"].overrides
-    assert "strategy.parameters.num_clusters=2" in bench.methods(1)["ifca"].overrides
-    assert bench.methods(3)["ifca"].told == "number of groups, 3"
-    assert bench.methods(3)["auto"].told == ""
-    assert "known_groups" not in bench.methods(1)
+def test_methods_are_told_the_number_of_groups(script: ModuleType) -> None:
+    assert "strategy.parameters.num_clusters=3" in script.methods(3)["ifca"].overrides
+    assert "strategy.parameters.num_clusters=2" in script.methods(1)["ifca"].overrides
+    assert script.methods(3)["ifca"].told == "number of groups, 3"
+    assert script.methods(3)["auto"].told == ""
+    assert "known_groups" not in script.methods(1)
 
 
-def test_the_best_layer_is_the_one_with_the_highest_mean(bench: ModuleType, tmp_path: Path) -> None:
-    cells = [cell for cell in bench.cells(tmp_path, ["digits"], [1, 2]) if cell.partition == "iid"]
+def test_the_best_layer_is_the_one_with_the_highest_mean(script: ModuleType, tmp_path: Path) -> None:
+    cells = _cells(script, tmp_path, [1, 2], "iid")
     # prior: 0.8 and 0.9, finetune: 0.7 and 0.95: means 0.85 and 0.825.
     _leave(cells[0].folder / "fedavg", 0.6, {"none": 0.6, "prior": 0.8, "finetune": 0.7})
     _leave(cells[1].folder / "fedavg", 0.8, {"none": 0.8, "prior": 0.9, "finetune": 0.95})
     _leave(cells[0].folder / "auto", 0.7, {"none": 0.7})
-    found = bench.read(cells)[("digits", "iid")]
+    found = script.read(cells)[("digits", "iid")]
     assert found["fedavg"].best_layer == ("prior", [0.8, 0.9])
     assert found["auto"].best_layer == ("–", [])
-    lines = bench.method_table("iid", found, times=True)
+    lines = script.method_table("iid", found, times=True)
     # 100 kB of 10 clients are 10 kB each; 0.6 and 0.8 are 0.7 ± 0.141, 0.8 and 0.9 are 0.85 ± 0.071.
     assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – | 1.0 × | – |" in lines
-    untimed = bench.method_table("iid", found, times=False)
+    untimed = script.method_table("iid", found, times=False)
     assert "| fedavg | 0.700 ± 0.141 | 0.850 ± 0.071 (prior) | – | 2.0 | 10 | – | – |" in untimed
 
 
 def test_the_clients_that_train_in_a_round_are_a_mean_over_rounds_and_seeds(
-    bench: ModuleType, tmp_path: Path
+    script: ModuleType, tmp_path: Path
 ) -> None:
-    cells = [cell for cell in bench.cells(tmp_path, ["digits"], [1, 2]) if cell.partition == "iid"]
+    cells = _cells(script, tmp_path, [1, 2], "iid")
     for cell, cohorts in zip(cells, ([[0, 1, 2], [4]], [[0, 1, 2, 3, 4]]), strict=True):
         _leave(cell.folder / "fedavg", 0.6, {})
         lines = [json.dumps({"round": number, "cohort": each}) for number, each in enumerate(cohorts, 1)]
         (cell.folder / "fedavg" / "rounds.jsonl").write_text("\n".join(lines), encoding="utf-8")
     # (3 + 1) / 2 = 2 with one seed, 5 with the other.
-    found = bench.read(cells)[("digits", "iid")]
+    found = script.read(cells)[("digits", "iid")]
     assert found["fedavg"].trained == [2.0, 5.0]
-    (row,) = [
-        line
-        for line in bench.method_table("iid", found, times=True).splitlines()
-        if line.startswith("| fedavg ")
-    ]
+    table = script.method_table("iid", found, times=True).splitlines()
+    (row,) = (line for line in table if line.startswith("| fedavg "))
     assert row.endswith("| 10 | 3.5 | 1.0 × | – |")
 
 
-def test_none_is_named_where_none_beats_fedavg(bench: ModuleType, tmp_path: Path) -> None:
-    cells = [cell for cell in bench.cells(tmp_path, ["digits"], [1]) if cell.partition in ("iid", "rotation")]
+def test_none_is_named_where_none_beats_fedavg(script: ModuleType, tmp_path: Path) -> None:
+    cells = _cells(script, tmp_path, [1], "iid", "rotation")
     for cell in cells:
         _leave(cell.folder / "fedavg", 0.9, {})
         _leave(cell.folder / "ifca", 0.99, {})  # is told the number of groups
     _leave(cells[0].folder / "cfl", 0.905, {})
     _leave(cells[1].folder / "cfl", 0.95, {})
-    first, second = bench.first_screen(bench.read(cells)).splitlines()[2:]
+    first, second = script.first_screen(script.read(cells)).splitlines()[2:]
     assert "| none beats FedAvg by 0.01 |" in first
     assert "| cfl 0.950 |" in second
 
 
 def test_cells_short_of_the_bar_are_named(proof: ModuleType, tmp_path: Path) -> None:
-    cells = [cell for cell in proof.cells(tmp_path, ["digits"], [1, 2]) if cell.partition == "rotation"]
+    cells = _cells(proof, tmp_path, [1, 2], "rotation")
     for cell, common, auto, fmcl in zip(cells, (0.80, 0.90), (0.86, 0.96), (0.79, 0.87), strict=True):
         _leave(cell.folder / "fedavg", common, {})
         _leave(cell.folder / "known_groups", common + 0.1, {}, 1.0)
@@ -118,12 +112,12 @@ def test_cells_short_of_the_bar_are_named(proof: ModuleType, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="paths")
-def test_a_finished_run_is_not_made_again(bench: ModuleType, tmp_path: Path, monkeypatch) -> None:
+def test_a_finished_run_is_not_made_again(script: ModuleType, tmp_path: Path, monkeypatch) -> None:
     import federations
 
     import fedclust
 
-    (cell,) = (cell for cell in bench.cells(tmp_path, ["digits"], [1]) if cell.partition == "iid")
+    (cell,) = _cells(script, tmp_path, [1], "iid")
     made = []
     monkeypatch.setattr(fedclust, "run", lambda overrides: made.append(overrides[-1]) or 1 / 0)
     _leave(cell.folder / "fedavg", 0.6, {})

@@ -1,9 +1,9 @@
 """How benchmarks/results.py makes docs/RESULTS.md from folders."""
 
-import importlib
 import json
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -17,10 +17,9 @@ SCRIPT = "results"
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("script", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
-def test_every_benchmark_finds_what_it_imports(script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    importlib.import_module(script)
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "benchmarks").glob("*.py")))
+def test_every_benchmark_finds_what_it_imports(name: str, scripts: Callable[[str], ModuleType]) -> None:
+    scripts(name)
 
 
 def test_over_seeds_the_sample_deviation(script: ModuleType) -> None:
@@ -103,23 +102,28 @@ def write_run(folder: Path, compared: bool) -> None:
         (folder / "compare" / "fedavg" / "summary.json").write_text(json.dumps(beside))
 
 
-def page_of(folder: Path) -> Path:
-    page = folder / "RESULTS.md"
-    if not page.is_file():
-        page.write_text(
-            "# Results\n\n<!-- fmnist-alpha-0.05 -->\nearlier\n<!-- /fmnist-alpha-0.05 -->\n\nafter\n"
-        )
-    return page
+BEFORE = "# Results\n\n<!-- fmnist-alpha-0.05 -->\nearlier\n<!-- /fmnist-alpha-0.05 -->\n\nafter\n"
 
 
-def test_measured_figures_are_next_to_published_ones(
+@pytest.fixture
+def report(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+) -> Callable[[], tuple[int, str]]:
+    """Return what reports the runs in a folder, with the script's status and the page afterwards."""
+
+    def run() -> tuple[int, str]:
+        page = tmp_path / "RESULTS.md"
+        page.write_text(BEFORE)
+        monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path / "runs"), "--out", str(page)])
+        return script.main(), page.read_text()
+
+    return run
+
+
+def test_measured_figures_are_next_to_published_ones(report, tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "fmnist-alpha-0.05" / "seed-0", compared=True)
-    out = page_of(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path / "runs"), "--out", str(out)])
-    assert script.main() == 0
-    text = out.read_text()
+    status, text = report()
+    assert status == 0
     assert "earlier" not in text
     assert text.endswith("<!-- /fmnist-alpha-0.05 -->\n\nafter\n")
     assert "| strategy | clusters | global accuracy | published | best global accuracy |" in text
@@ -136,22 +140,16 @@ def test_measured_figures_are_next_to_published_ones(
     assert "`fedavg`'s on the same clients): 3, 60, 0.75, 0.625, 0.250; 1, 40, 1.00, 0.900, 0.200." in text
 
 
-def test_a_strategy_that_still_runs_is_named(
-    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_run(tmp_path / "fmnist-alpha-0.05" / "seed-0", compared=False)
-    out = page_of(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(out)])
-    assert script.main() == 0
-    assert "- Not finished: `fedavg`." in out.read_text()
-    assert "| `fedavg`" not in out.read_text()
+def test_a_strategy_that_still_runs_is_named(report, tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "fmnist-alpha-0.05" / "seed-0", compared=False)
+    status, text = report()
+    assert status == 0
+    assert "- Not finished: `fedavg`." in text
+    assert "| `fedavg`" not in text
 
 
-def test_nothing_to_report(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = page_of(tmp_path).read_text()
-    monkeypatch.setattr(sys, "argv", ["results.py", str(tmp_path), "--out", str(tmp_path / "RESULTS.md")])
-    assert script.main() == 1
-    assert (tmp_path / "RESULTS.md").read_text() == before
+def test_nothing_to_report(report) -> None:
+    assert report() == (1, BEFORE)
 
 
 def test_every_setting_of_the_issue_can_be_run(script: ModuleType) -> None:

@@ -1,6 +1,6 @@
 """Nodes with handwritten digits, to send single messages to."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,18 @@ class Asked:
             )
             for client, content in answers.items()
         }, errors
+
+    def answers(self, questions: Mapping[int, Question]) -> dict[int, Any]:
+        """Ask clients questions that none of them fails to answer."""
+        told, errors = self.told(questions)
+        assert errors == {}
+        return told
+
+    def contents(self, kind: str, clients: Iterable[int], content: RecordDict) -> dict[int, RecordDict]:
+        """Send clients the same, which none of them fails to answer."""
+        contents, errors = self.ask_clients(kind, dict.fromkeys(clients, content))
+        assert errors == {}
+        return contents
 
     def ask_clients(
         self, kind: str, contents: Mapping[int, RecordDict]

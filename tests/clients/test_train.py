@@ -41,9 +41,7 @@ def _alike(one, other) -> None:
 @pytest.fixture(scope="module")
 def alone(node, tell):
     """Return what clients 0 to 3 answer, each with its own model."""
-    contents, errors = node(SEVERAL).ask_clients("train", dict.fromkeys(range(4), tell()))
-    assert errors == {}
-    return contents
+    return node(SEVERAL).contents("train", range(4), tell())
 
 
 @pytest.fixture(scope="module")
@@ -68,8 +66,7 @@ def test_a_client_reports_model_losses_and_sample_count(alone, model, federation
 
 
 def test_clients_that_share_a_model_answer_with_their_weighted_mean(node, tell, alone) -> None:
-    shared, errors = node(SEVERAL).ask_clients("train", dict.fromkeys(range(4), tell(mean_reply=True)))
-    assert errors == {}
+    shared = node(SEVERAL).contents("train", range(4), tell(mean_reply=True))
     weights = [_num_examples(alone[client]) for client in range(4)]
     assert len({id(content["arrays"]) for content in shared.values()}) == 1  # it travels once
     for name, mean in _arrays(shared[0]).items():
@@ -89,8 +86,8 @@ def test_clusters_have_a_mean_each_and_some_answer_with_their_own_model(node, te
         "train", {0: first, 1: tell(), 2: first, 3: second, 4: second, 5: tell()}
     )
     assert errors == {}
-    one, _ = asked.ask_clients("train", dict.fromkeys((0, 2), tell(mean_reply=True)))
-    two, _ = asked.ask_clients("train", dict.fromkeys((3, 4), tell(other, mean_reply=True)))
+    one = asked.contents("train", (0, 2), tell(mean_reply=True))
+    two = asked.contents("train", (3, 4), tell(other, mean_reply=True))
     for client, expected in ({1: alone[1]} | one | two).items():
         _alike(contents[client], expected)
     assert contents[0]["arrays"] == contents[2]["arrays"] != contents[3]["arrays"] == contents[4]["arrays"]
@@ -103,7 +100,7 @@ def test_a_failing_client_costs_only_its_own_part(node, tell, broken, mean_reply
     contents, errors = asked.ask_clients("train", {0: good, 1: good, 2: bad, 3: good})
     assert errors.keys() == {2}
     assert "loss" in errors[2]
-    without, _ = asked.ask_clients("train", dict.fromkeys((0, 1, 3), good))
+    without = asked.contents("train", (0, 1, 3), good)
     assert contents.keys() == without.keys() == {0, 1, 3}
     for client, content in contents.items():
         _alike(content, without[client])
@@ -202,8 +199,7 @@ def test_a_model_that_does_not_fit_excludes_those_it_was_sent_to(node, tell, mod
 
 def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, changes) -> None:
     clipping = tell(mean_reply=True, clip=0.05, clip_tells=True, equal_weights=True)
-    shared, errors = node(SEVERAL).ask_clients("train", dict.fromkeys(range(4), clipping))
-    assert errors == {}
+    shared = node(SEVERAL).contents("train", range(4), clipping)
     lengths = np.sqrt(sum(np.square(each.reshape(4, -1)).sum(axis=1) for each in changes.values()))
     assert (lengths > 0.05).all()
     for name, mean in _arrays(shared[0]).items():
@@ -220,8 +216,7 @@ def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, change
 def test_a_projection_and_named_arrays_instead_of_the_model(node, model, changes) -> None:
     clients, name = [0, 2, 3], list(model)[-1]
     question = training.UpdateQuestion.of(model, 1, [name], PROJECTION)
-    answers, errors = node(SEVERAL).told(dict.fromkeys(clients, question))
-    assert errors == {}
+    answers = node(SEVERAL).answers(dict.fromkeys(clients, question))
     expected = PROJECTION.of(changes)
     for client in clients:
         told = answers[client]
@@ -235,8 +230,7 @@ def test_a_projection_and_named_arrays_instead_of_the_model(node, model, changes
 
 def test_training_answers_a_projection_beside_a_mean(node, tell, changes) -> None:
     content = tell(mean_reply=True, projection=PROJECTION)
-    contents, errors = node(SEVERAL).ask_clients("train", dict.fromkeys(range(4), content))
-    assert errors == {}
+    contents = node(SEVERAL).contents("train", range(4), content)
     expected, asked = PROJECTION.of(changes), training.TrainAsked(PROJECTION.size)
     for client in range(4):
         told = decode(training.TrainAnswer, contents[client], Reading(client, 1, asked=asked))

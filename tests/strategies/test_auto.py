@@ -11,7 +11,7 @@ from torch import nn
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
-from fedclust.federation import Federation, FederationError
+from fedclust.federation import ClientGrid, Federation, FederationError
 from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy
 from fedclust.training import LocalTraining
@@ -33,6 +33,18 @@ def build(*overrides: str, seed: int = 0, made=None):
     return built(config, made)
 
 
+def run(*overrides: str, rounds: int = ROUNDS, made=None):
+    """Run a strategy; return it and the grid of its clients."""
+    strategy, grid, initial = build(*overrides, made=made)
+    strategy.start(grid, initial, rounds)
+    return strategy, grid
+
+
+def agrees(strategy: Auto, grid: ClientGrid) -> bool:
+    """Return whether the clusters are the known groups."""
+    return adjusted_rand_score(Federation(grid).describe().groups, strategy.assignment) == 1
+
+
 def trials_of(strategy: Auto) -> list[dict]:
     return strategy.findings(strategy.clusters).summary["trials"]
 
@@ -48,8 +60,7 @@ def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: in
     assert len(strategy.clusters.models) == number
     assert found["decision"].startswith("one cluster: none" if number == 1 else "2 clusters: 1 of")
     if number == 2:
-        known = Federation(grid).describe().groups
-        assert adjusted_rand_score(known, strategy.assignment) == 1
+        assert agrees(strategy, grid)
         (kept,) = [trial for trial in found["trials"] if trial["kept"]]
         assert kept["rounds"] == 3
         assert kept["p_value_corrected"] <= kept["level"] == 0.025
@@ -64,12 +75,9 @@ def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: in
 
 
 def test_where_nothing_is_kept_the_run_is_the_one_of_one_model() -> None:
-    strategy, grid, initial = build(*IID)
-    strategy.start(grid, initial, ROUNDS)
-    plain_strategy, grid, initial = build(*IID, made=ClusteredStrategy)
-    plain_strategy.start(grid, initial, ROUNDS)
+    strategy, plain = (run(*IID, made=made)[0] for made in (None, ClusteredStrategy))
     assert trials_of(strategy)
-    assert_same_models(plain_strategy, strategy)
+    assert_same_models(plain, strategy)
 
 
 @pytest.mark.parametrize("after", [5, 6])
@@ -93,16 +101,13 @@ def test_a_node_lost_on_trial_costs_its_clients_only(watch) -> None:
     failures = [failure for record in watch.rounds for failure in record["failures"]]
     assert {failure["client"] for failure in failures} == {3}
     assert {failure["phase"] for failure in failures} == {"trial", "train"}
-    known = Federation(grid).describe().groups
-    assert adjusted_rand_score(known, strategy.assignment) == 1
+    assert agrees(strategy, grid)
 
 
 def test_of_many_clients_a_few_are_asked_and_the_others_find_their_part() -> None:
     asked = "strategy.parameters.most_asked=6"
-    strategy, grid, initial = build(*CONVENTIONS, asked, "participation=0.5", "training.steps=6")
-    strategy.start(grid, initial, ROUNDS)
-    known = Federation(grid).describe().groups
-    assert adjusted_rand_score(known, strategy.assignment) == 1
+    strategy, grid = run(*CONVENTIONS, asked, "participation=0.5", "training.steps=6")
+    assert agrees(strategy, grid)
     dropped = [sum(trial["sizes"]) for trial in trials_of(strategy) if trial["rounds"] == 1]
     tested = [sum(trial["sizes"]) for trial in trials_of(strategy) if trial["rounds"] > 1]
     assert max(dropped, default=0) <= 6
@@ -110,8 +115,8 @@ def test_of_many_clients_a_few_are_asked_and_the_others_find_their_part() -> Non
 
 
 def test_a_part_goes_on_with_the_optimiser_that_was_on_trial() -> None:
-    strategy, grid, initial = build(*CONVENTIONS, "aggregator=fedadam")
-    strategy.start(grid, initial, 7)  # the look comes after round 4, the split after round 7
+    # The look comes after round 4, the split after round 7.
+    strategy, _ = run(*CONVENTIONS, "aggregator=fedadam", rounds=7)
     first, second = strategy.clusters.aggregators
     assert len(strategy.clusters.models) == 2
     # Each trained on clients of its own, so each has moments of its own.
@@ -124,15 +129,13 @@ def test_a_model_that_overflows_ends_its_trial_and_not_the_run(monkeypatch: pyte
         raise NotFinite("round 5: not finite")
 
     monkeypatch.setattr("fedclust.strategies.auto.train_beside", broken)
-    strategy, grid, initial = build(*CONVENTIONS)
-    strategy.start(grid, initial, 6)
+    strategy, _ = run(*CONVENTIONS, rounds=6)
     assert {trial["why"] for trial in trials_of(strategy)} == {"round 5: not finite"}
     assert len(strategy.clusters.models) == 1
 
 
 def test_what_the_end_cuts_short_is_on_record() -> None:
-    strategy, grid, initial = build(*CONVENTIONS)
-    strategy.start(grid, initial, 6)
+    strategy, _ = run(*CONVENTIONS, rounds=6)
     assert "2 still on trial when the run ended" in strategy.findings(strategy.clusters).summary["decision"]
     assert [trial["why"] for trial in trials_of(strategy)][-2:] == ["the run ended before it was decided"] * 2
 

@@ -10,27 +10,30 @@ from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
 from fedclust.runs.server import check_strategy
 from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc
+from tests.strategies.helpers import weights_of
 
 CLIENTS, ROUNDS = 9, 4
 
 
-def _measured(toy, watch, **options):
-    strategy, figures, seen = ClusteredStrategy(seed=3, **options), [], type(watch)()
+def _measured(toy, watch, faulty=(), **options):
+    """Run with clients of whom some have a loss on their test part that is not finite, whatever the model."""
+    strategy, figures = ClusteredStrategy(seed=3, **options), []
 
     class Watch(type(watch)):
         def round(self, record):
             super().round(record)
             figures.append({name: values.copy() for name, values in strategy.measured.figures.items()})
 
-    strategy.observer = seen = Watch()
-    strategy.start(toy(num_clients=CLIENTS).grid(2), toy.model(), num_rounds=ROUNDS)
-    return seen.rounds, figures
+    strategy.observer = Watch()
+    clients = toy(num_clients=CLIENTS, test_loss=lambda client, _: np.nan if client in faulty else 0.0)
+    strategy.start(clients.grid(2), toy.model(), num_rounds=ROUNDS)
+    return strategy.observer.rounds, figures, weights_of(strategy)
 
 
 @pytest.mark.parametrize("asked", [4, 0.4])
 def test_sampled_figures_are_those_of_all_for_the_sampled_clients(toy, watch, asked) -> None:
-    rounds, sampled = _measured(toy, watch, evaluate_clients=asked)
-    whole_rounds, whole = _measured(toy, watch)
+    rounds, sampled, _ = _measured(toy, watch, evaluate_clients=asked)
+    whole_rounds, whole, _ = _measured(toy, watch)
     for number in range(1, ROUNDS):
         chosen = np.asarray(evaluation_sample(asked, CLIENTS, 3, number, range(CLIENTS)))
         assert len(chosen) == 4  # 0.4 · 9 = 3.6, rounded up
@@ -56,23 +59,10 @@ def test_noise_for_the_mean_over_all_clients_is_not_for_a_sample() -> None:
         check_strategy(ClientDP(), "fedavg", ClusteredStrategy(evaluate_clients=5), NoLayer())
 
 
-def _faulty(toy, watch, asked, faulty, test_loss=lambda *_: 0.0):
-    """Run with clients whose loss on their test part is not finite, whatever the model."""
-    strategy, seen = ClusteredStrategy(seed=3, evaluate_clients=asked), type(watch)()
-    strategy.observer = seen
-    clients = toy(
-        num_clients=CLIENTS,
-        test_loss=lambda client, weight: np.nan if client in faulty else test_loss(client, weight),
-    )
-    strategy.start(clients.grid(), toy.model(), num_rounds=ROUNDS)
-    return strategy.clusters.models[0]["w"].numpy(), seen.rounds
-
-
 def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_others(toy, watch) -> None:
     (alone,) = np.asarray(evaluation_sample(1, CLIENTS, 3, 2, range(CLIENTS))).tolist()
-    model, rounds = _faulty(toy, watch, 1, {alone})
-    sound, _ = _faulty(toy, watch, 1, set())
-    np.testing.assert_array_equal(model, sound)
+    rounds, _, weights = _measured(toy, watch, {alone}, evaluate_clients=1)
+    assert weights == _measured(toy, watch, evaluate_clients=1)[2]
     assert not any("went_back" in record for record in rounds)
     # It is named instead, and nobody has an accuracy in that round.
     assert [(each["client"], each["phase"]) for each in rounds[1]["failures"]] == [(alone, "evaluate")]
@@ -82,7 +72,7 @@ def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_other
 
 def test_two_of_two_sampled_clients_take_a_model_back(toy, watch) -> None:
     pair = set(np.asarray(evaluation_sample(2, CLIENTS, 3, 2, range(CLIENTS))).tolist())
-    _, rounds = _faulty(toy, watch, 2, pair)
+    rounds, *_ = _measured(toy, watch, pair, evaluate_clients=2)
     assert rounds[1]["went_back"][0]["clients"] == CLIENTS
     assert rounds[1]["failures"] == []
 

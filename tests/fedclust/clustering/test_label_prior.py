@@ -17,14 +17,6 @@ def test_correlation_of_a_small_table() -> None:
     assert pseudo_examples(counts) == pytest.approx(10 / 9)
 
 
-def test_correction_of_a_small_table() -> None:
-    # q = (1/2, 1/2), m̂ = 10/9: P̂_0 = (15 + 5/9)/(20 + 10/9) = 140/190 = 14/19 and 5/19; ln(28/19), ln(10/19).
-    counts = np.array([[15, 5], [5, 15]])
-    corrections = assign(counts, np.zeros(2, dtype=np.int64))
-    up, down = math.log(28 / 19), math.log(10 / 19)
-    np.testing.assert_allclose(corrections, [[up, down], [down, up]])
-
-
 def test_few_clients_with_one_class_each_are_not_ruled_out_of_the_rest() -> None:
     # X² = 20, ρ̂ = (20 − 1)/(20 − 10 − 1) = 19/9 > 1: m̂ = 1/K = 1/2.
     counts = np.array([[10, 0], [0, 10]])
@@ -57,11 +49,13 @@ def test_one_example_on_every_client_tells_nothing() -> None:
 
 
 def test_each_cluster_is_a_federation_of_its_own() -> None:
-    # Clients 0 and 2 differ, 1 and 3 are alike: only the first cluster is corrected, by what it holds itself.
+    # Clients 0 and 2 differ, 1 and 3 are alike: only the first cluster is corrected, by what it holds itself:
+    # q = (1/2, 1/2), m̂ = 10/9: P̂_0 = (15 + 5/9)/(20 + 10/9) = 140/190 = 14/19 and 5/19; ln(28/19), ln(10/19).
     counts = np.array([[15, 5], [36, 4], [5, 15], [36, 4]])
     corrections = assign(counts, np.array([0, 1, 0, 1]))
     np.testing.assert_array_equal(corrections[[1, 3]], 0.0)
-    np.testing.assert_allclose(corrections[0], [math.log(28 / 19), math.log(10 / 19)])
+    up, down = math.log(28 / 19), math.log(10 / 19)
+    np.testing.assert_allclose(corrections[[0, 2]], [[up, down], [down, up]])
 
 
 def test_a_cluster_of_one_client_is_not_corrected() -> None:

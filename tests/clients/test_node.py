@@ -87,10 +87,8 @@ class Twice(nn.Module):
             nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(3), nn.Conv2d(4, 6, 1, groups=2), nn.Flatten()),
             2 * (6 * 6 * 4 * 9 + 2 * 2 * 6 * 2),
         ),
-        (
-            nn.Sequential(nn.Unflatten(1, (1, 1)), nn.Linear(8, 5)),
-            2 * 8 * 8 * 5,
-        ),  # a product per row of pixels
+        # A product per row of pixels.
+        (nn.Sequential(nn.Unflatten(1, (1, 1)), nn.Linear(8, 5)), 2 * 8 * 8 * 5),
         (Twice(), 2 * (64 * 64 + 64 * 64)),
     ],
 )

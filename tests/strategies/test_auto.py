@@ -184,9 +184,8 @@ def test_no_held_out_rows_are_refused_before_round_1() -> None:
 
 @pytest.mark.parametrize("strategy", ["auto", Auto()])
 def test_rows_are_held_out_of_clients_that_bring_none(strategy) -> None:
-    clients = [
-        train for train, *_ in own_clients(4, 0)
-    ]  # 40 rows: 8 for tests, a tenth of the others held out
+    # 40 rows: 8 for tests, a tenth of the others held out.
+    clients = [train for train, *_ in own_clients(4, 0)]
     result = simulate(strategy, nn.Linear(4, 2), clients, rounds=2, training=TRAINING)
     assert result.summary["personal"]["choice"] == "auto"
 

@@ -65,18 +65,19 @@ def test_a_client_that_fails_stays(toy) -> None:
     strategy = CLoVE(network=Weights(10, 10))
     federation = Federation(toy(error=lambda client, _: "busy" if client == 5 else None).grid())
     clusters = Clusters(np.zeros(6, dtype=int), (_model(0.0), _model(4.0)))
-    assert strategy.before_round(clusters, np.arange(6), at(1, federation)).assignment.tolist() == [
-        *[0, 0, 1, 1, 1],
-        0,
-    ]
+    found = strategy.before_round(clusters, np.arange(6), at(1, federation))
+    assert found.assignment.tolist() == [0, 0, 1, 1, 1, 0]
+
+
+def _begun(toy, stable_rounds: int) -> tuple[CLoVE, Federation, Clusters]:
+    parameters = Parameters(clustering_rounds=None, stable_rounds=stable_rounds)
+    strategy, federation = CLoVE(network=Weights(10, 10), parameters=parameters), Federation(toy().grid(2))
+    return strategy, federation, strategy.begin(federation, _model(0.0))
 
 
 def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) -> None:
     # Models at 0 and 10 never move: rounds 2 and 3 find the groups of round 1. In round 4 nobody is asked.
-    parameters = Parameters(clustering_rounds=None, stable_rounds=3)
-    strategy = CLoVE(network=Weights(10, 10), parameters=parameters)
-    federation = Federation(toy(num_clients=6).grid(2))
-    clusters = strategy.begin(federation, _model(0.0))
+    strategy, federation, clusters = _begun(toy, stable_rounds=3)
     for number, kept in ((1, 1), (2, 2), (3, 3)):
         clusters = strategy.before_round(clusters, np.arange(6), at(number, federation))
         np.testing.assert_array_equal(clusters.memory, [kept] * 6)
@@ -86,9 +87,6 @@ def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) ->
 
 
 def test_a_newcomer_makes_clustering_start_again(toy) -> None:
-    parameters = Parameters(clustering_rounds=None, stable_rounds=1)
-    strategy = CLoVE(network=Weights(10, 10), parameters=parameters)
-    federation = Federation(toy(num_clients=6).grid(2))
-    clusters = strategy.begin(federation, _model(0.0))
+    strategy, federation, clusters = _begun(toy, stable_rounds=1)
     clusters = strategy.before_round(clusters, np.arange(6), at(1, federation))
     np.testing.assert_array_equal(strategy.grown(clusters, np.array([0])), [*[1] * 6, 0])

@@ -3,7 +3,7 @@ import pytest
 
 from fedclust.clustering.fedgwc import Parameters
 from fedclust.selection import LeastSampled, Uniform
-from fedclust.strategies import ClusteredStrategy, FedGWC
+from fedclust.strategies import ClusteredStrategy, FedGWC, FedGWCTraces
 from fedclust.support.rng import generator
 
 # 0.9^t < 0.01 from t = 44 on, and patience 10: tests from round 53.
@@ -38,12 +38,13 @@ def test_two_kinds_of_losses_become_two_clusters(started, watch) -> None:
     np.testing.assert_allclose(found["cohort_losses"], expected)
 
 
-def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least() -> None:
-    strategy, fixed = FedGWC(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
+@pytest.mark.parametrize("kind", [FedGWC, FedGWCTraces])
+def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least(kind) -> None:
+    strategy, fixed = kind(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
     assert [strategy.cohort_size(size) for size in (2, 12, 50)] == [2, 3, 5]
     assert [fixed.cohort_size(size) for size in (2, 12)] == [2, 4]
     assert isinstance(strategy.selection, LeastSampled)
-    assert isinstance(FedGWC(selection=Uniform()).selection, Uniform)
+    assert isinstance(kind(selection=Uniform()).selection, Uniform)
 
 
 def test_settings_without_a_split_are_reported_before_round_1() -> None:
@@ -54,14 +55,15 @@ def test_settings_without_a_split_are_reported_before_round_1() -> None:
     assert ClusteredStrategy().cautions(1, 1) == []
 
 
+def _interaction(started, failing) -> np.ndarray:
+    """Run six clients, of whom some fail, for three rounds; return the interaction matrix."""
+    strategy = FedGWC(parameters=GUARDED, participation=1.0)
+    started(strategy, 3, error=lambda client, _: "down" if client in failing else None)
+    return strategy.findings(strategy.clusters).arrays["interaction"]
+
+
 def test_clients_that_fail_leave_no_trace_in_the_matrix(started) -> None:
-    strategy = started(
-        FedGWC(parameters=GUARDED, participation=1.0),
-        3,
-        num_clients=6,
-        error=lambda client, _: "down" if client == 2 else None,
-    )
-    interaction = strategy.findings(strategy.clusters).arrays["interaction"]
+    interaction = _interaction(started, {2})
     assert (interaction[2] == 0).all()
     assert (interaction[:, 2] == 0).all()
     assert (interaction[np.ix_([0, 1, 3, 4, 5], [0, 1, 3, 4, 5])] > 0).all()
@@ -69,10 +71,4 @@ def test_clients_that_fail_leave_no_trace_in_the_matrix(started) -> None:
 
 @pytest.mark.parametrize("failing", [5, 6])
 def test_a_round_with_fewer_than_two_replies_updates_nothing(started, failing) -> None:
-    strategy = started(
-        FedGWC(parameters=GUARDED, participation=1.0),
-        2,
-        num_clients=6,
-        error=lambda client, _: "down" if client < failing else None,
-    )
-    assert not strategy.findings(strategy.clusters).arrays["interaction"].any()
+    assert not _interaction(started, range(failing)).any()

@@ -6,7 +6,6 @@ import pytest
 from flwr.serverapp.strategy import FedAvgM, FedMedian
 
 from fedclust.clustering.loss_traces import Parameters
-from fedclust.selection import LeastSampled, Uniform
 from fedclust.strategies import FedGWCTraces
 from fedclust.support.rng import generator
 from tests.strategies.helpers import Keeping, kept
@@ -165,10 +164,3 @@ def test_no_matrices_above_2000_clients(started) -> None:
     found = strategy.findings(strategy.clusters)
     assert not {"interaction", "affinity"} & set(found.arrays)
     assert (found.clients["gaussian_weight"] > 0).sum() == 3
-
-
-def test_cohorts_are_of_three_at_least_and_prefer_who_took_part_least() -> None:
-    strategy = FedGWCTraces(participation=0.1)
-    assert [strategy.cohort_size(size) for size in (2, 12, 50)] == [2, 3, 5]
-    assert isinstance(strategy.selection, LeastSampled)
-    assert isinstance(FedGWCTraces(selection=Uniform()).selection, Uniform)

@@ -47,15 +47,6 @@ def test_findings(started, watch) -> None:
     )
 
 
-def test_alike_clients_stay_together_and_it_says_why(started) -> None:
-    strategy = _run(started, None, prototypes=lambda _: [[0.0, 0.0], [10.0, 0.0]])
-    assert strategy.assignment.tolist() == [0] * 6
-    assert strategy.findings(strategy.clusters).summary["decision"] == (
-        "one cluster: clients' class prototypes differ no more than chance explains (p = 1); clients' label "
-        "shares differ no more than chance explains (p = 1)"
-    )
-
-
 def _disjoint(started, parameters) -> FMCL:
     """Run 8 clients that agree on four classes, of which even ones have two and odd ones the other two."""
     return _run(

@@ -22,6 +22,10 @@ from tests.strategies.helpers import Keeping, Weights, assert_same_models, at, k
 MODEL = from_state(Weights(0, 5).state_dict())
 
 
+def _ifca(seed: int = 0, **parameters) -> IFCA:
+    return IFCA(network=Weights(0, 5), parameters=Parameters(**parameters), seed=seed)
+
+
 def _move(client: int, server_round: int) -> float:
     return 0.1 * client - 0.05 * server_round
 
@@ -45,20 +49,14 @@ def _literally(models: list[float], clients: int, rounds: range) -> list[float]:
 
 
 def test_rounds_are_those_of_algorithm_1(started) -> None:
-    strategy = started(
-        IFCA(network=Weights(0, 5), parameters=Parameters(num_clusters=3), seed=4),
-        5,
-        2,
-        move=_move,
-        model=MODEL,
-    )
+    strategy = started(_ifca(4, num_clusters=3), 5, 2, move=_move, model=MODEL)
     drawn = [weight_of(model) for model in starting_models(Weights(0, 5), MODEL, 3, seed=4)]
     assert len(set(drawn)) == 3
     np.testing.assert_allclose(weights_of(strategy), _literally(drawn, 6, range(1, 6)), rtol=1e-5)
 
 
 def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluation(toy) -> None:
-    strategy, federation = IFCA(network=Weights(0, 5)), Federation(toy().grid())
+    strategy, federation = _ifca(), Federation(toy().grid())
     clusters = _clusters(0.0, 5.0)
     # Clients 3, 4, 5 are nearer to 5; 3 is not asked and stays.
     asked = strategy.before_round(clusters, np.array([1, 4, 5]), at(1, federation))
@@ -68,7 +66,7 @@ def test_only_the_cohort_chooses_before_a_round_and_everybody_before_an_evaluati
 
 def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have_changed(toy) -> None:
     failing: set[int] = {5}
-    strategy = IFCA(network=Weights(0, 5))
+    strategy = _ifca()
     federation = Federation(toy(error=lambda client, _: "busy" if client in failing else None).grid())
     clusters = strategy.before_evaluation(_clusters(0.0, 5.0), at(1, federation))
     assert [failure["client"] for failure in federation.take_failures()] == [5]
@@ -81,21 +79,19 @@ def test_who_chose_before_an_evaluation_is_not_asked_again_until_the_models_have
 
 
 def test_a_cluster_that_nobody_chose_keeps_its_model(toy) -> None:
-    strategy = IFCA(network=Weights(0, 5))
+    strategy = _ifca()
     strategy.begin = lambda *_: _clusters(2.0, 99.0)
     strategy.start(toy(move=lambda *_: 1.0).grid(), MODEL, num_rounds=2)
     assert weights_of(strategy) == [4.0, 99.0]
     assert strategy.assignment.tolist() == [0] * 6
 
 
-RESTARTS = Parameters(num_clusters=2, restarts=3, restart_rounds=2)
+RESTARTS = {"num_clusters": 2, "restarts": 3, "restart_rounds": 2}
 
 
 def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
     federation = toy(move=_move)
-    strategy = started(
-        IFCA(network=Weights(0, 5), parameters=RESTARTS, seed=2), 8, 2, clients=federation, model=MODEL
-    )
+    strategy = started(_ifca(2, **RESTARTS), 8, 2, clients=federation, model=MODEL)
     drawn = [weight_of(model) for model in starting_models(Weights(0, 5), MODEL, 6, seed=2)]
     starts = [
         _literally(drawn[2 * start : 2 * start + 2], 6, range(2 * start + 1, 2 * start + 3))
@@ -116,9 +112,8 @@ def test_the_best_of_three_starts_goes_on(started, toy, watch) -> None:
 def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, tmp_path: Path) -> None:
     def make() -> IFCA:
         momentum = partial(FedAvgM, server_momentum=0.5, min_train_nodes=1, min_available_nodes=1)
-        return IFCA(
-            network=Weights(0, 5), parameters=RESTARTS, participation=0.6, seed=2, aggregator=momentum
-        )
+        options = {"participation": 0.6, "seed": 2, "aggregator": momentum}
+        return IFCA(network=Weights(0, 5), parameters=Parameters(**RESTARTS), **options)
 
     whole = make()
     Keeping(whole, tmp_path, 3, 5, 6)
@@ -132,7 +127,7 @@ def test_a_run_resumed_while_starts_are_tried_is_the_same(toy, tmp_path: Path) -
 
 
 def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
-    strategy = IFCA(network=Weights(0, 5), parameters=dataclasses.replace(RESTARTS, restart_rounds=1))
+    strategy = _ifca(num_clusters=2, restarts=3, restart_rounds=1)
     # Start 1's models, at 0 and 4, are the nearest to clients 0 to 5.
     before = dataclasses.replace(_clusters(9, 9, 0, 4, 9, 9), aggregators=tuple(FedAvg() for _ in range(6)))
     clusters = strategy.after_round(before, [], at(3, Federation(toy().grid())))
@@ -142,7 +137,7 @@ def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
 
 
 def test_a_run_that_ends_before_the_choice_is_warned_of() -> None:
-    strategy = IFCA(network=Weights(0, 5), parameters=RESTARTS)
+    strategy = _ifca(**RESTARTS)
     assert strategy.cautions(6, rounds=6) == []
     assert strategy.cautions(6, rounds=5) == [
         "3 starts of 2 rounds each take 6 rounds, the run has 5: it ends before the best start is chosen"

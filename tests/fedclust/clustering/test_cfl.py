@@ -79,18 +79,6 @@ def test_cuts_are_those_of_the_literal_loops(seed: int) -> None:
     assert _largest_across(vectors, bipartition(cosine_distances(vectors), "single")) == pytest.approx(least)
 
 
-def test_two_cuts_in_a_row_keep_every_client_exactly_once() -> None:
-    # Clients 0, 3, 6 pull to 0°, 1, 4, 7 to 100° and 2, 5, 8 to 150°: first 0° leaves, then they part.
-    changes = _known(_directions(*[0, 100, 150] * 3) + 1e-3 * np.arange(18).reshape(9, 2))
-    found = np.array([0.0, 1.0])
-    first = cut(changes, np.arange(9), found, EVER).labels
-    assert first.tolist() == [0, 1, 1] * 3
-    rest = np.flatnonzero(first)
-    second = cut(changes, rest, found, EVER).labels
-    assert rest[second == 0].tolist() == [1, 4, 7]
-    assert rest[second == 1].tolist() == [2, 5, 8]
-
-
 def test_no_cut_of_noise_of_small_parts_or_of_two() -> None:
     found = np.array([0.0, 1.0])
     careful = dataclasses.replace(EVER, min_silhouette=0.5)

@@ -76,16 +76,6 @@ def test_where_nothing_can_be_tested_clients_are_alike(counts: list[list[int]]) 
     assert label_groups.homogeneity(np.array(counts)).p_value == 1.0
 
 
-def test_error_ratio_of_two_pairs_with_one_class_each() -> None:
-    # N_c = 20, q = 1/2, B(q) = e^{ln 2} − 1 = 1. Cluster 0: a = (20.5, 0.5), π = (41/42, 1/42),
-    # H = −(41/42) ln(41/42) − (1/42) ln(1/42) = 0.11251642, B = 0.11909057.
-    # Scarcity: all examples of class 0: √(20.5/20.5) = 1. R = 0.11909057 on every client.
-    counts = np.array([[10, 0], [10, 0], [0, 10], [0, 10]])
-    entropy = -41 / 42 * math.log(41 / 42) - 1 / 42 * math.log(1 / 42)
-    assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(math.exp(entropy) - 1)
-    assert error_ratio(counts, np.array([0, 0, 1, 1])) == pytest.approx(0.1191, abs=1e-4)
-
-
 @given(arrays(np.int64, (6, 4), elements=st.integers(0, 50)), arrays(np.int64, 6, elements=st.integers(0, 2)))
 def test_error_ratio_matches_a_literal_loop(counts: np.ndarray, labels: np.ndarray) -> None:
     counts[:, 0] += 1

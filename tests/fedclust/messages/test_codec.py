@@ -3,7 +3,7 @@
 import gc
 import json
 import weakref
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -27,6 +27,7 @@ from fedclust.messages.codec import (
 )
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
+from tests.fedclust.messages.test_packer import same
 
 FIGURES = {"num-examples": 4.0, "loss": 1.0, "accuracy": 0.5, "balanced-accuracy": 0.5}
 COUNTED = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.2, 0.8]]))
@@ -95,18 +96,6 @@ QUESTIONS = [
     description.PrototypesQuestion("untrained", True, 10, 3, 1.5),
     description.Agreed(Agreement((0, 1), ("a", "b"), (2,)), {"n/a": 1}, 3),
 ]
-
-
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, np.ndarray):
-        return type(other) is np.ndarray and one.dtype.kind == other.dtype.kind and np.array_equal(one, other)
-    if is_dataclass(one):
-        return type(one) is type(other) and all(
-            same(getattr(one, each.name), getattr(other, each.name)) for each in fields(one)
-        )
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    return bool(one == other)
 
 
 @pytest.mark.parametrize(("message", "asked"), MESSAGES, ids=lambda each: type(each).__name__)

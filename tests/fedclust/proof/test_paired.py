@@ -230,14 +230,6 @@ def test_scores_are_in_range_and_ignore_what_all_logits_share(logits: np.ndarray
     np.testing.assert_allclose(brier_scores(logits, labels, np.full(4, shared)), scores, atol=1e-9)
 
 
-def test_difference_is_a_less_b() -> None:
-    # Differences 0.5, 0.1, 0.3: mean 0.3; deviations 0.2, -0.2, 0: variance 0.08 / 2 = 0.04.
-    found = difference(np.array([0.6, 0.4, 0.3]), np.array([0.1, 0.3, 0.0]))
-    assert found.mean == pytest.approx(0.3)
-    assert found.variance == pytest.approx(0.04)
-    assert found.count == 3
-
-
 def test_few_rows_have_no_variance() -> None:
     assert difference(np.zeros(0), np.zeros(0)) == Difference(0.0, 0.0, 0)
     assert difference(np.array([0.5]), np.array([0.25])) == Difference(0.25, 0.0, 1)

@@ -454,10 +454,8 @@ def test_an_encoder_makes_the_columns_where_it_is_asked_for(node) -> None:
 
 
 def test_a_question_lacks_nothing(model) -> None:
-    for question, missing in (
-        (description.SubspacesQuestion, "config"),
-        (evaluation.PersonalQuestion, "arrays"),
-    ):
+    lacking = {description.SubspacesQuestion: "config", evaluation.PersonalQuestion: "arrays"}
+    for question, missing in lacking.items():
         with pytest.raises(ValueError, match=f"the server's message: no '{missing}'"):
             decode(question, RecordDict(), SERVER)
     with pytest.raises(ValueError, match="vectors must be in"):

@@ -40,9 +40,8 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
                 for mask in masks
             ]
             mask = masks[int(np.argmin(spread))]
-            straight = vectors[~mask, 0].sum() + vectors[mask, 1].sum()
-            crossed = vectors[~mask, 1].sum() + vectors[mask, 0].sum()
-            belongs = mask.astype(int) if straight <= crossed else (~mask).astype(int)
+            ways = mask.astype(int), (~mask).astype(int)
+            belongs = min(ways, key=lambda way: vectors[np.arange(6), way].sum())
         for model in (0, 1):
             members = [client for client in range(6) if belongs[client] == model]
             moved = [models[model] + 0.5 * client - number for client in members]

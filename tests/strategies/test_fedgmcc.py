@@ -24,7 +24,8 @@ class Vector(nn.Module):
 
 
 def _strategy(**options) -> FedGMCC:
-    return FedGMCC(network=Vector(), input_shape=[3], device="cpu", **{"parameters": FEW, **options})
+    usual = {"input_shape": [3], "device": "cpu", "parameters": FEW}
+    return FedGMCC(network=Vector(), **{**usual, **options})
 
 
 def _model() -> ArrayRecord:
@@ -55,12 +56,8 @@ def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) 
     # Weights of 1e38 are finite, so the reply is valid. Times the sum of an input, here of twelve numbers
     # from U(0, 1), near 6, they are beyond float32.
     federation = toy(move=lambda client, *_: 1e38 if client == 3 else 1.0)
-    strategy = started(
-        FedGMCC(network=Vector(), input_shape=[12], device="cpu", parameters=FEW, update_norm_cap=None),
-        1,
-        clients=federation,
-        model=_model(),
-    )
+    sound = _strategy(input_shape=[12], update_norm_cap=None)
+    strategy = started(sound, 1, clients=federation, model=_model())
     told = watch.rounds[0]["strategy"]
     assert told["overflowing"] == [3]
     assert told["components"] == [[0, 1, 2, 4, 5], [3]]

@@ -3,13 +3,13 @@
 import gc
 import weakref
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     DifferentialPrivacyServerSideAdaptiveClipping,
     FedAdagrad,
@@ -72,19 +72,9 @@ def values(model: ArrayRecord) -> dict[str, Any]:
     return {name: np.unique(array.numpy()).tolist() for name, array in model.items()}
 
 
-class Clients(Grid):
-    """Some clients; nothing is sent."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def get_node_ids(self) -> list[int]:
-        return list(range(self.number))
-
-    run = set_run = create_message = push_messages = pull_messages = send_and_receive = None
-
-
-Clients.__abstractmethods__ = frozenset()
+def clients(number: int) -> Any:
+    """Make a grid of some clients; nothing is sent."""
+    return SimpleNamespace(get_node_ids=lambda: list(range(number)))
 
 
 def replied(
@@ -134,7 +124,7 @@ def one_round(
 ) -> ArrayRecord:
     """Send a model to clients, and aggregate what they have made of it: samples and model of each."""
     messages = configure_train(
-        aggregator, server_round, model, ConfigRecord(), Clients(len(trained)), BUFFERS
+        aggregator, server_round, model, ConfigRecord(), clients(len(trained)), BUFFERS
     )
     sent = {message.metadata.dst_node_id: message.content["arrays"] for message in messages}
     assert sent.keys() == trained.keys()
@@ -216,7 +206,7 @@ def test_a_model_without_buffers_reaches_the_aggregator_as_it_is() -> None:
             return super().configure_train(server_round, arrays, config, grid)
 
     model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
-    configure_train(Seeing(**NO_MINIMA), 1, model, ConfigRecord(), Clients(2), frozenset())
+    configure_train(Seeing(**NO_MINIMA), 1, model, ConfigRecord(), clients(2), frozenset())
     assert seen == [model]
     assert seen[0] is model
 
@@ -226,7 +216,7 @@ def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) ->
     # Flower's two take the arrays out of the records that they are given.
     model = ArrayRecord({"weight": Array(np.zeros(2, dtype=np.float32))})
     aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
-    messages = configure_train(aggregator, 1, model, ConfigRecord(), Clients(2), frozenset())
+    messages = configure_train(aggregator, 1, model, ConfigRecord(), clients(2), frozenset())
     arrays = [ArrayRecord({"weight": Array(np.full(2, each, dtype=np.float32))}) for each in (1.0, 7.0)]
     one, other = replies = [replied(messages[k], arrays[k], 5, model) for k in (0, 1)]
     made = aggregate(aggregator, 1, model, [one, one, one, other], frozenset(), shared_means=False)
@@ -238,7 +228,7 @@ def test_a_reply_that_is_listed_twice_counts_twice_and_stays_whole(name: str) ->
 def test_whole_numbers_are_never_optimised_named_or_not() -> None:
     model = model_of(0.0, 1.0, 0)
     aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
-    (message,) = configure_train(aggregator, 1, model, ConfigRecord(), Clients(1), frozenset())
+    (message,) = configure_train(aggregator, 1, model, ConfigRecord(), clients(1), frozenset())
     assert aggregator.current_arrays is not None
     assert [*aggregator.current_arrays] == ["norm.mean", "weight"]
     assert values(message.content["arrays"]) == values(model)
@@ -320,7 +310,7 @@ def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_mode
 def test_clients_can_start_from_another_model_than_the_aggregators() -> None:
     kept, other = model_of(1.0, 2.0, 3), model_of(4.0, 5.0, 6)
     aggregator = FedAvgM(server_momentum=0.9, **NO_MINIMA)
-    asked = configure_train(aggregator, 1, kept, ConfigRecord(), Clients(3), BUFFERS)
+    asked = configure_train(aggregator, 1, kept, ConfigRecord(), clients(3), BUFFERS)
     sent = train_from(asked, other)
     assert sorted(message.metadata.dst_node_id for message in sent) == [0, 1, 2]  # Flower shuffles them
     assert {id(message.content["arrays"]) for message in sent} == {id(other)}
@@ -332,7 +322,7 @@ def test_clients_can_start_from_another_model_than_the_aggregators() -> None:
 
 def test_some_clients_can_be_asked_for_models_of_their_own() -> None:
     told = ConfigRecord({"mean-reply": True, "lr": 0.5})
-    asked = configure_train(FedProx(proximal_mu=0.1), 1, model_of(1, 2, 3), told, Clients(4), BUFFERS)
+    asked = configure_train(FedProx(proximal_mu=0.1), 1, model_of(1, 2, 3), told, clients(4), BUFFERS)
     sent = sorted(ask_for_own_models(asked, {1, 3, 9}), key=lambda message: message.metadata.dst_node_id)
     assert [message.metadata.dst_node_id for message in sent] == [0, 1, 2, 3]
     read = [read_instruction(message.content) for message in sent]
@@ -357,7 +347,7 @@ def test_tied_parameters_are_no_buffers() -> None:
 
 def test_a_cohort_smaller_than_flowers_minima_trains_all_the_same() -> None:
     aggregator = FedAdam()  # which waits for ever for a second client
-    (message,) = configure_train(aggregator, 1, model_of(1, 2, 3), ConfigRecord(), Clients(1), BUFFERS)
+    (message,) = configure_train(aggregator, 1, model_of(1, 2, 3), ConfigRecord(), clients(1), BUFFERS)
     assert message.metadata.dst_node_id == 0
     assert (aggregator.min_train_nodes, aggregator.min_available_nodes) == (2, 2)
 
@@ -406,7 +396,7 @@ def test_every_client_counts_the_same(toy, num_nodes: int) -> None:
 @pytest.mark.parametrize("shared_means", [True, False])
 def test_a_reply_counts_as_often_as_clients_share_it_and_so_do_buffers(shared_means: bool) -> None:
     aggregator, one, of_two = FairAvg(**NO_MINIMA), model_of(1.0, 10.0, 1), model_of(4.0, 40.0, 1)
-    messages = configure_train(aggregator, 1, one, ConfigRecord(), Clients(3), BUFFERS)
+    messages = configure_train(aggregator, 1, one, ConfigRecord(), clients(3), BUFFERS)
     given = zip(messages, ((100, one), (1, of_two), (5, of_two)), strict=True)
     replies = [replied(message, model, number) for message, (number, model) in given]
     made = aggregate(aggregator, 1, one, replies, BUFFERS, shared_means=shared_means)

@@ -3,6 +3,8 @@ from itertools import product
 
 import numpy as np
 import pytest
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import adjusted_rand_score
 
 from fedclust.clustering.cfl import Changes, Parameters, bipartition, cut, is_stationary, norms, start, update
 from fedclust.clustering.shared.grouping import cosine_distances
@@ -53,26 +55,11 @@ def _largest_across(vectors: np.ndarray, labels: np.ndarray) -> float:
     return float((unit @ unit.T)[labels[:, None] != labels].max())
 
 
-def _complete_linkage(vectors: np.ndarray) -> list[set[int]]:
-    """Merge, down to two, the two clusters whose least similar clients are the most similar."""
-    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosines, clusters = unit @ unit.T, [{client} for client in range(len(vectors))]
-    while len(clusters) > 2:
-        pairs = [(one, other) for one in range(len(clusters)) for other in range(one)]
-        one, other = max(
-            pairs, key=lambda pair: min(cosines[i, j] for i, j in product(*map(clusters.__getitem__, pair)))
-        )
-        clusters[other] |= clusters.pop(one)
-    return clusters
-
-
 @pytest.mark.parametrize("seed", range(10))
-def test_cuts_are_those_of_the_literal_loops(seed: int) -> None:
+def test_cuts_are_scikit_learns_and_the_best_of_all(seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(8, 4))
-    labels = bipartition(cosine_distances(vectors))
-    assert {frozenset(np.flatnonzero(labels == part)) for part in (0, 1)} == {
-        frozenset(cluster) for cluster in _complete_linkage(vectors)
-    }
+    complete = AgglomerativeClustering(metric="cosine", linkage="complete").fit_predict(vectors)
+    assert adjusted_rand_score(complete, bipartition(cosine_distances(vectors))) == 1
     # The paper's cut leaves the smallest largest cosine of all 127 ways to cut eight clients in two.
     ways = (np.array([0, *rest]) for rest in product((0, 1), repeat=7) if any(rest))
     least = min(_largest_across(vectors, way) for way in ways)

@@ -2,6 +2,7 @@ import copy
 import dataclasses
 import gc
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -114,42 +115,36 @@ def conv_net() -> nn.Module:
     )
 
 
-class Tagger(nn.Module):
-    """An LSTM over tokens with logits at every position."""
+class Made(nn.Module):
+    """A network of named parts, and how inputs go through them."""
 
-    def __init__(self) -> None:
+    def __init__(self, through: Callable[..., Tensor], **parts: nn.Module | nn.Parameter) -> None:
         super().__init__()
-        self.embed, self.lstm, self.head = (
-            nn.Embedding(5, 4),
-            nn.LSTM(4, 3, batch_first=True),
-            nn.Linear(3, 2),
-        )
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.head(self.lstm(self.embed(tokens))[0])
-
-
-class Attention(nn.Module):
-    """One transformer layer over positions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), nn.Linear(4, 2)
+        self._through = through
+        for name, part in parts.items():
+            setattr(self, name, part)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.head(self.layer(inputs).mean(dim=1))
+        return self._through(self, inputs)
 
 
-class Tied(nn.Module):
-    """A decoder that shares the encoder's weights, and has one number as a parameter."""
+def tagger() -> nn.Module:
+    """Make an LSTM over tokens with logits at every position."""
+    parts = {"embed": nn.Embedding(5, 4), "lstm": nn.LSTM(4, 3, batch_first=True), "head": nn.Linear(3, 2)}
+    return Made(lambda own, tokens: own.head(own.lstm(own.embed(tokens))[0]), **parts)
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.encode, self.decode, self.scale = nn.Linear(4, 4), nn.Linear(4, 4), nn.Parameter(torch.ones(()))
-        self.decode.weight = self.encode.weight
 
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.scale * self.decode(self.encode(inputs).tanh())
+def attention() -> nn.Module:
+    """Make one transformer layer over positions."""
+    parts = {"layer": nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), "head": nn.Linear(4, 2)}
+    return Made(lambda own, inputs: own.head(own.layer(inputs).mean(dim=1)), **parts)
+
+
+def tied() -> nn.Module:
+    """Make a decoder that shares the encoder's weights, and has one number as a parameter."""
+    parts = {"encode": nn.Linear(4, 4), "decode": nn.Linear(4, 4), "scale": nn.Parameter(torch.ones(()))}
+    parts["decode"].weight = parts["encode"].weight
+    return Made(lambda own, inputs: own.scale * own.decode(own.encode(inputs).tanh()), **parts)
 
 
 def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5) -> State:
@@ -163,7 +158,7 @@ def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5
             stacks[name] = (
                 (2 * torch.arange(n)).reshape(n, *[1] * tensor.ndim).expand(n, *tensor.shape).clone()
             )
-    if isinstance(network, Tied):
+    if "decode.weight" in stacks:  # tied
         stacks["decode.weight"] = stacks["encode.weight"]
     return stacks
 
@@ -232,9 +227,9 @@ def literal_fit(fitting: Fitting, start: State, end: State) -> tuple[State, np.n
 NETWORKS = {
     "mlp": (mlp, (4,), None),
     "conv": (conv_net, (1, 4, 4), None),
-    "lstm": (Tagger, (6,), 5),
-    "attention": (Attention, (3, 4), None),
-    "tied": (Tied, (4,), None),
+    "lstm": (tagger, (6,), 5),
+    "attention": (attention, (3, 4), None),
+    "tied": (tied, (4,), None),
 }
 
 

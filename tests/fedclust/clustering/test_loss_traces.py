@@ -316,9 +316,7 @@ def literal_cell(table: np.ndarray, labels: np.ndarray, b: np.ndarray, k: int, t
 
 def literal_cost(table: np.ndarray, labels: np.ndarray, of: Estimate, k: int, h: int) -> float:
     first = second = third = logs = 0.0
-    for t in range(len(table)):
-        if np.isnan(table[t, k]):
-            continue
+    for t in np.flatnonzero(~np.isnan(table[:, k])):
         m, count = literal_cell(table, labels, of.constants, k, t, h)
         v, e = 1 + 1 / (count + 1), table[t, k] - m
         first, second, third = first + e * e / (v * of.noise), second + e / v, third + 1 / v

@@ -53,10 +53,8 @@ def test_larger_clients_weigh_more_in_our_centres_only() -> None:
 
 def test_a_client_like_neither_is_in_none() -> None:
     # Three clusters of two classes each lie close together; a client of a seventh class alone is far off.
-    counts = np.zeros((6, 7), dtype=int)
-    for client in range(6):
-        counts[client] = 20
-        counts[client, client // 2] = 40
+    counts = np.full((6, 7), 20)
+    counts[np.arange(6), np.arange(6) // 2] = 40
     counts[:, 6] = 1
     found = LabelRule(counts, np.repeat([0, 1, 2], 2)).place(np.array([0, 0, 0, 0, 0, 0, 50]))
     assert found.cluster is None

@@ -86,10 +86,9 @@ def test_the_noise_has_the_scale_of_each_clusters_cohort() -> None:
     # z C / n, with n the clients that were asked: 4 in cluster 0, of whom 2 answer, and 1 in cluster 1.
     cohort, drawn = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1}, {0: [], 1: []}
     guard = _guard(clip=2.0, noise_multiplier=1.5)
+    replies = [_reply(0, START), _reply(1, START), _reply(4, START, 1)]
     for server_round in range(1, 1001):
-        found = guard.private(
-            [_reply(0, START), _reply(1, START), _reply(4, START, 1)], cohort, MODELS, server_round
-        )
+        found = guard.private(replies, cohort, MODELS, server_round)
         for reply in (found[0], found[2]):
             drawn[reply.cluster].append(reply.model["w"].numpy() - [1.0, 2.0])
     for cluster, asked in ((0, 4), (1, 1)):

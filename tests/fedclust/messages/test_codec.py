@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
 from fedclust.messages import codec, description, evaluation, training
@@ -27,14 +27,11 @@ from fedclust.messages.codec import (
 )
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
+from tests.fedclust.messages.test_models import _model
 from tests.fedclust.messages.test_packer import same
 
 FIGURES = {"num-examples": 4.0, "loss": 1.0, "accuracy": 0.5, "balanced-accuracy": 0.5}
 COUNTED = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0.9, 0.1], [0.2, 0.8], [0.2, 0.8]]))
-
-
-def _model(**arrays: np.ndarray) -> ArrayRecord:
-    return ArrayRecord({name: Array(values) for name, values in arrays.items()})
 
 
 MODEL = _model(w=np.ones(2))
@@ -130,10 +127,8 @@ def test_a_model_travels_as_it_is_and_what_several_say_once() -> None:
     shared: dict[int, RecordDict] = {}
     one, other = (encode(description.Description.of(COUNTS, OTHERS, names=names), shared) for _ in range(2))
     assert one["names"] is other["names"]
-    assert (
-        decode(evaluation.LossesQuestion, encode(evaluation.LossesQuestion((MODEL,))), SERVER).models[0]
-        is MODEL
-    )
+    content = encode(evaluation.LossesQuestion((MODEL,)))
+    assert decode(evaluation.LossesQuestion, content, SERVER).models[0] is MODEL
 
 
 def test_a_field_s_bound_may_be_known_of_the_client() -> None:
@@ -292,19 +287,12 @@ def test_a_change_is_finite_in_any_size_of_float(bad: float, dtype: str) -> None
 
 
 def test_losses_of_the_users_own_do_not_overflow() -> None:
-    low = ConfigRecord({"losses": [-1.7e308, -1.7e308]})
-    with pytest.raises(BadReply, match="losses must be finite numbers in"):
-        decode(
-            training.TrainAnswer,
-            RecordDict({**encode(TRAINED), "losses": low}),
-            Reading(7, 3, asked=training.TrainAsked()),
-        )
-    with pytest.raises(BadReply, match="losses must be finite numbers in"):
-        decode(
-            evaluation.Losses,
-            RecordDict({"losses": low}),
-            Reading(asked=evaluation.LossesQuestion((MODEL, MODEL))),
-        )
+    low = {"losses": ConfigRecord({"losses": [-1.7e308, -1.7e308]})}
+    trained = training.TrainAnswer, {**encode(TRAINED), **low}, training.TrainAsked()
+    measured = evaluation.Losses, low, evaluation.LossesQuestion((MODEL, MODEL))
+    for cls, told, asked in (trained, measured):
+        with pytest.raises(BadReply, match="losses must be finite numbers in"):
+            decode(cls, RecordDict(told), Reading(7, 3, asked=asked))
 
 
 def test_a_model_that_has_diverged_does_not_cost_the_others_their_wins() -> None:

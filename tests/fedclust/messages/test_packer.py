@@ -50,6 +50,7 @@ class Memory:
     served: IntArray | None = field(default=None, metadata=UNSAVED)
 
 
+SHORT = tuple[IntArray, ...]
 DEEP = {"~value/0/" * depth + "~kind": "list" for depth in range(2_000)}
 texts = st.text(max_size=4) | st.sampled_from(["", "~", "/", "a/b", "~kind", "~1", "~rows"])
 whole = st.integers(-(2**62), 2**62)
@@ -186,20 +187,16 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (dict[int, int], {"one": 1}, "one must be a whole number"),
         (tuple[Other, ...], {"1/number": 1}, "must be numbered from 0, got 1"),
         (tuple[int, ...], {"": np.array([0.5])}, "must hold int, got float64"),
-        (tuple[IntArray, ...], {"~rows": np.arange(3), "~lengths": np.array([1])}, "lengths of all its 3"),
-        (tuple[IntArray, ...], {"~rows": np.arange(3)}, "must be an array of numbers, got None"),
+        (SHORT, {"~rows": np.arange(3), "~lengths": np.array([1])}, "lengths of all its 3"),
+        (SHORT, {"~rows": np.arange(3)}, "must be an array of numbers, got None"),
         (ArrayRecord, {"": "elsewhere"}, "must be a container, got None"),
         (ArrayRecord, {"w": np.array(["x"])}, "w must be an array of numbers"),
         (IntArray, {"": 3}, "must be an array of numbers, got 3"),
         (Any, {"~kind": "code", "~value": "{"}, "got 'code'"),
         (Any, {"~kind": np.zeros(2), "~value": 0}, "must be one of record, mapping"),
         (Any, DEEP, "must not be nested so deeply"),
-        (tuple[IntArray, ...], {"~rows": np.array(3), "~lengths": np.array([1])}, "lengths of all its 1"),
-        (
-            tuple[IntArray, ...],
-            {"~rows": np.arange(3), "~lengths": np.array([-1, 4])},
-            "lengths of all its 3",
-        ),
+        (SHORT, {"~rows": np.array(3), "~lengths": np.array([1])}, "lengths of all its 1"),
+        (SHORT, {"~rows": np.arange(3), "~lengths": np.array([-1, 4])}, "lengths of all its 3"),
     ],
 )
 def test_entries_that_are_not_what_was_packed_are_refused(

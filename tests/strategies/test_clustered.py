@@ -178,18 +178,11 @@ def test_evaluated_every_so_often_and_at_the_end(started, watch) -> None:
     assert evaluated == [3, 6, 7]
 
 
-class Forgetful(ClusteredStrategy):
-    """Returns nothing after a round."""
-
-    def after_round(self, clusters, replies, federation) -> None:
-        pass
-
-
-def test_a_hook_that_returns_no_clusters_is_named(toy) -> None:
-    with pytest.raises(
-        TypeError, match="hooks of Forgetful must return Clusters, one of round 1 returned None"
-    ):
-        Forgetful().start(toy().grid(), toy.model(), num_rounds=1)
+def test_a_hook_that_returns_no_clusters_is_named(started) -> None:
+    forgetful, rule = TwoHalves(), "hooks of TwoHalves must return Clusters, one of round 1 returned None"
+    forgetful.after_round = lambda *_: None
+    with pytest.raises(TypeError, match=rule):
+        started(forgetful, 1)
 
 
 def test_a_cluster_may_be_given_its_aggregator(started) -> None:
@@ -218,9 +211,7 @@ class AsksFirst:
 
 
 def test_a_policy_that_asks_is_asked_about_a_client_alone_in_its_cluster(started, watch) -> None:
-    class Alone(ClusteredStrategy):
-        def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-            return Clusters.of(np.arange(3), model)
-
-    started(Alone(selection=AsksFirst()), 1, num_clients=3)
+    alone = ClusteredStrategy(selection=AsksFirst())
+    alone.begin = lambda _, model: Clusters.of(np.arange(3), model)
+    started(alone, 1, num_clients=3)
     assert [record["cohort"] for record in watch.rounds] == [[0, 1]]

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import fedclust
@@ -105,6 +106,4 @@ def test_moving_leaves_models_and_memory() -> None:
 
 
 def _models(*values: float):
-    import torch
-
     return tuple(from_state({"w": torch.full((2,), value)}) for value in values)

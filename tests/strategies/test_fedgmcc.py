@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAdam
 from torch import nn
 
@@ -28,12 +27,11 @@ def _strategy(**options) -> FedGMCC:
     return FedGMCC(network=Vector(), **{**usual, **options})
 
 
-def _model() -> ArrayRecord:
-    return from_state(Vector().state_dict())
+MODEL = from_state(Vector().state_dict())
 
 
 def test_a_cohort_of_one_model_stays_one_cluster(started, watch) -> None:
-    strategy = started(_strategy(), 2, 2, move=lambda *_: 1.0, model=_model())
+    strategy = started(_strategy(), 2, 2, move=lambda *_: 1.0, model=MODEL)
     assert watch.rounds[0]["strategy"]["overflowing"] == []
     # All clients return the same model: chains between them are flat, and their mean is that model.
     assert len(strategy.clusters.models) == 1
@@ -46,7 +44,7 @@ def test_a_cohort_of_one_model_stays_one_cluster(started, watch) -> None:
 
 
 def test_components_report_their_budget(started, watch) -> None:
-    started(_strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"})), 1, model=_model())
+    started(_strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"})), 1, model=MODEL)
     told = watch.rounds[0]["strategy"]
     # In round 1 the median of the curve-finding losses.
     assert told["epsilon"] == pytest.approx(np.median(told["curve_finding_losses"]))
@@ -57,7 +55,7 @@ def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) 
     # from U(0, 1), near 6, they are beyond float32.
     federation = toy(move=lambda client, *_: 1e38 if client == 3 else 1.0)
     sound = _strategy(input_shape=[12], update_norm_cap=None)
-    strategy = started(sound, 1, clients=federation, model=_model())
+    strategy = started(sound, 1, clients=federation, model=MODEL)
     told = watch.rounds[0]["strategy"]
     assert told["overflowing"] == [3]
     assert told["components"] == [[0, 1, 2, 4, 5], [3]]
@@ -70,7 +68,7 @@ def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) 
 
 
 def test_clients_outside_the_cohort_keep_their_models(started, watch) -> None:
-    strategy = started(_strategy(participation=0.5), 1, move=lambda *_: 1.0, model=_model())
+    strategy = started(_strategy(participation=0.5), 1, move=lambda *_: 1.0, model=MODEL)
     cohort = watch.rounds[0]["cohort"]
     assert len(cohort) == 3
     for client in range(6):
@@ -80,13 +78,13 @@ def test_clients_outside_the_cohort_keep_their_models(started, watch) -> None:
 
 
 def test_nobody_answering_changes_nothing(started) -> None:
-    strategy = started(_strategy(), 1, error=lambda *_: "down", model=_model())
+    strategy = started(_strategy(), 1, error=lambda *_: "down", model=MODEL)
     np.testing.assert_array_equal(strategy.clusters.models[0]["w"].numpy(), [0.0, 0.0])
     assert strategy.clusters.report == {}
 
 
 def test_findings_hold_the_curves_of_the_last_round(started) -> None:
-    strategy = started(_strategy(), 2, model=_model())
+    strategy = started(_strategy(), 2, model=MODEL)
     found = strategy.findings(strategy.clusters).arrays
     assert found["pair_scores"].shape == (6, 6)
     assert found["curve_pairs"].shape == (4, 2)

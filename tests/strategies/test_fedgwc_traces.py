@@ -92,21 +92,18 @@ def test_with_a_server_optimiser_training_starts_from_another_model_than_the_ser
 
 
 @pytest.mark.parametrize(
-    ("parameters", "aggregator"),
-    [(Parameters(probe=None), None), (Parameters(), partial(FedMedian, min_available_nodes=1))],
+    "options",
+    [{"parameters": Parameters(probe=None)}, {"aggregator": partial(FedMedian, min_available_nodes=1)}],
     ids=["off", "median"],
 )
-def test_without_a_probe_the_served_model_is_trained(started, toy, watch, parameters, aggregator) -> None:
+def test_without_a_probe_the_served_model_is_trained(started, toy, watch, options) -> None:
     federation = toy(move=lambda *_: 1.0)
-    options = {} if aggregator is None else {"aggregator": aggregator}
-    strategy = started(
-        FedGWCTraces(participation=1.0, parameters=parameters, **options), 3, clients=federation
-    )
+    strategy = started(FedGWCTraces(participation=1.0, **options), 3, clients=federation)
     assert {(number, start) for _, number, start in federation.trained} == {(1, 0), (2, 1), (3, 2)}
     assert not any("probe" in record["strategy"]["0"] for record in watch.rounds)
     # What goes round a median is said; what was asked for is not.
     cautions = strategy.cautions(30, 130)
-    assert ("FedMedian is not a weighted mean" in " ".join(cautions)) == (aggregator is not None)
+    assert ("FedMedian is not a weighted mean" in " ".join(cautions)) == ("aggregator" in options)
 
 
 @pytest.mark.parametrize(("lost", "left"), [(0, 3), (1, 2), (2, 0), (3, 0)])

@@ -92,9 +92,9 @@ def test_a_cap_that_is_none(cap: Any) -> None:
 
 
 class Breaks(FedAvgM):
-    """FedAvgM that makes a model of no use in one round, when its momentum is already spoilt."""
+    """FedAvgM that makes a model of no use in one round or all, when its momentum is already spoilt."""
 
-    def __init__(self, server_round: int, value: float) -> None:
+    def __init__(self, server_round: int | None, value: float) -> None:
         super().__init__(**FEW, server_learning_rate=1.0, server_momentum=0.5)
         self.breaks_in, self.value = server_round, value
 
@@ -102,7 +102,7 @@ class Breaks(FedAvgM):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        if server_round == self.breaks_in:
+        if self.breaks_in in (server_round, None):
             self.momentum_vector = [np.full(2, 1e20)]
             arrays = _model(self.value, self.value)
         return arrays, metrics
@@ -188,13 +188,8 @@ def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(t
 
 
 def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Path) -> None:
-    class AlwaysBreaks(Breaks):
-        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
-            self.breaks_in = server_round
-            return super().aggregate_train(server_round, replies)
-
     _, rounds, whole = _resumed(
-        lambda: ClusteredStrategy(aggregator=lambda: AlwaysBreaks(0, np.inf)),
+        lambda: ClusteredStrategy(aggregator=lambda: Breaks(None, np.inf)),
         toy(move=lambda *_: 1.0),
         tmp_path,
         after=1,

@@ -81,8 +81,9 @@ def test_no_cut_of_noise_of_small_parts_or_of_two() -> None:
 
 
 def test_clients_that_never_answered_go_with_the_larger_part() -> None:
-    changes = update(start(6, EVER), np.array([0, 1, 2, 4]), _directions(0, 5, 10, 180))
-    assert cut(changes, np.arange(6), np.array([0.0, 1.0]), EVER).labels.tolist() == [0, 0, 0, 0, 1, 0]
+    changes = update(start(7, EVER), np.array([0, 1, 2, 5]), _directions(0, 5, 10, 180))
+    members = np.array([0, 1, 2, 4, 5, 6])  # client 3 is in another cluster
+    assert cut(changes, members, np.array([0.0, 1.0]), EVER).labels.tolist() == [0, 0, 0, 0, 1, 0]
 
 
 def test_the_last_change_counts() -> None:

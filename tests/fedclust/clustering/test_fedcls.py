@@ -7,12 +7,8 @@ from fedclust.clustering.fedcls import choose, label_vectors
 def test_a_class_counts_from_its_share_on() -> None:
     counts = np.array([[3, 26, 1], [0, 0, 5], [0, 0, 0]])
     # Of 30 samples 3 are exactly a tenth, 1 is less.
-    assert label_vectors(counts, 0.1).tolist() == [
-        [True, True, False],
-        [False, False, True],
-        [False, False, False],
-    ]
-    assert label_vectors(counts, 0.95).tolist() == [[False] * 3, [False, False, True], [False] * 3]
+    np.testing.assert_array_equal(label_vectors(counts, 0.1), [[1, 1, 0], [0, 0, 1], [0, 0, 0]])
+    np.testing.assert_array_equal(label_vectors(counts, 0.95), [[0, 0, 0], [0, 0, 1], [0, 0, 0]])
 
 
 def test_three_label_vectors() -> None:

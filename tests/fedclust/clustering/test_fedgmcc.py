@@ -146,12 +146,8 @@ def test_cluster_models_are_means_of_chain_means() -> None:
 def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> None:
     first = trained(0)
     order = torch.randperm(16, generator=seeded(1))
-    second = {
-        "0.weight": first["0.weight"][order],
-        "0.bias": first["0.bias"][order],
-        "2.weight": first["2.weight"][:, order],
-        "2.bias": first["2.bias"],
-    }
+    second = {name: first[name][order] for name in ("0.weight", "0.bias")}
+    second = {**first, **second, "2.weight": first["2.weight"][:, order]}
     models, bent = stacked([first, second]), fitting(512, steps=200)
     chains = curve_fitting.fit_pairs(bent, models)
     _, curve, line = curve_fitting.profile(bent, models, chains, [0])

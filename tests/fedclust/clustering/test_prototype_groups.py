@@ -136,14 +136,13 @@ def simulated(
     groups: np.ndarray,
     conventions: np.ndarray | None = None,
     shift: float = 0.0,
-    width: int = 16,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Prototypes and scatter of Gaussian embeddings with total variance 1, classes 1 apart (squared).
 
     `conventions` names, for each group, which class's examples carry a label; `shift` moves each class of
     each group by this much (squared, between two groups).
     """
-    num_clients, num_classes = counts.shape
+    (num_clients, num_classes), width = counts.shape, 16
     truth = draws.normal(size=(num_classes, width)) * np.sqrt(0.5 / width)
     num_groups = groups.max() + 1
     names = np.tile(np.arange(num_classes), (num_groups, 1)) if conventions is None else conventions

@@ -68,8 +68,8 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (evaluation.LossesQuestion((MODEL, MODEL)), [evaluation.Losses(np.array([0.5, 1.5]), np.array([2, 1]))]),
     (evaluation.LossesQuestion((MODEL,)), [evaluation.Losses(np.array([0.5]))]),
     (PROOF, [evaluation.ProofAnswer(0.5, 0.25, 3)]),
-    (description.PrototypesQuestion(), [description.Prototypes(np.eye(2), COUNTS, np.array([0.5, 0.0]))]),
-    (description.SubspacesQuestion("pixels", 2), [description.Subspaces(np.eye(3, 2)[None])]),
+    (description.PrototypesQuestion(), [description.Prototypes(ROWS[2], COUNTS, np.array([0.5, 0.0]))]),
+    (description.SubspacesQuestion("pixels", 2), [description.Subspaces(np.eye(3, 2, dtype="f4")[None])]),
     (
         description.DescriptionQuestion(),
         [*(DESCRIBED(group=each) for each in (None, 0, 2)), DESCRIBED(**FULL)],

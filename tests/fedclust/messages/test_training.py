@@ -17,9 +17,8 @@ def literal(changes: dict[str, np.ndarray], size: int, seed: int) -> np.ndarray:
     for name, array in changes.items():
         draws = generator(seed, "projection", zlib.crc32(name.encode()))
         places = draws.integers(0, 2 * size, array[0].size)
-        for client in range(number):
-            for place, value in zip(places, array[client].ravel(), strict=True):
-                projected[client, place % size] += value if place < size else -value
+        for place, values in zip(places, array.reshape(number, -1).T, strict=True):
+            projected[:, place % size] += values if place < size else -values
     return projected
 
 

@@ -287,7 +287,7 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
 def _with_same_classes(clients: Iterable[Outcomes]) -> list[Outcomes]:
     """List the counts; raise ValueError unless all have the same number of classes."""
     listed = list(clients)
-    if len(classes := sorted({len(each.actual) for each in listed})) > 1:
+    if len(classes := sorted({len(each.there) for each in listed})) > 1:
         raise ValueError(f"clients must have the same number of classes, got {', '.join(map(str, classes))}")
     return listed
 

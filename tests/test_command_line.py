@@ -85,6 +85,10 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["rounds=???"], "Missing mandatory value: rounds"),
         (["~rounds"], "rounds must be given"),
         (["keep_matrices=5"], "keep_matrices must be true or false or a text, got 5"),
+        (["output_dir=null"], "output_dir must be a text, got null"),
+        (["client_app=5"], "client_app must be a text, got 5"),
+        (["~aggregator"], "Missing key aggregator"),
+        (["partition.num_clients=null"], "partition.num_clients must be >= 1, got null"),
         (["rounds=null"], "rounds must be a whole number, got null"),
         (
             ["--config-name=foo"],

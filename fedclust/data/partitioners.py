@@ -775,7 +775,7 @@ class _Shifted(ClientPartitioner):
     base: ClientPartitioner | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check(self, num_clients=">= 1")
         if self.alpha is not None and self.base is not None:
             raise ValueError(f"alpha must be null if a base partition is given, got {self.alpha}")
         if isinstance(self.base, _Shifted):
@@ -784,7 +784,6 @@ class _Shifted(ClientPartitioner):
 
     def _below(self) -> ClientPartitioner:
         """Return the partition underlying the groups, with `num_clients` clients."""
-        assert self.num_clients is not None
         if self.base is not None:
             return replace(self.base, num_clients=self.num_clients)
         return Iid(self.num_clients) if self.alpha is None else Dirichlet(self.num_clients, self.alpha)

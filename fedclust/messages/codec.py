@@ -713,6 +713,8 @@ class _Plan:
 
 @cache
 def _plan(cls: Any) -> _Plan:
+    if any(vars(each).get("__slots__") for each in cls.__mro__):  # it is read by vars(), for speed
+        raise TypeError(f"a message must be declared without slots, got {cls.__name__}")
     hints = typing.get_type_hints(cls, include_extras=True)
     parts: dict[Any, tuple[str, Any, bool]] = {}  # by record or field
     for each in dataclasses.fields(cls):

@@ -61,7 +61,7 @@ def main() -> None:
             with _checked(arguments):
                 _main()
         except (ConfigError, OmegaConfBaseException) as error:
-            _give_up(ConfigError(one_line(error)))
+            _give_up(error)
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
             sys.exit(130)  # as shells do
@@ -129,7 +129,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
 
 
 def _give_up(error: Exception, code: int = 2) -> NoReturn:
-    print("fedclust:", " ".join(str(error).split()), file=sys.stderr)
+    print("fedclust:", " ".join(one_line(error).split()), file=sys.stderr)
     sys.exit(code)
 
 

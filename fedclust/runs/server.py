@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp, strategy as flower
 from hydra.errors import InstantiationException
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from torch import nn
 
@@ -51,7 +52,7 @@ from fedclust.training.losses import least_loss
 logger = logging.getLogger(__name__)
 
 
-USER_ERRORS = (ConfigError, FederationError, FileExistsError)
+USER_ERRORS = (ConfigError, OmegaConfBaseException, FederationError, FileExistsError)
 """Errors about a user's settings; their message is enough, without a traceback."""
 
 

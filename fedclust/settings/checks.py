@@ -85,6 +85,9 @@ def check(config: DictConfig) -> None:
         exist.
     """
     settings = run_settings(config)
+    for key in ("output_dir", "client_app"):
+        if not isinstance(text := config.get(key), str):
+            raise ConfigError(f"{key} must be a text, got {text!r}")
     composition.check_given_once(config.strategy)
     if problem := choices.wrong_option(config) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)

@@ -83,6 +83,7 @@ def test_deal_gives_the_counts_at_random_and_leaves_the_rest_to_nobody() -> None
     ("rule", "settings", "message"),
     [
         (rules.Iid, {"num_clients": 0}, "num_clients must be >= 1 or None, got 0"),
+        (rules.Conventions, {"num_clients": None, "groups": [2, 3]}, "num_clients must be >= 1, got None"),
         (rules.QuantitySkew, {"alpha": 0}, "alpha must be > 0 and finite, got 0"),
         (rules.QuantitySkew, {"alpha": 1, "min_samples": 0}, "min_samples must be >= 1, got 0"),
         (rules.Natural, {"min_samples": 0}, "min_samples must be >= 1, got 0"),

@@ -197,6 +197,15 @@ def test_messages_that_cannot_be(message: Any, rule: str) -> None:
         decode(type(message), encode(message), NODE)
 
 
+def test_a_message_with_slots_is_refused_before_its_fields_are_lost() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Slotted(codec.Question[Finetune]):
+        seen: Annotated[int, Whole(0, 9)] = 0
+
+    with pytest.raises(TypeError, match="^a message must be declared without slots, got Slotted$"):
+        encode(Slotted(3))
+
+
 def test_names_in_a_description_cannot_write_to_a_terminal() -> None:
     names = description.Names(("well", "ill\x1b[2J"), {"a\r\nb": 3})
     told = encode(description.Description.of(COUNTS, OTHERS, name="ward\x9b31m 7", names=names))

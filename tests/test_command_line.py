@@ -78,6 +78,8 @@ def _is_one_line(outcome: Outcome) -> bool:
         (["compare=5"], "compare must name strategies"),
         (["compare={a:1}"], "compare={a:1}: Cannot merge"),
         (["strategy=null"], "strategy must be one of"),
+        (["experiment=null"], "experiment must be one of"),
+        (["~output_dir"], "output_dir must be a text, got null"),
         (["model=[mlp,5]"], "model must be one of"),
         (["hydra.searchpath=5"], "hydra.searchpath must be a list of folders, got 5"),
         (["training.loss=foo"], "training.loss must be a function, named by a _target_, got 'foo'"),

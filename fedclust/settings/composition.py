@@ -419,7 +419,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
     for override in parsed:
         key, chosen = override.key_or_group, override.value()
         known = choices_of(key)
-        free = override.is_delete() or override.is_sweep_override() or (key, chosen) == ("experiment", None)
+        free = override.is_delete() or override.is_sweep_override()
         listed = chosen if isinstance(chosen, list) else [chosen]
         if known and not free and any(each not in known for each in listed):
             return f"{key} must be one of {', '.join(known)}, got {chosen!r}"

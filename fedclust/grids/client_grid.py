@@ -36,6 +36,7 @@ from flwr.supercore.run import Run
 
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
+from fedclust.messages.codec import filled
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.typing import IntArray
 
@@ -73,25 +74,24 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
     errors = errors or {}
     if both := sorted(set(contents) & set(errors)):
         raise ValueError(f"a client must have either a content or an error, clients {both} have both")
-    bundle = RecordDict()
+    bundle: dict[str, Any] = {}
     names: dict[int, str] = {}
-    layouts: dict[int, int] = {}
-    index: dict[str, Any] = {"clients": [], "layout": [], "layouts": []}
-    for client, content in contents.items():
-        if id(content) not in layouts:
+    numbers: dict[int, int] = {}
+    index: dict[str, Any] = {"clients": list(contents), "layout": [], "layouts": []}
+    for content in contents.values():
+        if (number := numbers.get(id(content))) is None:
+            number = numbers[id(content)] = len(numbers)
             layout = {}
             for key, record in content.items():
-                if id(record) not in names:
-                    names[id(record)] = str(len(names))
-                    bundle[names[id(record)]] = record
-                layout[key] = names[id(record)]
-            layouts[id(content)] = len(index["layouts"])
+                if (name := names.get(id(record))) is None:
+                    name = names[id(record)] = str(len(names))
+                    bundle[name] = record
+                layout[key] = name
             index["layouts"].append(layout)
-        index["clients"].append(client)
-        index["layout"].append(layouts[id(content)])
+        index["layout"].append(number)
     index["errors"] = list(errors.items())
     bundle[_INDEX] = ConfigRecord({"index": json.dumps(index, separators=(",", ":"))})
-    return bundle
+    return filled(RecordDict, bundle)
 
 
 def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, RecordDict], dict[int, str]]:
@@ -124,7 +124,8 @@ def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, Reco
         if asked is not None and number > asked:
             raise ValueError(f"it must have contents of at most {asked} clients, got {number}")
         shared = [
-            RecordDict({key: bundle[name] for key, name in layout.items()}) for layout in index["layouts"]
+            filled(RecordDict, {key: bundle[name] for key, name in layout.items()})
+            for layout in index["layouts"]
         ]
         if not {*map(type, clients), *map(type, layouts), *map(type, errors)} <= {int}:
             raise TypeError("clients and layouts must be whole numbers")

@@ -303,7 +303,7 @@ def blamed(
 def lost(evaluation: Evaluation) -> bool:
     """Whether a client with test rows has a loss that is not finite."""
     measured = evaluation.metrics
-    return bool(measured[NUM_EXAMPLES]) and not np.isfinite(measured[LOSS])
+    return bool(measured[NUM_EXAMPLES]) and not math.isfinite(measured[LOSS])
 
 
 class Newcomers(Layer):

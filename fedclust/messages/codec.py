@@ -49,6 +49,7 @@ _KINDS = {"f": "numbers", "iu": "whole numbers", "u": "whole numbers without a s
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 AnyRecord = TypeVar("AnyRecord", ArrayRecord, ConfigRecord, MetricRecord)
+AnyRecords = TypeVar("AnyRecords", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 Answer = TypeVar("Answer")
 
 
@@ -354,7 +355,7 @@ class Numbers(Entry):
             return np.array(value, dtype=self.to)
         return tuple(map(self.to, value))
 
-    @property
+    @cached_property
     def _whole(self) -> bool:
         return issubclass(self.to, int | np.integer)
 
@@ -559,7 +560,7 @@ class Spread:
         """List the records that there may be."""
         return [f"{self.prefix}{name}" for name in self.names(at)] if self.names else []
 
-    def write(self, value: Any, content: RecordDict) -> None:
+    def write(self, value: Any, content: dict[str, Any]) -> None:
         """Write the records."""
         for name, one in value.items() if isinstance(value, Mapping) else enumerate(value):
             content[f"{self.prefix}{name}"] = self.each.write(one)
@@ -582,12 +583,19 @@ class Spread:
         return values
 
 
+def filled(kind: type[AnyRecords], entries: Mapping[str, Any]) -> AnyRecords:
+    """Make a record, or a content of records, of entries that are known to be of its types.
+
+    Flower's constructors check the type of each entry again, which takes a third of a round of a small model.
+    """
+    record = kind()
+    vars(record)["_data"].update(entries)
+    return record
+
+
 def as_record(arrays: Mapping[str, Array]) -> ArrayRecord:
     """Make a record of arrays that it may share; Flower's constructor makes two more of each."""
-    record = ArrayRecord()
-    for name, array in arrays.items():
-        record[name] = array
-    return record
+    return filled(ArrayRecord, arrays)
 
 
 def of_kind(content: Mapping[str, Any], kind: type[AnyRecord]) -> dict[str, AnyRecord]:
@@ -649,9 +657,9 @@ class _Group:
     def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return the values of fields."""
         record = content.get(self.place.record)
+        if record is None and not self.needed:
+            return {}
         if not isinstance(record, self.place.kind):
-            if record is None and not self.needed:
-                return {}
             raise at.lacks(self.place.record, content)
         found = dict(record.items())  # a record's own look-ups are slow
         if at.strict and not found.keys() <= self.keys.keys():
@@ -692,6 +700,11 @@ class _Plan:
         return frozenset(place.record for place in self.places if not place.when)
 
     @cached_property
+    def inner(self) -> list[Any]:
+        """The mappings and the messages that have records of their own."""
+        return [part for _, part, _ in self.parts if isinstance(part, Spread | type)]
+
+    @cached_property
     def conditional(self) -> list[Place]:
         """The records that a question may ask for."""
         return [place for place in self.places if place.when]
@@ -702,12 +715,9 @@ class _Plan:
 
     def allowed(self, at: Reading) -> set[str]:
         """List the records that there may be."""
-        names = {*self.names, *self.asked(at)}
-        for _, part, _ in self.parts:
-            if isinstance(part, Spread):
-                names.update(part.known(at))
-            elif isinstance(part, type):
-                names |= _plan(part).allowed(at)
+        names = self.asked(at) | self.names
+        for part in self.inner:
+            names.update(part.known(at) if isinstance(part, Spread) else _plan(part).allowed(at))
         return names
 
 
@@ -749,14 +759,14 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
         What messages inside messages were written as, by their ids, so that what several have is sent once.
         Valid while all of them exist.
     """
-    content, shared = RecordDict(), {} if shared is None else shared
+    content: dict[str, Any] = {}
+    shared = {} if shared is None else shared
     cls: Any = type(value)
     for field, part, _ in _plan(cls).parts:
         inside = getattr(value, field, None)
         if type(part) is _Group:
             if (entries := part.write(vars(value))) or not part.place.optional:
-                kind = part.place.kind
-                content[part.place.record] = as_record(entries) if kind is ArrayRecord else kind(entries)
+                content[part.place.record] = filled(part.place.kind, entries)
         elif inside is None:
             continue
         elif isinstance(part, Own):
@@ -766,9 +776,8 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
         else:
             if id(inside) not in shared:
                 shared[id(inside)] = encode(inside)
-            for name, one in shared[id(inside)].items():
-                content[name] = one
-    return content
+            content |= shared[id(inside)]
+    return filled(RecordDict, content)
 
 
 def entries(cls: Any, **values: Any) -> dict[str, Any]:

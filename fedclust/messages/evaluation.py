@@ -30,7 +30,7 @@ _ROWS = codec.Whole(0, codec.test_rows)
 
 
 def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
-    return MetricRecord({name: float(value) for name, value in figures.items()})
+    return codec.filled(MetricRecord, {name: float(value) for name, value in figures.items()})
 
 
 def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:

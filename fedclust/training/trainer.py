@@ -370,7 +370,7 @@ class Trainer:
                     name: tensor.detach().to(self._device) for name, tensor in job.state.items()
                 }
             fitting.append(job)
-        return [replace(job, state=moved[id(job.state)]) for job in fitting]
+        return [Job(**vars(job) | {"state": moved[id(job.state)]}) for job in fitting]
 
     def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""

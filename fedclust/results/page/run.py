@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import norm
 
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
@@ -179,9 +178,11 @@ def labels_apart(counts: IntArray, everyone: IntArray, tests: int) -> list[int]:
     n, whole = int(counts.sum()), int(everyone.sum())
     if not n or n == whole:
         return []
+    from scipy.special import ndtri  # scipy.stats, which has it too, takes long to import
+
     share = everyone / whole
     apart = counts / n - share
-    chance = norm.isf(0.005 / tests) * np.sqrt(share * (1 - share) / n * (whole - n) / (whole - 1))
+    chance = -ndtri(0.005 / tests) * np.sqrt(share * (1 - share) / n * (whole - n) / (whole - 1))
     named = np.abs(apart) > np.maximum.reduce([chance, np.full(len(share), 0.01), 0.1 * share])
     return [int(label) for label in np.argsort(-np.abs(apart), kind="stable")[:4] if named[label]]
 

@@ -246,6 +246,21 @@ def test_an_instruction_names_its_steps() -> None:
 # -- Records ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("kind", "entries"),
+    [
+        (MetricRecord, {"rows": 3, "loss": 0.5}),
+        (ConfigRecord, {"losses": [1.0, 2.0], "name": "a", "packed": b"b", "full": True}),
+        (RecordDict, {"metrics": MetricRecord({"loss": 0.5}), "config": ConfigRecord({"full": True})}),
+    ],
+)
+def test_a_record_filled_at_once_is_the_one_that_flower_makes(kind: Any, entries: dict[str, Any]) -> None:
+    made, by_flower = codec.filled(kind, entries), kind(entries)
+    assert type(made) is kind and made == by_flower and made.deflate() == by_flower.deflate()
+    entries.clear()
+    assert len(made) == len(by_flower)
+
+
 def test_records_of_a_kind_are_those_of_flowers_views() -> None:
     told = {
         "a": ArrayRecord(),

@@ -256,7 +256,8 @@ def test_an_instruction_names_its_steps() -> None:
 )
 def test_a_record_filled_at_once_is_the_one_that_flower_makes(kind: Any, entries: dict[str, Any]) -> None:
     made, by_flower = codec.filled(kind, entries), kind(entries)
-    assert type(made) is kind and made == by_flower and made.deflate() == by_flower.deflate()
+    assert type(made) is kind
+    assert made.deflate() == by_flower.deflate()
     entries.clear()
     assert len(made) == len(by_flower)
 

@@ -256,7 +256,7 @@ def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
         ({"clients": CLIENTS[:5]}, "clients was 6, is 5"),
         ({"strategy": strategies.FedGWC(participation=0.5)}, "settings.participation was 1.0, is 0.5"),
         ({"training": fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)}, "was 0.2, is 0.1"),
-        ({"strategy": strategies.FedGWC(selection=PowerOfChoice(4))}, "selection.candidates was None, is 4"),
+        ({"strategy": strategies.FedGWC(selection=PowerOfChoice(4))}, "selection.candidates was null, is 4"),
     ):
         with pytest.raises(ConfigError, match=f"resume must have the configuration of .*{said}"):
             simulate(**{"strategy": "fedgwc", **changes}, folder=tmp_path, resume=True)

@@ -786,7 +786,8 @@ class _Shifted(ClientPartitioner):
         """Return the partition underlying the groups, with `num_clients` clients."""
         if self.base is not None:
             return replace(self.base, num_clients=self.num_clients)
-        return Iid(self.num_clients) if self.alpha is None else Dirichlet(self.num_clients, self.alpha)
+        number = self.num_clients or 1  # None was refused above
+        return Iid(number) if self.alpha is None else Dirichlet(number, self.alpha)
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Assign by the underlying partition, renumber its clients at random, and shift each group."""

@@ -1,0 +1,334 @@
+"""Test whether one model predicts clients' held-out rows better than another.
+
+For each row, d is the Brier score of model A minus that of model B, in [−2, 2]: above 0, B is better. Each
+client reports twelve numbers about its rows, computed by :func:`evidence`; :func:`compare` adds them up and
+tests whether the mean of d over rows is above a margin, and :func:`holm` corrects several tests.
+
+**Rows count, not clients**: a client's rows count up to three times those of the median client
+(:func:`most_rows`), so that neither one with two rows nor one with a thousand decides.
+
+With N >= 100 rows the test is Hall's: Student's t of a mean, transformed so that the skewness of the
+differences is allowed for. Models mostly differ by a little on many rows and by much on few, and without the
+transformation B is then called better far too often. With fewer rows it is a bet: on each row a gambler
+stakes a share of what it owns on "d is above the margin", at odds that are fair if the mean is the margin.
+What it owns is then on average no more than what it began with, so that 1/(what it owns) is a p-value: for
+any distribution, from one row upwards, at the price of power.
+
+Assumptions. The clients are given; each client's held-out rows are a random sample of its data, drawn
+independently of the rows that either model was trained on and of the choice of what is compared.
+
+A client may report what it likes within the bounds of its rows. With ten or more clients that vote, B must
+also be shown to be better without the most and the least favourable tenth of them; the p-value is the larger
+of the two. docs/ATTACKS.md has the figures.
+
+Sources: Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical Society B 54,
+1992; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", Journal of the Royal
+Statistical Society B 86, 2024; Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
+Journal of Statistics 6, 1979.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedclust.support.checks import check_entries, check_shapes
+from fedclust.typing import FloatArray, IntArray
+
+BETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.4, 1.9)
+"""λ: the stakes, as shares of the largest at which no row can take more than there is, times two."""
+
+LARGEST_BRIER = 2.0
+"""Differences of two Brier scores lie in [−2, 2]."""
+
+ENOUGH_ROWS = 100
+"""From so many rows on the test is Hall's."""
+
+_MOST_OF_MEDIAN = 3
+_MANY_VOTES = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What is known of a client's differences d, or of several clients'.
+
+    Attributes
+    ----------
+    count
+        Number of rows n.
+    sums
+        Σd, Σd² and Σd³, shape (3,).
+    log_wealth
+        Σ ln(1 + λ(x − m)) for each margin and each bet λ of :data:`BETS`, shape (margins, 8), with
+        x = (1 + d/limit)/2 and m = (1 + margin/limit)/2; λ is scaled by 1/(2m), which is 1 at a margin of 0.
+    """
+
+    count: int
+    sums: FloatArray
+    log_wealth: FloatArray
+
+    @property
+    def mean(self) -> float:
+        """Mean of d; NaN without rows."""
+        return float(self.sums[0]) / self.count if self.count else math.nan
+
+
+def stakes(margins: FloatArray, limit: float = LARGEST_BRIER) -> tuple[FloatArray, FloatArray]:
+    """Compute what is staked on "the mean of d is above the margin".
+
+    Parameters
+    ----------
+    margins
+        In [−limit, limit], shape (margins,).
+    limit
+        Largest difference.
+
+    Returns
+    -------
+    fair
+        m, the margin as a share of the differences' range, in [0, 1], shape (margins,).
+    stakes
+        λ/(2m), at least λ/2 and so that 1 + stake·(x − m) > 0 for every x in [0, 1], shape (margins, 8).
+    """
+    fair = (1 + np.asarray(margins, dtype=np.float64) / limit) / 2
+    return fair, np.array(BETS) / (2 * np.maximum(fair, 1e-9)[:, None])
+
+
+def evidence(
+    differences: FloatArray, margins: Sequence[float] | FloatArray = (0.0,), limit: float = LARGEST_BRIER
+) -> Evidence:
+    """Reduce a client's differences to what it reports.
+
+    Parameters
+    ----------
+    differences
+        d of each row, in [−limit, limit], shape (n,).
+    margins
+        The margins to bet on, each in [−limit, limit].
+    limit
+        Largest difference.
+
+    Raises
+    ------
+    ValueError
+        If a difference or a margin is outside its range.
+    """
+    d = np.asarray(differences, dtype=np.float64)
+    check_shapes(differences=(d, "rows?"))
+    check_entries(f"in [{-limit - 1e-9}, {limit + 1e-9}]", differences=d, margins=margins)
+    fair, staked = stakes(np.asarray(margins, dtype=np.float64), limit)
+    x = np.clip((1 + d / limit) / 2, 0.0, 1.0)
+    wealth = np.log1p(staked[..., None] * (x - fair[:, None, None])).sum(axis=-1)
+    return Evidence(len(d), np.array([d.sum(), np.square(d).sum(), (d**3).sum()]), wealth)
+
+
+def pooled(reports: Sequence[Evidence]) -> Evidence:
+    """Add up what clients reported; of none, no rows and no bets."""
+    if not reports:
+        return Evidence(0, np.zeros(3), np.zeros((1, len(BETS))))
+    return Evidence(
+        sum(each.count for each in reports),
+        np.sum([each.sums for each in reports], axis=0),
+        np.sum([each.log_wealth for each in reports], axis=0),
+    )
+
+
+def moments(of: Evidence) -> tuple[float, float, float]:
+    """Compute the mean, the population standard deviation and the skewness of d over all rows.
+
+    The last two are 0 where all differences are alike, but for rounding.
+    """
+    mean, second, third = (float(each) / of.count for each in of.sums)
+    variance = second - mean**2
+    if variance <= 1e-12 * max(second, 1e-12):
+        return mean, 0.0, 0.0
+    return mean, math.sqrt(variance), (third - 3 * mean * second + 2 * mean**3) / variance**1.5
+
+
+def hall(ratio: float, skewness: float, count: int) -> float:
+    """Remove the skewness from a standardised mean.
+
+    q = W + gW²/3 + g²W³/27 + g/(6N), Hall's transformation.
+
+    Parameters
+    ----------
+    ratio
+        W = (mean − margin)/standard deviation.
+    skewness
+        g of the differences.
+    count
+        Number of rows N.
+    """
+    return ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / (6 * count)
+
+
+def inverse_hall(value: float, skewness: float, count: int) -> float:
+    """Return the ratio W of which :func:`hall` makes a value q: it is (1 + gW/3)³ = 1 + g(q − g/(6N))."""
+    rest = value - skewness / (6 * count)
+    # Close to 0, the cube root's difference from 1 has no digits left; to first order W is the rest.
+    return 3 * float(np.cbrt(1 + skewness * rest) - 1) / skewness if abs(skewness) > 1e-6 else rest
+
+
+def wealth(of: Evidence) -> FloatArray:
+    """Compute what a gambler owns in the end who began with 1, an eighth for each bet, shape (margins,)."""
+    from scipy.special import logsumexp  # clients import this module and never test
+
+    return np.asarray(np.exp(np.minimum(logsumexp(of.log_wealth, axis=-1) - math.log(len(BETS)), 700.0)))
+
+
+def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) -> float:
+    """Test whether the mean of d is above a margin, the only one that was bet on.
+
+    Parameters
+    ----------
+    of
+        The differences of all clients that vote.
+    margin
+        The margin.
+    enough
+        Whether there are rows enough for Hall's test; by default, if there are :data:`ENOUGH_ROWS`.
+
+    Returns
+    -------
+    In [0, 1]; 1 without rows.
+    """
+    if not of.count:
+        return 1.0
+    mean, deviation, skewness = moments(of)
+    if not (of.count >= ENOUGH_ROWS if enough is None else enough) or deviation == 0:
+        return float(min(1.0, 1 / wealth(of)[0]))
+    from scipy.special import stdtr
+
+    value = hall((mean - margin) / deviation, skewness, of.count)
+    return float(stdtr(of.count - 1, -math.sqrt(of.count) * value))
+
+
+def most_rows(counts: IntArray) -> int:
+    """Return how many rows of a client count: three times those of the median client that has any, at least 1.
+
+    Parameters
+    ----------
+    counts
+        Rows of each client, shape (K,).
+    """
+    having = np.asarray(counts)[np.asarray(counts) > 0]
+    return max(1, int(_MOST_OF_MEDIAN * np.median(having))) if len(having) else 1
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of comparing models A and B on the same held-out rows.
+
+    Attributes
+    ----------
+    gain
+        Mean over rows of the difference of Brier scores, A − B: above 0, B is better. NaN without rows.
+    p_value
+        One-sided: the probability of a gain this large if B is no better by more than the margin, also
+        without the votes set aside. 1 without rows.
+    num_clients
+        Clients that voted: those with at least one row.
+    better_for
+        Number of them for which B was better.
+    num_rows
+        Rows that counted.
+    gain_of_others, p_value_of_others
+        Without the votes set aside; NaN and 1 without rows.
+    """
+
+    gain: float
+    p_value: float
+    num_clients: int
+    better_for: int
+    num_rows: int = 0
+    gain_of_others: float = math.nan
+    p_value_of_others: float = 1.0
+
+    @property
+    def gains(self) -> bool:
+        """Whether B has the better mean, of all votes and without those set aside; False without any."""
+        return self.gain > 0 and self.gain_of_others > 0
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures as plain values, for JSON; None for those unknown because no client voted."""
+        return {
+            "voted": self.num_clients,
+            "rows": self.num_rows,
+            "gain": self.gain if self.num_clients else None,
+            "p_value": self.p_value,
+            "better_for": self.better_for,
+        }
+
+
+def num_set_aside(num_clients: int) -> int:
+    """Return how many of the most favourable votes, and of the least favourable, are set aside.
+
+    A tenth of ten or more voters. Without two of fewer, little would be left to test; there every vote
+    counts, an invented one too.
+    """
+    return num_clients // 10 if num_clients >= _MANY_VOTES else 0
+
+
+def compare(reports: Sequence[Evidence], margin: float = 0.0) -> Comparison:
+    """Test whether model B is better than model A by more than a margin.
+
+    For a fair comparison both models' logits should have the label-prior correction, each for the class
+    shares it was trained on, so that B must be better by more than the clients' label shares explain.
+
+    Parameters
+    ----------
+    reports
+        What each client reported, the margin the only one that it bet on; one without rows does not vote.
+    margin
+        In [−2, 2].
+
+    Returns
+    -------
+    The gain itself, and the p-value of a gain above the margin.
+    """
+    votes = sorted((each for each in reports if each.count), key=lambda each: each.mean)
+    aside = num_set_aside(len(votes))
+    whole, others = pooled(votes), pooled(votes[aside : len(votes) - aside])
+    # Without a tenth of the clients on either side, the rows that are left are of the same kind.
+    of_others = p_value(others, margin, enough=whole.count >= ENOUGH_ROWS)
+    return Comparison(
+        gain=whole.mean,
+        p_value=max(p_value(whole, margin), of_others),
+        num_clients=len(votes),
+        better_for=sum(each.mean > 0 for each in votes),
+        num_rows=whole.count,
+        gain_of_others=others.mean,
+        p_value_of_others=of_others,
+    )
+
+
+def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
+    """Correct the p-values of several tests, so that all share one level.
+
+    Source: Holm, 1979. With the tests in order of their p-values, the i-th of m is multiplied by m − i + 1,
+    and is no smaller than the one before. Rejecting what is at most α afterwards keeps the probability of
+    any false rejection at most α, however the tests depend on each other.
+
+    Parameters
+    ----------
+    p_values
+        In [0, 1], shape (m,).
+
+    Returns
+    -------
+    Corrected p-values in [0, 1], in the order given, shape (m,).
+
+    Raises
+    ------
+    ValueError
+        If a p-value is outside its range.
+    """
+    values = np.asarray(p_values, dtype=np.float64)
+    check_entries("in [0, 1]", p_values=values)
+    order = np.argsort(values, kind="stable")
+    steps = values[order] * np.arange(len(values), 0, -1)
+    corrected = np.empty_like(values)
+    corrected[order] = np.minimum(np.maximum.accumulate(steps), 1.0)
+    return corrected

@@ -1,6 +1,6 @@
 """Evaluate models on the clients' own rows, and describe these rows."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,8 +14,11 @@ from fedclust.messages.models import to_state
 from fedclust.messages.training import LOSS, Instruction
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
-from fedclust.proof import brier_scores, difference
+from fedclust.proof.figure import Rows
+from fedclust.proof.paired import evidence
+from fedclust.proof.scores import brier_scores, hits
 from fedclust.settings.allowed import NotAllowed
+from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Scores
 from fedclust.typing import FloatArray, IntArray, State
@@ -138,22 +141,50 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
     return {client: each for client, each in found.items() if client not in errors}, errors
 
 
-@answers(measuring.ProofQuestion)
-def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
-    """Return only mean, variance and number of the differences of two models' Brier scores."""
-    held_out = _held_out(node)
+Compared = measuring.ProofQuestion | measuring.FigureQuestion
+
+
+def _counted(node: Node, part: Sequence[IntArray], client: int, most: int) -> IntArray:
+    """Return the rows of a client that count: the first in an order that is the same in all comparisons."""
+    rows = part[client]
+    if len(rows) <= most:
+        return rows
+    return rows[generator(node.seed, "votes", client).permutation(len(rows))[:most]]
+
+
+def _compared(
+    node: Node,
+    asked: Mapping[int, Compared],
+    rows: Mapping[int, IntArray],
+    measure: Callable[[int, FloatArray, IntArray, FloatArray], FloatArray],
+) -> tuple[dict[int, tuple[FloatArray, FloatArray]], dict[int, str]]:
+    """Measure both models on rows of each client; a diverged model has no probabilities.
+
+    Parameters
+    ----------
+    node
+        The node.
+    asked
+        The models of each client.
+    rows
+        The rows of each.
+    measure
+        Measures a client's logits, labels and shift.
+
+    Returns
+    -------
+    What was measured of A and of B by each client, and why the others could not.
+    """
     errors: dict[int, str] = {}
 
     def scores(side: str) -> dict[int, FloatArray]:
-        """Score each client's rows; a diverged model has no probabilities."""
         left = {client: question for client, question in asked.items() if client not in errors}
         states = _states({client: getattr(each, f"model_{side}") for client, each in left.items()})
 
         def work(clients: list[int]) -> list[FloatArray]:
-            parts = [node.data.train if left[client].on_training_rows else held_out for client in clients]
-            jobs = [Job(each, part[each], states[each]) for each, part in zip(clients, parts, strict=True)]
+            jobs = [Job(each, rows[each], states[each]) for each in clients]
             return [
-                brier_scores(logits, labels, getattr(left[job.client], f"shift_{side}"))
+                measure(job.client, logits, labels, getattr(left[job.client], f"shift_{side}"))
                 for job, (logits, labels) in zip(jobs, node.trainer.logits(jobs), strict=True)
             ]
 
@@ -162,11 +193,45 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
         return found
 
     first, second = scores("a"), scores("b")
+    return {client: (first[client], second[client]) for client in second}, errors
+
+
+@answers(measuring.ProofQuestion)
+def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
+    """Return the sums and bets of the differences of two models' Brier scores, and nothing else."""
+    rows = {
+        client: _counted(
+            node, node.data.train if each.on_training_rows else _held_out(node), client, each.rows
+        )
+        for client, each in asked.items()
+    }
+    found, errors = _compared(node, asked, rows, lambda _, *each: brier_scores(*each))
     return {
-        client: measuring.ProofAnswer(**vars(difference(first[client], second[client])))
-        for client in asked
-        if client not in errors
+        client: measuring.ProofAnswer.of(evidence(first - second, [asked[client].margin]))
+        for client, (first, second) in found.items()
     }, errors
+
+
+@answers(measuring.FigureQuestion)
+def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers:
+    """Return how well two models predict each client's test rows, and its class shares, added up."""
+    rows = {client: _counted(node, node.data.test, client, each.rows) for client, each in asked.items()}
+    counts = node.data.label_counts("train")
+
+    def measure(client: int, logits: FloatArray, labels: IntArray, shift: FloatArray) -> FloatArray:
+        """Return Brier scores, hits, and Brier scores of the client's class shares, shape (3, rows)."""
+        own = counts[client] if counts[client].any() else np.ones(len(counts[client]))
+        with np.errstate(divide="ignore"):
+            by_shares = brier_scores(np.zeros(logits.shape), labels, np.log(own / own.sum()))
+        return np.stack([brier_scores(logits, labels, shift), hits(logits, labels, shift), by_shares])
+
+    found, errors = _compared(node, asked, rows, measure)
+    answered = {}
+    for client, (first, second) in found.items():
+        brier, right, by_shares = np.stack([first, second], axis=1)
+        told = Rows.of(brier, by_shares[0], right, asked[client].bets)
+        answered[client] = measuring.FigureAnswer.of(told)
+    return answered, errors
 
 
 @answers(measuring.PersonalQuestion)

@@ -195,6 +195,8 @@ class Node:
         Device to compute on.
     threads
         Number of threads to compute with.
+    seed
+        The run's seed.
     encoder
         Function that returns the frozen encoder, built on first use.
     encoder_node
@@ -214,6 +216,7 @@ class Node:
     trainer: Trainer
     device: str
     threads: int
+    seed: int
     encoder: Callable[[], Encoder]
     encoder_node: Mapping[str, object] | None = None
     clients: tuple[int, ...] = ()
@@ -357,7 +360,7 @@ def _node(
     if device == "cpu":
         threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
     trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
-    return Node(data, trainer, device, threads, encoder)
+    return Node(data, trainer, device, threads, seed, encoder)
 
 
 @lru_cache(maxsize=1)  # read before the first node changes the number

@@ -23,13 +23,10 @@ from fedclust.federation.questions import ask_differences
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.personal.layers import Auto as BestLayer
-from fedclust.proof import Comparison, compare_differences
+from fedclust.proof import Comparison, compare
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
-
-MIN_VOTES = 2
-"""Held-out rows with which a client votes."""
 
 _TRIED_FIRST = 2  # clients that are asked for prototypes before all are
 _TOLD = {"losses": "losses", "labels": "label counts", "prototypes": "prototypes"}
@@ -173,9 +170,9 @@ class Auto(ClusteredStrategy):
         FederationError
             If no client has held-out rows to compare models on.
         """
-        if not (federation.describe().num_validation >= MIN_VOTES).any():
+        if not federation.describe().num_validation.any():
             raise FederationError(
-                "strategy auto must have clients with two held-out rows to test groups on, none has: "
+                "strategy auto must have clients with held-out rows to test groups on, none has: "
                 "proof=true holds some out"
             )
         clusters = super().begin(federation, model)
@@ -283,7 +280,7 @@ class Auto(ClusteredStrategy):
         given, number, spent = self.parameters, memory.looks + 1, memory.spent
         found: dict[int, list[Proposal]] = {}
         alone = {source: set(clients) for source, clients in memory.alone.items()}
-        votes = federation.describe().num_validation >= MIN_VOTES
+        votes = federation.describe().num_validation > 0
         for cluster, trace in enumerate(memory.traces):
             if given.can_split(int(votes[trace.members].sum())):
                 proposed, trained, odd = self._proposed(clusters, cluster, federation)
@@ -351,7 +348,7 @@ class Auto(ClusteredStrategy):
                 labels = np.full(len(trace.members), -1, dtype=np.int64)
                 labels[positions_of(answered, trace.members)] = each.labels
                 found.append(Proposal(each.source, labels))
-        votes = described.num_validation[trace.members] >= MIN_VOTES
+        votes = described.num_validation[trace.members] > 0
         return proposals.distinct(found, smallest, given.max_proposals, votes), trained, alone
 
     def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
@@ -486,7 +483,7 @@ def compare_with_whole(
     federation
         The clients; those whose part is known are asked.
     min_gain
-        Gain that the parts must exceed, as for :func:`fedclust.proof.compare_differences`.
+        Gain that the parts must exceed, as for :func:`fedclust.proof.compare`.
     """
     model = clusters.models[trial.cluster]
     whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
@@ -507,7 +504,7 @@ def compare_trials(
     one, other
         Trials of that cluster, A and B.
     min_gain
-        Gain that B must exceed, as for :func:`fedclust.proof.compare_differences`.
+        Gain that B must exceed, as for :func:`fedclust.proof.compare`.
     """
     sides = []
     for trial in (one, other):
@@ -515,8 +512,8 @@ def compare_trials(
         assignment[members] = trial.labels
         sides.append((assignment, list(trial.models)))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
-    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist())
-    return compare_differences(list(measured.values()), min_gain)
+    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)
+    return compare(list(measured.values()), min_gain)
 
 
 def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federation) -> list[Trial]:

@@ -203,7 +203,7 @@ class PrivateGroups(ClusteredStrategy):
         }
         clip, measured = self.parameters.vote_clip, federation.ask(questions).replies
         return {
-            client: float(private_groups.vote([each.mean], clip)[0])
+            client: float(private_groups.vote([each.evidence.mean], clip)[0])
             for client, each in measured.items()
             if each.count
         }

@@ -52,6 +52,7 @@ from fedclust.messages.training import (
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.results.charts import run as charts
+from fedclust.proof import evidence
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -197,7 +198,7 @@ class Toy:
             (UpdateQuestion, self._update),
             (LossesQuestion, self._losses),
             (PersonalQuestion, self._personal),
-            (ProofQuestion, lambda *_: ProofAnswer(0.1, 0.2, 3)),
+            (ProofQuestion, lambda _, asked: ProofAnswer.of(evidence(DIFFERENCES, [asked.margin]))),
             (ConfusionQuestion, lambda client, _: Confusion(np.array([[n, 0] for n in self.counts(client)]))),
         ):
             answer(question.kind, partial(decode, question, at=SERVER), work)
@@ -246,6 +247,9 @@ class Toy:
         told = {"num-examples": self.num_examples(client), "loss": self.test_loss(client, weight)}
         return Evaluation(client, {**told, "accuracy": accuracy, "balanced-accuracy": accuracy})
 
+
+DIFFERENCES = np.array([0.0, 0.1, 0.2])
+"""Of two models' Brier scores on the held-out rows of each toy client."""
 
 _FAILING = ("train", "query.update", "query.losses")
 

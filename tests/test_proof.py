@@ -76,9 +76,8 @@ def alike(known: Path, tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
 def test_two_conventions_are_trained_in_two_groups(conventions: tuple[SavedRun, str]) -> None:
     run, printed = conventions
     verdict = run.summary["verdict"]
-    assert verdict["text"].startswith(
-        "Train in 2 groups: on held-out rows their models beat one model for all"
-    )
+    accuracies = f"{verdict['accuracy_of_groups']:.3f} instead of {verdict['accuracy_of_one_model']:.3f}"
+    assert verdict["text"].startswith(f"Train in 2 groups: {accuracies} of test rows predicted right (+0.")
     assert verdict["grouped"] is True
     assert verdict["better_for"] == 30
     assert 0 < verdict["interval"][0] < verdict["gain"] < verdict["interval"][1]
@@ -187,7 +186,7 @@ def test_a_client_that_fails_in_the_proof_does_not_vote(
     run, printed = _run(tmp_path / "run", known, *QUICK, "rounds=3")
     assert run.summary["proof"]["did_not_vote"] == [{"client": 3, "reason": "KeyError: 'an odd row'"}]
     assert "did not vote: client 3: KeyError: 'an odd row'" in printed
-    assert "(1 client did not answer and did not vote)" in run.summary["verdict"]["text"]
+    assert "(1 client has not answered and did not vote)" in run.summary["verdict"]["text"]
     assert sum(each["voted"] for each in run.summary["proof"]["clusters"]) == 29
     assert run.summary["failed_replies"] == 0
 
@@ -206,14 +205,15 @@ TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=10, epochs=1, mo
 
 def test_two_clients() -> None:
     draws = np.random.default_rng(0)
-    arrays = [_client(draws, False), _client(draws, True)]
+    arrays = [_client(draws, False, 400), _client(draws, True, 400)]
     result = fedclust.simulate(Known(), nn.Linear(8, 4), arrays, rounds=10, training=TRAINING, proof=True)
     assert result.verdict is not None
     assert result.verdict["text"].startswith("Train in 2 groups")
     assert result.verdict["better_for"] == 2
-    # 80 rows: a fifth, 16, test; a tenth of the 64 left, 6, held out.
-    assert result.clients["num_test"].tolist() == [16, 16]
-    assert result.clients["num_train"].tolist() == [58, 58]
+    # 400 rows: a fifth, 80, test; a tenth of the 320 left, 32, held out.
+    assert result.clients["num_test"].tolist() == [80, 80]
+    assert result.clients["num_train"].tolist() == [288, 288]
+    assert result.verdict["test_rows"] == 160
     assert (
         result.summary["compare"]["fedavg"]["mean_client_accuracy"] < result.summary["mean_client_accuracy"]
     )
@@ -234,12 +234,10 @@ def test_a_client_without_held_out_rows_is_named() -> None:
     triples[4] = (triples[4][0], None, triples[4][2])
     network = nn.Linear(8, 4)
     result = fedclust.simulate(Known(), network, triples, rounds=10, training=TRAINING, proof=True)
-    assert result.summary["proof"]["did_not_vote"] == [
-        {"client": 4, "reason": "fewer than two held-out rows"}
-    ]
+    assert result.summary["proof"]["did_not_vote"] == [{"client": 4, "reason": "no held-out rows"}]
     assert result.verdict is not None
     assert result.verdict["text"].endswith(
-        "for 5 of 5 clients (1 client has fewer than two held-out rows and did not vote)"
+        "for 6 of 6 clients (1 client has no held-out rows and did not vote)"
     )
     # It is served with the others of its cluster.
     assert result.clients["served"].tolist() == ["cluster"] * 6
@@ -256,7 +254,13 @@ def test_test_rows_decide_nothing() -> None:
         fedclust.simulate(Known(), network, each, rounds=3, training=TRAINING, proof=True)
         for each in (data, dataclasses.replace(data, labels=other))
     )
-    assert one.verdict == two.verdict
+    for key in ("voted", "held_out_gain", "p_value", "proven"):
+        assert [each[key] for each in one.summary["proof"]["clusters"]] == [
+            each[key] for each in two.summary["proof"]["clusters"]
+        ]
+    assert one.clients["served"].tolist() == two.clients["served"].tolist()
+    assert one.verdict["p_value"] == two.verdict["p_value"]
+    assert one.verdict["gain"] != two.verdict["gain"]  # which is what test rows are for
     assert one.summary["mean_client_accuracy"] != two.summary["mean_client_accuracy"]
 
 

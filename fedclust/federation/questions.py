@@ -18,6 +18,8 @@ from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
 from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
+from fedclust.proof.figure import ENOUGH_ROWS, Rows
+from fedclust.proof.paired import Evidence, most_rows
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 # -- The proof ----------------------------------------------------------------------------------------------
@@ -27,9 +29,13 @@ Models = tuple[IntArray, Sequence[ArrayRecord]]
 
 
 def ask_differences(
-    federation: Federation, common: Models, grouped: Models, clients: Iterable[int] | None = None
-) -> tuple[dict[int, evaluation.ProofAnswer], dict[int, str]]:
-    """Ask clients how much better their group's model predicts their held-out rows.
+    federation: Federation,
+    common: Models,
+    grouped: Models,
+    clients: Iterable[int] | None = None,
+    margin: float = 0.0,
+) -> tuple[dict[int, Evidence], dict[int, str]]:
+    """Ask clients how much better the model of their group predicts their held-out rows.
 
     Both models get the label-prior correction, each for the class shares that it was trained on, so that a
     grouping must gain more than the clients' label shares explain. Each model is sent once per node.
@@ -43,22 +49,59 @@ def ask_differences(
     grouped
         Model B of each client.
     clients
-        Ids of the clients to ask; all by default. A client of cluster −1 is in no cluster: it must not be
-        asked, and its labels do not count among those that a model was trained on.
+        Who is asked, everyone by default. A client of cluster −1 is in none: it must not be asked, and its
+        labels do not count among those that a model was trained on.
+    margin
+        What B's Brier score must be lower by.
 
     Returns
     -------
-    For each client that answered, mean, variance and number of A's Brier scores minus B's; and why the others
-    did not answer.
+    Of each client that answered, the evidence about A's Brier scores minus B's; and the reasons of the
+    others.
     """
+    asked = range(federation.num_clients) if clients is None else list(map(int, clients))
+    pairs = _pairs(federation, common, grouped, asked)
+    rows = most_rows(federation.describe().num_validation[list(asked)])
+    answers = federation.ask(
+        {client: evaluation.ProofQuestion(*pair, margin, rows) for client, pair in pairs.items()}
+    )
+    return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
+
+
+def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict[int, Rows]:
+    """Ask clients how well the model of their group, and the one for all, predict their test rows.
+
+    Parameters
+    ----------
+    federation, common, grouped
+        As for :func:`ask_differences`.
+    """
+    everyone, assignment = range(federation.num_clients), np.asarray(grouped[0])
+    tested = federation.describe().num_test
+    rows = most_rows(tested)
+    counted = np.bincount(assignment, weights=np.minimum(tested, rows))
+    few = counted < ENOUGH_ROWS
+    pairs = _pairs(federation, common, grouped, everyone)
+    answers = federation.ask(
+        {
+            client: evaluation.FigureQuestion(*pair, rows, bool(few[assignment[client]]))
+            for client, pair in pairs.items()
+        }
+    )
+    return {client: each.rows for client, each in answers.replies.items()}
+
+
+def _pairs(
+    federation: Federation, common: Models, grouped: Models, clients: Iterable[int]
+) -> dict[int, tuple[ArrayRecord, ArrayRecord, FloatArray, FloatArray]]:
+    """Return models A and B of each client, and what corrects each for its class shares."""
     counts = federation.describe().train_counts
     shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
-    questions: dict[int, evaluation.ProofQuestion] = {}
-    for client in map(int, range(federation.num_clients) if clients is None else clients):
+    pairs = {}
+    for client in clients:
         first, second = (models[int(assignment[client])] for assignment, models in (common, grouped))
-        questions[client] = evaluation.ProofQuestion(first, second, shifts[0][client], shifts[1][client])
-    answers = federation.ask(questions)
-    return dict(answers.replies), dict(answers.failures)
+        pairs[client] = first, second, shifts[0][client], shifts[1][client]
+    return pairs
 
 
 def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:

@@ -99,7 +99,7 @@ def look_for_drift(
     clusters
         The clusters; those without clients are left out.
     federation
-        The clients. One that does not answer, or has fewer than two held-out rows, has no test.
+        The clients. One that does not answer, or has no held-out rows, has no test.
     look
         Number of the look, from 1.
     level
@@ -119,9 +119,9 @@ def look_for_drift(
             clusters.models[own], clusters.models[other], shifts[own][client], shifts[other][client]
         )
     tests = {}
-    for client, told in federation.ask(questions).replies.items():
-        if told.count > 1:
-            tests[client] = compare([told.mean], [told.variance], [told.count])
+    for client, answer in federation.ask(questions).replies.items():
+        if answer.count:
+            tests[client] = compare([answer.evidence])
     corrected = holm([each.p_value for each in tests.values()])
     return [
         Drifted(client, int(clusters.assignment[client]), int(others[client]), test.gain, float(p_value))

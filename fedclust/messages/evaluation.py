@@ -12,7 +12,8 @@ from fedclust.messages import codec
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
-from fedclust.proof import Difference
+from fedclust.proof.figure import Rows, margins
+from fedclust.proof.paired import BETS, LARGEST_BRIER, Evidence, possible
 from fedclust.support.array_bytes import from_numpy
 from fedclust.typing import FloatArray, IntArray
 
@@ -456,24 +457,41 @@ class WinsQuestion(codec.Question[Wins]):
 
 
 def _compared_rows(at: codec.Reading) -> int:
-    return codec.train_rows(at) if at.asked.on_training_rows else at.most(at.bounds.num_validation)
+    held = codec.train_rows(at) if at.asked.on_training_rows else at.most(at.bounds.num_validation)
+    return min(at.asked.rows, held)
 
 
-@dataclass(frozen=True)
-class ProofAnswer(Difference):
-    """The difference of two models' Brier scores on a client's rows; nothing else leaves the client.
+@dataclass(frozen=True, eq=False)
+class ProofAnswer:
+    """The differences of two models' Brier scores on a client's rows, added up; nothing else leaves it.
 
     Attributes
     ----------
-    mean, variance, count
-        Mean, variance and number of the rows' differences, A's minus B's.
+    count, sums, log_wealth
+        As of :class:`~fedclust.proof.Evidence`, A's scores minus B's, with bets on the question's margin.
     """
 
     place = codec.Place("difference", ConfigRecord)
 
-    mean: Annotated[float, codec.Real(-2 - _ROUND_OFF, 2 + _ROUND_OFF)]
-    variance: Annotated[float, codec.Real(0, 8 + _ROUND_OFF)]
     count: Annotated[int, codec.Whole(0, _compared_rows)]
+    sums: Annotated[FloatArray, codec.Numbers(count=3)]
+    log_wealth: Annotated[FloatArray, codec.Numbers(count=len(BETS))]
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that these are the numbers of some rows."""
+        if not possible(self.evidence, [at.asked.margin]):
+            rule = f"those of {self.count} differences in [-2, 2]"
+            raise at.bad(f"sums and log-wealth must be {rule}, got {codec.short(self.sums.tolist())}")
+
+    @classmethod
+    def of(cls, evidence: Evidence) -> "ProofAnswer":
+        """Make the answer of a client's evidence about one margin."""
+        return cls(evidence.count, evidence.sums, evidence.log_wealth[0])
+
+    @property
+    def evidence(self) -> Evidence:
+        """What is known of the client's differences."""
+        return Evidence(self.count, self.sums, self.log_wealth[None])
 
 
 @dataclass(frozen=True, eq=False)
@@ -488,6 +506,11 @@ class ProofQuestion(codec.Question[ProofAnswer]):
         The two models.
     shift_a, shift_b
         Added to this client's logits of each model: the label-prior correction, shape (C,).
+    margin
+        What B's Brier score must be lower by.
+    rows
+        How many of the client's rows count: the first in an order of its own that is the same in all
+        comparisons of a run.
     on_training_rows
         Whether to compare on the training rows, which are held out from both models if the client trained
         neither.
@@ -500,4 +523,101 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     model_b: Annotated[ArrayRecord, codec.Model("model-b")]
     shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
     shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
+    margin: Annotated[float, codec.Real(-2, 2, sparse=True)] = 0.0
+    rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
     on_training_rows: Annotated[bool, codec.Flag(sparse=True)] = False
+
+
+def _measured_rows(at: codec.Reading) -> int:
+    return min(at.asked.rows, codec.test_rows(at))
+
+
+@dataclass(frozen=True, eq=False)
+class FigureAnswer:
+    """How well two models predict a client's test rows, added up.
+
+    Attributes
+    ----------
+    count
+        Rows that count.
+    hits
+        Rows that A and that B predict right, shape (2,).
+    sums
+        Of three differences, lines of shape (3,) as of :class:`~fedclust.proof.Evidence`: Brier scores,
+        accuracies, and the Brier score by class shares minus A's.
+    bets
+        Bets on the last; and, where the question asks for them, before it on each margin for the Brier score,
+        against it, and likewise for the accuracy.
+    """
+
+    place = codec.Place("figure", ArrayRecord)
+
+    count: Annotated[int, codec.Whole(0, _measured_rows, place=codec.IN_METRICS)]
+    hits: Annotated[FloatArray, codec.Values("f8", "n", 0, _measured_rows)]
+    sums: Annotated[FloatArray, codec.Values("f8", "n n")]
+    bets: Annotated[FloatArray, codec.Values("f8", "n n")]
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that these are the numbers of some rows."""
+        tried = [margins(limit) if at.asked.bets else np.zeros(0) for limit in _LIMITS]
+        shapes = self.hits.shape, self.sums.shape, self.bets.shape
+        wanted = (2,), (3, 3), (1 + 4 * len(tried[0]), len(BETS))
+        if shapes != wanted:
+            raise at.bad(f"hits, sums and bets must have shapes {wanted}, got {shapes}")
+        rows = self.rows
+        pairs = [(rows.brier, rows.brier_below), (rows.accuracy, rows.accuracy_below)]
+        fits = [
+            possible(each, on, limit)
+            for pair, on, limit in zip(pairs, tried, _LIMITS, strict=True)
+            for each in pair
+        ]
+        more = self.hits[1] - self.hits[0] - self.sums[1, 0]
+        if not (all(fits) and possible(rows.by_shares)) or abs(more) > _ROUND_OFF * (1 + self.count):
+            raise at.bad(f"hits, sums and bets must be those of {self.count} rows, they are not")
+
+    @classmethod
+    def of(cls, rows: Rows) -> "FigureAnswer":
+        """Make the answer of what a client measured."""
+        bets = (rows.brier, rows.brier_below, rows.accuracy, rows.accuracy_below, rows.by_shares)
+        sums = np.stack([each.sums for each in (rows.brier, rows.accuracy, rows.by_shares)])
+        return cls(rows.brier.count, rows.hits, sums, np.concatenate([each.log_wealth for each in bets]))
+
+    @property
+    def rows(self) -> Rows:
+        """What the client measured."""
+        bets, turned = np.split(self.bets[:-1], 4), np.array([-1, 1, -1])
+        brier, accuracy, by_shares = self.sums
+        return Rows(
+            hits=self.hits,
+            brier=Evidence(self.count, brier, bets[0]),
+            brier_below=Evidence(self.count, turned * brier, bets[1]),
+            accuracy=Evidence(self.count, accuracy, bets[2]),
+            accuracy_below=Evidence(self.count, turned * accuracy, bets[3]),
+            by_shares=Evidence(self.count, by_shares, self.bets[-1:]),
+        )
+
+
+_LIMITS = (LARGEST_BRIER, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class FigureQuestion(codec.Question[FigureAnswer]):
+    """The question how well two models predict a client's test rows.
+
+    Attributes
+    ----------
+    model_a, model_b, shift_a, shift_b, rows
+        As of :class:`ProofQuestion`.
+    bets
+        Whether to bet on margins for an interval, as rows are few.
+    """
+
+    kind = "query.figure"
+    place = codec.Place("prior-shifts", ConfigRecord)
+
+    model_a: Annotated[ArrayRecord, codec.Model("model-a")]
+    model_b: Annotated[ArrayRecord, codec.Model("model-b")]
+    shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
+    shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
+    rows: Annotated[int, codec.Whole(1)]
+    bets: Annotated[bool, codec.Flag(sparse=True)] = False

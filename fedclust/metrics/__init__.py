@@ -545,6 +545,34 @@ def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatAr
     return _percentiles(rng.binomial(rows, hits / rows, size=_DRAWS) / rows)
 
 
+def wilson(hits: float, rows: float, confidence: float = _LEVEL) -> tuple[float, float]:
+    """Compute Wilson's interval of a proportion.
+
+    Source: Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
+    American Statistical Association 22, 1927: (p + z²/2n ± z√(p(1 − p)/n + z²/4n²)) / (1 + z²/n),
+    p = hits/n. It is not empty where p is 0 or 1.
+
+    Parameters
+    ----------
+    hits
+        In [0, rows].
+    rows
+        Number of rows n, >= 0; without any the interval is [0, 1].
+    confidence
+        In (0, 1).
+    """
+    if not rows:
+        return 0.0, 1.0
+    from scipy.special import ndtri
+
+    z = float(ndtri((1 + confidence) / 2))
+    share, square = hits / rows, z**2 / rows
+    half = z * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
+    ends = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
+    low, high = (min(max(end, 0.0), 1.0) for end in ends)
+    return (0.0 if hits == 0 else low), (1.0 if hits == rows else high)
+
+
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
     """Sum the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
     counts = [each.confusion for each in _with_same_classes(clients)]

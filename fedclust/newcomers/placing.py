@@ -239,7 +239,7 @@ def against_common(
         for client, each in shifts.items()
     }
     answers = federation.ask(questions).replies.items()
-    tests = {client: compare([answer.mean], [answer.variance], [answer.count]) for client, answer in answers}
+    tests = {client: compare([answer.evidence]) for client, answer in answers}
     corrected = holm([each.p_value for each in tests.values()])
     placements, served = dict(newcomers.placements), {}
     several = np.count_nonzero(clusters.sizes) > 1

@@ -18,30 +18,29 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.proof.paired import LARGEST_BRIER, Evidence, inverse_hall, moments, p_value, pooled, wealth
+from fedclust.metrics import wilson
+from fedclust.proof.paired import (
+    LARGEST_BRIER,
+    Evidence,
+    evidence,
+    inverse_hall,
+    moments,
+    p_value,
+    pooled,
+    wealth,
+)
 from fedclust.typing import FloatArray
 
 CONFIDENCE = 0.95
 ENOUGH_ROWS = 200
-"""From so many rows on an interval is Hall's: of 120 skewed differences, one in ten has no row of the rare kind."""
+"""From so many rows on an interval is Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
 _STEPS = 81
+_NEGLIGIBLE = 0.01
 
 
-def margins_for(num_rows: int, limit: float = LARGEST_BRIER) -> FloatArray:
-    """List the margins that clients bet on for an interval: none where there are rows enough without.
-
-    Parameters
-    ----------
-    num_rows
-        Rows of all clients together.
-    limit
-        Largest difference.
-
-    Returns
-    -------
-    Margins in [−limit, limit], shape (margins,).
-    """
-    return np.linspace(-limit, limit, _STEPS if num_rows < ENOUGH_ROWS else 0)
+def margins(limit: float = LARGEST_BRIER) -> FloatArray:
+    """List the margins that clients bet on for an interval, in [−limit, limit], shape (81,)."""
+    return np.linspace(-limit, limit, _STEPS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class Rows:
     brier_below, accuracy_below
         The same of −d, for the upper ends of intervals.
     by_shares
-        A's Brier score minus that of a prediction of the client's class shares, which needs no model.
+        The Brier score of predicting the client's class shares, which needs no model, minus A's.
     """
 
     hits: FloatArray
@@ -67,6 +66,32 @@ class Rows:
     accuracy: Evidence
     accuracy_below: Evidence
     by_shares: Evidence
+
+    @classmethod
+    def of(cls, brier: FloatArray, by_shares: FloatArray, hits: FloatArray, bets: bool) -> "Rows":
+        """Reduce a client's rows to what it reports.
+
+        Parameters
+        ----------
+        brier
+            Brier scores of A and of B, shape (2, n).
+        by_shares
+            Brier score of predicting the client's class shares, shape (n,).
+        hits
+            Whether A and B predict a row right, in [0, 1], shape (2, n).
+        bets
+            Whether to bet on :func:`margins` for an interval, as rows are few.
+        """
+        lower, more = brier[0] - brier[1], hits[1] - hits[0]
+        of_brier, of_accuracy = (margins(each) if bets else np.zeros(0) for each in (LARGEST_BRIER, 1.0))
+        return cls(
+            hits.sum(axis=1),
+            evidence(lower, of_brier),
+            evidence(-lower, of_brier),
+            evidence(more, of_accuracy, 1.0),
+            evidence(-more, of_accuracy, 1.0),
+            evidence(by_shares - brier[0]),
+        )
 
 
 @dataclass(frozen=True)
@@ -88,7 +113,8 @@ class Figure:
     better_for, num_clients
         Clients with a positive difference of Brier scores, and clients with rows.
     collapsed
-        Whether A is not shown to predict better than each client's class shares do, which need no model.
+        Whether A predicts no better than each client's class shares, which need no model: not shown to be
+        better, and better by no more than 0.01 Brier.
     confidence
         Of all intervals.
     """
@@ -106,46 +132,17 @@ class Figure:
     confidence: float = CONFIDENCE
 
     def summary(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        return {
-            "rows": self.num_rows,
+        """Return it as plain values, for JSON; None for those unknown because there are no rows."""
+        figures = {
+            "gain": self.gain,
+            "interval": list(self.interval),
+            "better_for": self.better_for,
             "accuracy_of_one_model": self.accuracy[0],
             "accuracy_of_groups": self.accuracy[1],
             "accuracy_gain": self.accuracy_gain,
             "accuracy_interval": list(self.accuracy_interval),
-            "gain": self.gain,
-            "interval": list(self.interval),
-            "better_for": self.better_for,
-            "clients": self.num_clients,
-            "collapsed": self.collapsed,
         }
-
-
-def wilson(hits: float, rows: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Compute Wilson's interval of a proportion.
-
-    Source: Wilson, 1927. (p + z²/2n ± z√(p(1 − p)/n + z²/4n²)) / (1 + z²/n), p = hits/n; it is not empty
-    where p is 0 or 1.
-
-    Parameters
-    ----------
-    hits
-        In [0, rows].
-    rows
-        Number of rows n, >= 0; without any the interval is [0, 1].
-    confidence
-        In (0, 1).
-    """
-    if not rows:
-        return 0.0, 1.0
-    from scipy.special import ndtri
-
-    z = float(ndtri((1 + confidence) / 2))
-    share, square = hits / rows, z**2 / rows
-    half = z * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
-    ends = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
-    low, high = (min(max(end, 0.0), 1.0) for end in ends)
-    return (0.0 if hits == 0 else low), (1.0 if hits == rows else high)
+        return {**(figures if self.num_rows else dict.fromkeys(figures)), "test_rows": self.num_rows}
 
 
 def interval(
@@ -156,7 +153,8 @@ def interval(
     Parameters
     ----------
     above, below
-        Of d and of −d, all clients' together; they bet on :func:`margins_for` the number of rows.
+        Of d and of −d, all clients' together; they bet on :func:`margins`, or, where rows are many, nobody
+        did.
     limit
         Largest difference.
     confidence
@@ -166,21 +164,22 @@ def interval(
     if not count:
         return math.nan, math.nan
     mean, deviation, skewness = moments(above)
-    if not len(above.log_wealth):
-        if deviation == 0:  # nobody bet, as rows are many: Hoeffding's inequality
-            half = limit * math.sqrt(2 * math.log(2 / (1 - confidence)) / count)
-            return max(mean - half, -limit), min(mean + half, limit)
+    nobody_bet = not len(above.log_wealth)
+    if deviation == 0 and nobody_bet:  # Hoeffding's inequality
+        half = limit * math.sqrt(2 * math.log(2 / (1 - confidence)) / count)
+        return max(mean - half, -limit), min(mean + half, limit)
+    if deviation > 0 and (count >= ENOUGH_ROWS or nobody_bet):
         from scipy.special import stdtrit
 
         reach = float(stdtrit(count - 1, (1 + confidence) / 2)) / math.sqrt(count)
         ratios = (inverse_hall(each, skewness, count) for each in (reach, -reach))
         low, high = (mean - deviation * each for each in ratios)
         return max(low, -limit), min(high, limit)
-    margins = np.linspace(-limit, limit, len(above.log_wealth))
-    step, won = margins[1] - margins[0], 2 / (1 - confidence)
+    tried, won = margins(limit), 2 / (1 - confidence)
     # A margin against which nobody won may be the mean, and so may what lies between it and the next.
-    low = margins[np.argmax(wealth(above) < won)] - step
-    high = step - margins[np.argmax(wealth(below) < won)]
+    step = tried[1] - tried[0]
+    low = tried[np.argmax(wealth(above) < won)] - step
+    high = step - tried[np.argmax(wealth(below) < won)]
     return max(float(low), -limit), min(float(high), limit)
 
 
@@ -212,6 +211,6 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         interval=interval(brier, pooled(below), LARGEST_BRIER, confidence),
         better_for=sum(each.brier.mean > 0 for each in having),
         num_clients=len(having),
-        collapsed=rows > 0 and p_value(against_shares) > level,
+        collapsed=rows > 0 and against_shares.mean <= _NEGLIGIBLE and p_value(against_shares) > level,
         confidence=confidence,
     )

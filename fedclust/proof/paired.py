@@ -28,7 +28,7 @@ Journal of Statistics 6, 1979.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +38,7 @@ from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray, IntArray
 
 BETS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.4, 1.9)
-"""λ: the stakes, as shares of the largest at which no row can take more than there is, times two."""
+"""λ: at a margin of 0, a row can take λ/2 of what the gambler owns, or add as much."""
 
 LARGEST_BRIER = 2.0
 """Differences of two Brier scores lie in [−2, 2]."""
@@ -46,6 +46,7 @@ LARGEST_BRIER = 2.0
 ENOUGH_ROWS = 100
 """From so many rows on the test is Hall's."""
 
+_ROUNDING = 1e-9
 _MOST_OF_MEDIAN = 3
 _MANY_VOTES = 10
 
@@ -118,20 +119,54 @@ def evidence(
     d = np.asarray(differences, dtype=np.float64)
     check_shapes(differences=(d, "rows?"))
     check_entries(f"in [{-limit - 1e-9}, {limit + 1e-9}]", differences=d, margins=margins)
+    d = np.clip(d, -limit, limit)  # beyond only by rounding
     fair, staked = stakes(np.asarray(margins, dtype=np.float64), limit)
-    x = np.clip((1 + d / limit) / 2, 0.0, 1.0)
-    wealth = np.log1p(staked[..., None] * (x - fair[:, None, None])).sum(axis=-1)
-    return Evidence(len(d), np.array([d.sum(), np.square(d).sum(), (d**3).sum()]), wealth)
+    x = (1 + d / limit) / 2
+    log_wealth = np.log1p(staked[..., None] * (x - fair[:, None, None])).sum(axis=-1)
+    return Evidence(len(d), np.array([d.sum(), np.square(d).sum(), (d**3).sum()]), log_wealth)
+
+
+def possible(
+    of: Evidence, margins: Sequence[float] | FloatArray = (0.0,), limit: float = LARGEST_BRIER
+) -> bool:
+    """Return whether there are rows, but for rounding, whose evidence this may be.
+
+    With u = d/limit in [−1, 1], E(1 ± u)(a + bu)² >= 0 for all a and b: two matrices of the moments have no
+    negative eigenvalue, which is also enough for moments up to the third. The logarithm of 1 + stake·(x − m)
+    is concave in x: with a mean x̄ its mean is at most that at x̄ (Jensen), and at least that of rows of which
+    a share x̄ has x = 1 and the others x = 0.
+
+    Parameters
+    ----------
+    of
+        The numbers, which must be finite.
+    margins, limit
+        As for :func:`evidence`.
+    """
+    if not of.count:
+        return not (np.any(of.sums) or np.any(of.log_wealth))
+    first, second, third = (float(each) for each in of.sums / (of.count * limit ** np.arange(1, 4)))
+    for sign in (1, -1):  # of u and of −u
+        corners = 1 + sign * first, second + sign * third
+        if min(corners) < -_ROUNDING or corners[0] * corners[1] < (first + sign * second) ** 2 - _ROUNDING:
+            return False
+    fair, staked = stakes(np.asarray(margins, dtype=np.float64), limit)
+    share, fair = min(max((1 + first) / 2, 0.0), 1.0), fair[:, None]
+    most = np.log1p(staked * (share - fair))
+    least = share * np.log1p(staked * (1 - fair)) + (1 - share) * np.log1p(-staked * fair)
+    mean = of.log_wealth / of.count
+    return bool(np.all((least - _ROUNDING <= mean) & (mean <= most + _ROUNDING)))
 
 
 def pooled(reports: Sequence[Evidence]) -> Evidence:
-    """Add up what clients reported; of none, no rows and no bets."""
+    """Add up what clients reported, but no bets where some bet on other margins than others did."""
     if not reports:
         return Evidence(0, np.zeros(3), np.zeros((1, len(BETS))))
+    alike = len({each.log_wealth.shape for each in reports}) == 1
     return Evidence(
         sum(each.count for each in reports),
         np.sum([each.sums for each in reports], axis=0),
-        np.sum([each.log_wealth for each in reports], axis=0),
+        np.sum([each.log_wealth for each in reports], axis=0) if alike else np.zeros((0, len(BETS))),
     )
 
 
@@ -206,7 +241,7 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
 
 
 def most_rows(counts: IntArray) -> int:
-    """Return how many rows of a client count: three times those of the median client that has any, at least 1.
+    """Return how many rows of a client count: three times those of the median client that has any.
 
     Parameters
     ----------

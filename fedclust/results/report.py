@@ -156,13 +156,11 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     A row each: its source, its gain on held-out rows, and the outcome. The other groupings are counted.
     """
     table = Table(box=box.SIMPLE_HEAD)
-    for title in ("look", "cluster", "from", "sizes", "gain (95 % interval)", "p", "rounds", ""):
+    for title in ("look", "cluster", "from", "sizes", "gain", "p", "rounds", ""):
         table.add_column(title, justify="left" if title in ("from", "sizes", "") else "right")
     tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
     for each in tested[:_MOST_TRIALS]:
-        gain, corrected = "–", each.get("p_value_corrected")
-        if each.get("gain") is not None:
-            gain = f"{number(each['gain'])} ({span(each['interval'])})"
+        gain, corrected = number(each.get("gain")), each.get("p_value_corrected")
         exact = corrected is not None and corrected >= 0.001
         chance = f"{corrected:.2g}" if exact else written(corrected, "chance")
         sizes, result = ", ".join(map(str, each["sizes"])), "kept" if each["kept"] else "dropped"

@@ -235,7 +235,7 @@ SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, 
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
 
 _NAMES = {"ClustPSIPFL": "Clust-PSI-PFL"}
-_TOO_FEW = "fewer than two held-out rows"
+_TOO_FEW = "no held-out rows"
 
 
 def method_name(strategy: object) -> str:

@@ -305,7 +305,8 @@ class StrategyRun(Observer):
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
         measured, silent = questions.ask_differences(asking, theirs, clusters)
         how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
-        proof = prove_grouping(strategy.assignment, measured, **how)
+        rows = questions.ask_figures(asking, theirs, clusters)
+        proof = prove_grouping(strategy.assignment, measured, rows, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
             verdict = dataclasses.replace(verdict, text=f"No groups to test: {name} forms none")

@@ -633,6 +633,7 @@ _WHAT = {
     evaluation.LossesQuestion.kind: "losses of models",
     training.UpdateQuestion.kind: "changes by training",
     evaluation.ProofQuestion.kind: "how models compare on held-out rows",
+    evaluation.FigureQuestion.kind: "how models compare on test rows",
     evaluation.ConfusionQuestion.kind: "counts of label and prediction",
     evaluation.PersonalQuestion.kind: "figures of personal layers",
 }

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -194,7 +195,7 @@ def test_a_simulated_node_replies_with_its_rows(node, tell, logits, federation) 
 # -- The comparison of two models ---------------------------------------------------------------------------
 
 
-def test_three_numbers_by_hand(node, federation, undecided) -> None:
+def test_sums_by_hand(node, federation, undecided) -> None:
     # Both models' logits are 0. A without a shift gives each class 1/10:
     #   Brier score (9/10)² + 9·(1/10)² = 0.9 for every row.
     # B with ln 9 added to class 3 gives it 9/(9 + 9) = 1/2 and each other class 1/18:
@@ -210,11 +211,13 @@ def test_three_numbers_by_hand(node, federation, undecided) -> None:
         others = len(rows) - threes
         some += threes
         gain_three, gain_other = 0.9 - (0.25 + 9 / 324), 0.9 - (0.25 + 297 / 324)
-        mean = (threes * gain_three + others * gain_other) / len(rows)
-        squares = threes * (gain_three - mean) ** 2 + others * (gain_other - mean) ** 2
+        sums = [threes * gain_three**power + others * gain_other**power for power in (1, 2, 3)]
         assert answer.count == len(rows) >= 2
-        assert answer.mean == pytest.approx(mean, abs=1e-7)
-        assert answer.variance == pytest.approx(squares / (len(rows) - 1), abs=1e-7)
+        assert answer.sums == pytest.approx(sums, abs=1e-6)
+        won = [1 + 1.9 * gain / 4 for gain in (gain_three, gain_other)]  # the last bet, at a margin of 0
+        assert answer.log_wealth[7] == pytest.approx(
+            threes * math.log(won[0]) + others * math.log(won[1]), abs=1e-6
+        )
     assert some > 0
 
 
@@ -232,8 +235,57 @@ def test_a_comparison_as_a_slow_loop_has_it(node, federation, model, undecided, 
                 [sum((p[c] - (c == t)) ** 2 for c in range(10)) for p, t in zip(chances, truth, strict=True)]
             )
         differences = np.subtract(*scores)
-        assert told[client].mean == pytest.approx(np.mean(differences), abs=1e-5)
-        assert told[client].variance == pytest.approx(np.var(differences, ddof=1), abs=1e-5)
+        sums = [sum(d**power for d in differences) for power in (1, 2, 3)]
+        assert told[client].sums == pytest.approx(sums, abs=1e-4)
+
+
+def test_the_first_rows_of_an_order_count(node, federation, model, undecided) -> None:
+    def told(rows: int, **more: Any) -> Any:
+        question = evaluation.ProofQuestion(model, undecided, EVEN, EVEN, rows=rows, **more)
+        return node(SEVERAL).told({0: question})[0][0]
+
+    some, again, all_there_are = told(2), told(2), told(10**6)
+    assert (some.count, all_there_are.count) == (2, len(federation.validation[0]))
+    assert some.sums.tolist() == again.sums.tolist()
+    # Of the first two rows, the sums of one and of the other.
+    assert told(1).count == 1
+    assert np.square(told(1).sums[0]) == pytest.approx(told(1).sums[1])
+    # The margin is what is bet on, and nothing else.
+    assert told(2, margin=0.5).sums.tolist() == some.sums.tolist()
+    assert (told(2, margin=0.5).log_wealth < some.log_wealth).all()
+
+
+def test_figures_on_test_rows_as_a_slow_loop_has_them(node, federation, model, undecided, logits) -> None:
+    shifts = np.random.default_rng(1).normal(size=(6, 2, 10))
+    told, errors = node(SEVERAL).told(
+        {
+            each: evaluation.FigureQuestion(model, undecided, *shifts[each], rows=10**6, bets=True)
+            for each in range(6)
+        }
+    )
+    assert not errors
+    for client in range(6):
+        rows, found = federation.test[client], told[client]
+        truth = federation.labels[rows].numpy()
+        trained = federation.labels[federation.train[client]].tolist()
+        shares = [trained.count(c) / len(trained) for c in range(10)]
+        chances = [
+            softmax(logits(rows, state) + shift, axis=1)
+            for state, shift in zip((model, undecided), shifts[client], strict=True)
+        ]
+        brier, right, by_shares = [[], []], [0, 0], []
+        for row, t in enumerate(truth):
+            for side in (0, 1):
+                p = chances[side][row]
+                brier[side].append(sum((p[c] - (c == t)) ** 2 for c in range(10)))
+                right[side] += int(p.argmax() == t)
+            by_shares.append(sum((shares[c] - (c == t)) ** 2 for c in range(10)))
+        assert found.count == len(rows)
+        assert found.hits.tolist() == right
+        assert found.sums[0, 0] == pytest.approx(np.sum(brier[0]) - np.sum(brier[1]), abs=1e-4)
+        assert found.sums[1, 0] == right[1] - right[0]
+        assert found.sums[2, 0] == pytest.approx(np.sum(by_shares) - np.sum(brier[0]), abs=1e-4)
+        assert found.bets.shape == (4 * 81 + 1, 8)
 
 
 def test_clients_may_be_asked_about_different_models(node, model, other) -> None:
@@ -241,9 +293,9 @@ def test_clients_may_be_asked_about_different_models(node, model, other) -> None
     apart = [evaluation.ProofQuestion(*pair, EVEN, EVEN) for pair in pairs]
     told = node(SEVERAL).answers(dict(enumerate(apart)))
     reverse = node(SEVERAL).answers({0: apart[1], 1: apart[0]})
-    assert told[0].mean == pytest.approx(-reverse[0].mean)
-    assert told[1].mean == pytest.approx(-reverse[1].mean)
-    assert (told[2].mean, told[2].variance) == (0, 0)
+    assert told[0].sums == pytest.approx([-1, 1, -1] * reverse[0].sums)
+    assert told[1].sums == pytest.approx([-1, 1, -1] * reverse[1].sums)
+    assert told[2].sums.tolist() == [0, 0, 0]
 
 
 def test_a_model_that_diverged_fails_its_client_alone(node, model, broken) -> None:
@@ -275,7 +327,7 @@ def test_without_held_out_rows_there_is_nothing_to_compare(
 ) -> None:
     question = evaluation.ProofQuestion(model, model, EVEN, EVEN)
     told = node(SEVERAL).answers({0: question, 1: question})
-    assert (told[0].mean, told[0].variance, told[0].count) == (0, 0, 0)
+    assert (told[0].count, told[0].sums.tolist()) == (0, [0, 0, 0])
     assert told[1].count == len(federation.validation[1])
     told = node(SEVERAL).answers({0: evaluation.PersonalQuestion(model, 4, EVEN)})
     assert told[0].losses == {}

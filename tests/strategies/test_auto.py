@@ -178,7 +178,7 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:
-    with pytest.raises(FederationError, match="strategy auto must have clients with two held-out rows"):
+    with pytest.raises(FederationError, match="strategy auto must have clients with held-out rows"):
         simulate(Auto(), nn.Linear(4, 2), own_clients(4, 0), rounds=2, training=TRAINING)
 
 

@@ -102,21 +102,15 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
 
 
 def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
-    """Draw the gain of each cluster, and of each grouping that was tried, with its interval."""
-    tests, trials = (summary.get("proof") or {}).get("clusters") or (), summary.get("trials") or ()
-    clusters = [(f"cluster {one['cluster']}", one, bool(one["proven"])) for one in tests]
-    looks = []
-    for one in trials:
-        sizes = " + ".join(map(str, one["sizes"]))
-        name = f"look {one['look']}, cluster {one['cluster']}, {sizes} ({one['source']})"
-        looks.append((name, one, bool(one["kept"])))
-    for name, of, found in (("gains", "cluster", clusters), ("trials", "grouping", looks)):
-        shown = [
-            (text, one["gain"], *one["interval"], yes) for text, one, yes in found if one.get("interval")
-        ]
-        if any(low != high for _, _, low, high, _ in shown):
-            chart = drawing.intervals(shown[:60], "gain in Brier score")
-            yield Picture(name, f"Gain of each {of}, with its 95 % interval", chart, page_only=True)
+    """Draw the gain of each cluster on test rows, with its interval."""
+    shown = [
+        (f"cluster {one['cluster']}", one["gain"], *one["interval"], bool(one["proven"]))
+        for one in (summary.get("proof") or {}).get("clusters") or ()
+        if one.get("interval")
+    ]
+    if any(low != high for _, _, low, high, _ in shown):
+        chart = drawing.intervals(shown[:60], "gain in Brier score")
+        yield Picture("gains", "Gain of each cluster, with its 95 % interval", chart, page_only=True)
 
 
 def _rounds(run: SavedRun) -> Iterator[Picture]:

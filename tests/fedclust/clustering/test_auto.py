@@ -3,7 +3,7 @@ import pytest
 
 from fedclust.clustering import auto
 from fedclust.clustering.auto import Choice, Parameters, level_of_look, most_promising, most_spending, reason
-from fedclust.proof import Comparison, Difference, compare, compare_differences
+from fedclust.proof import Comparison, compare, evidence
 
 
 def test_a_cluster_must_make_two_parts() -> None:
@@ -57,11 +57,10 @@ def test_too_few_clients_or_rounds_cost_nothing() -> None:
 
 
 def comparison(p_value: float, gain: float = 0.1, clients: int = 5) -> Comparison:
-    interval = gain - 0.1, gain + 0.1
-    return Comparison(gain, interval, 0.95, p_value, 0.05, 10.0, clients, clients, (), gain, p_value)
+    return Comparison(gain, p_value, clients, clients, 5 * clients, gain, p_value)
 
 
-NOBODY = compare([], [], [])
+NOBODY = compare([])
 
 
 def test_the_smallest_p_values_go_on_if_they_gained() -> None:
@@ -74,7 +73,10 @@ def test_one_vote_does_not_keep_real_groups_from_going_on() -> None:
     # 29 clients gain 0.01 by the first grouping and lose as much by the second; the last votes −2 and +2. The
     # means of all are (0.29 − 2)/30 = −0.057 and 0.057.
     gains = ([0.01] * 29 + [-2.0], [-0.01] * 29 + [2.0])
-    tried = [compare_differences([Difference(mean, 0.0004, 4) for mean in means], 0.0) for means in gains]
+    noise = np.array([-0.02, 0.0, 0.0, 0.02])
+    tried = [
+        compare([evidence(np.full(4, mean) + noise * (abs(mean) < 1)) for mean in means]) for means in gains
+    ]
     assert [round(each.gain, 3) for each in tried] == [-0.057, 0.057]
     assert most_promising(tried, [2, 2], 2) == [0]
 

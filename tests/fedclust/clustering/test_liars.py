@@ -12,7 +12,7 @@ from fedclust.clustering.placement import LabelRule
 from fedclust.clustering.prototype_groups import class_variances
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.limits import limit_sizes, limit_values
-from fedclust.proof import Difference, compare, limited, num_set_aside, prove_grouping
+from fedclust.proof import compare, evidence, prove_grouping
 
 LIAR = 2
 TRUTH = np.repeat([0, 1], [20, 10])
@@ -220,21 +220,12 @@ def test_counts_of_a_liar_count_for_ten_clients_in_the_centre_that_newcomers_are
 # -- The proof ----------------------------------------------------------------------------------------------
 
 
-def test_without_the_most_and_the_least_favourable_votes() -> None:
-    # Without 0 and 0.5 the mean is 0.02, with standard error √(3 · 0.01/100)/3 = 0.00577.
-    means, variances, counts = [0.01, 0.0, 0.02, 0.5, 0.03], [0.01] * 5, [100] * 5
-    found = compare(means, variances, counts, set_aside=1)
-    assert found.gain == pytest.approx(0.112)
-    assert found.gain_of_others == pytest.approx(0.02)
-    assert found.gains
-    assert found.p_value == compare([0.01, 0.02, 0.03], variances[:3], counts[:3]).p_value
-    assert [num_set_aside(number) for number in (1, 5, 6, 19, 20, 30)] == [0, 0, 1, 1, 2, 3]
-
-
 def test_a_gain_that_one_vote_makes_is_none() -> None:
-    # (−3 · 0.1 + 2)/4 = 0.425, and −0.1 without the extremes: not even with p = 1/2.
-    found = compare([-0.1, -0.1, -0.1, 2.0], [0.01] * 4, [100] * 4, set_aside=1)
-    assert found.gain == pytest.approx(0.425)
+    # (−9 · 0.1 + 2)/10 = 0.11, and −0.1 without the extremes: not even with p = 1/2.
+    rows = np.tile([-0.2, 0.0], 50)
+    found = compare([*[evidence(rows)] * 9, evidence(np.full(100, 2.0))])
+    assert found.gain == pytest.approx(0.11)
+    assert found.gain_of_others == pytest.approx(-0.1)
     assert not found.gains
     assert found.p_value > 0.5
 
@@ -246,27 +237,21 @@ def test_invented_votes_rarely_make_a_verdict(liars: int, loss: float, most: flo
     draws, fooled = np.random.default_rng(5), 0
     for _ in range(300):
         rows = draws.normal(-loss, 0.3, (30, 10))
-        told = {k: Difference(float(r.mean()), float(r.var(ddof=1)), 10) for k, r in enumerate(rows)}
-        told |= {client: Difference(2.0, 0.0, 10) for client in (0, 10, 25)[:liars]}
-        fooled += prove_grouping(TRUTH, told, method="FMCL").verdict.grouped
+        told = {client: evidence(each) for client, each in enumerate(rows)}
+        told |= {client: evidence(np.full(10, 2.0)) for client in (0, 10, 25)[:liars]}
+        fooled += prove_grouping(TRUTH, told, {}, method="FMCL").verdict.grouped
     assert fooled / 300 <= most
 
 
-def test_one_wide_vote_hides_no_gain_of_the_others() -> None:
-    # 29 clients of five rows gain 0.2 with variance 0.09: v = 0.018 each. The last says 0 with variance 8 of
-    # two rows, v = 4, which counts as 3 · 0.018 = 0.054.
-    means, variances, counts = [0.2] * 29 + [0.0], [0.09] * 29 + [8.0], [5] * 29 + [2]
-    hidden = compare(means, variances, counts)
-    assert hidden.p_value > 0.04  # t of 0.193 · 30 / √4.522 = 2.7 with 1.28 degrees of freedom
-    found = compare(means, variances, counts, set_aside=3)
-    # Σ v = 29 · 0.018 + 0.054 = 0.576, √0.576 / 30 = 0.0253, t = 7.6
-    np.testing.assert_allclose(found.standard_error, 0.576**0.5 / 30)
-    assert found.p_value < 1e-6
+def test_a_client_with_a_thousand_rows_counts_for_three() -> None:
+    # 29 clients of ten rows lose 0.1; one of 30 rows, which is all that count of its thousand, gains 2. With
+    # as many as it has, the mean would be 1.5.
+    found = compare([*[evidence(np.tile([-0.2, 0.0], 5))] * 29, evidence(np.full(30, 2.0))])
+    assert found.gain == pytest.approx((-29 + 60) / 320)
+    assert not found.gains
 
 
-def test_variances_are_limited_to_three_times_the_largest_of_the_others() -> None:
-    told = np.array([9.0, 1.0, 2.0, 7.0, 0.0])
-    np.testing.assert_array_equal(limited(told, 0), told)
-    np.testing.assert_array_equal(limited(told, 1), told)  # 9 < 3 · 7
-    np.testing.assert_array_equal(limited(told, 2), [6, 1, 2, 6, 0])  # 3 · 2
-    np.testing.assert_array_equal(limited(np.array([0.0, 0.0, 4.0]), 1), [0, 0, 4])  # nothing to go by
+def test_two_wide_rows_hide_no_gain_of_the_others() -> None:
+    # 29 clients of five rows gain 0.2; the last, of two rows, has differences of −2 and 2.
+    honest = [evidence(0.2 + np.array([-0.3, -0.15, 0.0, 0.15, 0.3]))] * 29
+    assert compare([*honest, evidence(np.array([-2.0, 2.0]))]).p_value < 1e-4

@@ -294,9 +294,9 @@ PROTOTYPES: dict[str, Damage] = {
 LOSSES = LOSSES | {"nothing at all": _nothing, **_sets("losses", "losses", [1.0, 2.0, 3.0])}
 PROOF: dict[str, Damage] = {
     "nothing at all": _nothing,
-    **_sets("difference", "mean", None, NAN, 3.0, "0.1", [0.1]),
-    **_sets("difference", "variance", None, NAN, -1.0, 9.0, "0.1"),
-    **_sets("difference", "count", None, -1, 1.5, True, 2**40, "3"),
+    **_sets("difference", "sums", None, [0.3, NAN, 0.0], [7.0, 12.0, 12.0], [0.3, 0.05, 3.0], [0.3], "0.1"),
+    **_sets("difference", "log-wealth", None, [NAN] * 8, [1.0] * 8, [-5.0] * 8, [0.0] * 8, [0.0]),
+    **_sets("difference", "count", None, -1, 1.5, True, 0, 2**40, "3"),
     **_sets("difference", "more", 1.0),
 }
 CONFUSION: dict[str, Damage] = {

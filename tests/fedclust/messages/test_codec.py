@@ -27,6 +27,8 @@ from fedclust.messages.codec import (
 )
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
+from fedclust.proof import evidence
+from fedclust.proof.figure import Rows
 from tests.fedclust.messages.test_models import _model
 from tests.fedclust.messages.test_packer import same
 
@@ -41,7 +43,11 @@ STATEMENT = Statement(
     (Pixels(4, 10, 30),),
     {"word": 3},
 )
-PROOF = evaluation.ProofQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), on_training_rows=True)
+PROOF = evaluation.ProofQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 0.25, 3, True)
+FIGURE = evaluation.FigureQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 3, True)
+TESTED = Rows.of(
+    np.array([[0.5, 2.0], [0.25, 0.0]]), np.array([1.0, 0.5]), np.array([[1.0, 0], [1, 1]]), True
+)
 PERSONAL = evaluation.PersonalQuestion.of(MODEL, 4, np.array([0.5, -0.5]), Finetune(2, "last", 0.1))
 UPDATE = training.UpdateQuestion(MODEL, 3, ("w",), 4, 7)
 COUNTS, OTHERS, SKETCH = np.array([3, 0]), np.array([1, 0]), training.Projected(np.arange(4.0), 3.0)
@@ -67,7 +73,8 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (evaluation.PredictionsQuestion(MODEL), [evaluation.Predictions(2), evaluation.Predictions(2, *ROWS)]),
     (evaluation.LossesQuestion((MODEL, MODEL)), [evaluation.Losses(np.array([0.5, 1.5]), np.array([2, 1]))]),
     (evaluation.LossesQuestion((MODEL,)), [evaluation.Losses(np.array([0.5]))]),
-    (PROOF, [evaluation.ProofAnswer(0.5, 0.25, 3)]),
+    (PROOF, [evaluation.ProofAnswer.of(evidence(np.array([0.5, -1.0]), [0.25]))]),
+    (FIGURE, [evaluation.FigureAnswer.of(TESTED)]),
     (description.PrototypesQuestion(), [description.Prototypes(ROWS[2], COUNTS, np.array([0.5, 0.0]))]),
     (description.SubspacesQuestion("pixels", 2), [description.Subspaces(np.eye(3, 2, dtype="f4")[None])]),
     (

@@ -1,218 +1,230 @@
-"""From three numbers per client to a verdict and to who is served what."""
+"""From what clients report to a verdict and to who is served what."""
 
 import json
 
 import numpy as np
 import pytest
 
-from fedclust.proof import Comparison, Difference, compare, compare_differences, prove_grouping, verdict
+from fedclust.proof import evidence, prove_grouping
+from fedclust.proof.figure import Rows
+from fedclust.proof.paired import Evidence
+from fedclust.proof.verdict import COLLAPSED
+
+TWO = np.array([0, 0, 0, 1, 1, 1])
+NOISE = np.tile([-0.1, 0.1], 50)  # standard deviation 0.1
 
 
-def comparison(
-    gain: float, interval: tuple[float, float], p_value: float, *, abstained: tuple[int, ...] = ()
-) -> Comparison:
-    return Comparison(gain, interval, 0.95, p_value, 0.01, 20.0, 30, 28, abstained)
+def held_out(means: list[float], rows: int = 100) -> dict[int, Evidence]:
+    return {client: evidence(mean + NOISE[:rows]) for client, mean in enumerate(means)}
+
+
+def on_test_rows(gains: list[float], own: float = 0.9, rows: int = 100) -> dict[int, Rows]:
+    """Report per client a gain in Brier scores around which rows vary, and accuracies of both models."""
+    found = {}
+    for client, gain in enumerate(gains):
+        brier = np.stack([np.full(rows, 0.5), 0.5 - gain + NOISE[:rows]])
+        hits = np.stack([np.arange(rows) < round(share * rows) for share in (0.6, own)]).astype(float)
+        found[client] = Rows.of(brier, np.full(rows, 0.9), hits, rows < 100)
+    return found
 
 
 def test_groups_that_were_shown_to_be_better() -> None:
-    found = verdict(comparison(0.361, (0.342, 0.380), 1e-9), method="FedGWC", num_groups=2)
-    assert found.text == (
-        "Train in 2 groups: on held-out rows their models beat one model for all by 0.36 "
-        "(95 % interval 0.34 to 0.38), for 28 of 30 clients"
-    )
-    assert found.grouped
-    assert (found.gain, found.interval, found.p_value) == (0.361, (0.342, 0.380), 1e-9)
-    assert found.better_for == 28
-
-
-@pytest.mark.parametrize(
-    ("gain", "interval", "words"),
-    [
-        (-0.011, (-0.018, -0.004), "would cost 0.011 (95 % interval 0.004 to 0.018)"),
-        (0.004, (-0.003, 0.011), "gain 0.004 (95 % interval -0.003 to 0.011), which may be chance"),
-        (-0.004, (-0.011, 0.003), "cost 0.004 (95 % interval -0.003 to 0.011), which may be chance"),
-        (0.0, (0.0, 0.0), "predict every held-out row just as well"),
-        (-0.00001, (-0.02, 0.02), "cost 0.00 (95 % interval -0.02 to 0.02), which may be chance"),
-    ],
-)
-def test_groups_that_were_not_shown_to_be_better(
-    gain: float, interval: tuple[float, float], words: str
-) -> None:
-    found = verdict(comparison(gain, interval, 0.4), method="FMCL", num_groups=2)
-    shown = "Train one model for all: no grouping was shown to be better"
-    assert found.text == f"{shown}; FMCL's 2 clusters {words}"
-    assert not found.grouped
-
-
-def test_other_tests_of_the_run_count() -> None:
-    result = comparison(0.02, (0.001, 0.039), 0.02)
-    assert verdict(result, method="FMCL", num_groups=2).grouped
-    found = verdict(result, method="FMCL", num_groups=2, p_value=0.06)  # 0.02 of three tests
-    assert not found.grouped
-    assert found.p_value == 0.06
-    assert "which may be chance" in found.text
-    assert verdict(result, method="FMCL", num_groups=2, p_value=0.06, level=0.1).grouped
-
-
-def test_clients_that_did_not_vote_are_counted() -> None:
-    one = verdict(comparison(0.3, (0.2, 0.4), 0.0, abstained=(4,)), method="FMCL", num_groups=2)
-    assert one.text.endswith(" (1 client has fewer than two held-out rows and did not vote)")
-    two = verdict(comparison(0.3, (0.2, 0.4), 0.9, abstained=(4, 7)), method="FMCL", num_groups=2)
-    assert two.text.endswith(" (2 clients have fewer than two held-out rows and did not vote)")
-
-
-def test_nothing_to_compare() -> None:
-    found = verdict(compare([], [], []), method="FedGWC", num_groups=1)
-    assert found.text == "Train one model for all: FedGWC found no groups"
-    unknown = dict.fromkeys(("gain", "interval", "p_value", "better_for"))
-    assert found.summary() == {"text": found.text, "grouped": False, **unknown}
-    nobody = verdict(compare([], [], []), method="FedGWC", num_groups=2)
-    assert nobody.text.startswith("Train one model for all: no client has two held-out rows")
-    assert nobody.gain is None
-
-
-def test_figures_are_fit_for_json() -> None:
-    silent = {"gain": None, "interval": None, "p_value": 1.0, "better_for": 0, "voted": 0}
-    assert compare([], [], []).figures() == silent
-    assert comparison(0.1, (0.0, 0.2), 0.01).figures()["gain"] == 0.1
-
-
-def test_the_summary_is_plain_json() -> None:
-    found = verdict(compare([0.3, 0.1], [0.02, 0.02], [20, 20]), method="FMCL", num_groups=2)
-    read = json.loads(json.dumps(found.summary(), allow_nan=False))
-    assert read["grouped"] is True
-    assert read["gain"] == pytest.approx(0.2)
-    assert len(read["interval"]) == 2
-
-
-def _measured(means: list[float], variance: float = 0.01, count: int = 100) -> dict[int, Difference]:
-    return {client: Difference(mean, variance, count) for client, mean in enumerate(means)}
-
-
-def test_every_group_is_better() -> None:
-    # Each client's mean is 0.3 with standard error √(0.01/100) = 0.01: of three, 0.01/√3, of all six 0.01/√6.
-    found = prove_grouping(np.array([0, 0, 0, 1, 1, 1]), _measured([0.3] * 6), method="FMCL")
+    found = prove_grouping(TWO, held_out([0.3] * 6), on_test_rows([0.25] * 6), method="FMCL")
+    # 600 rows: 0.1/√600 = 0.0041, twice that is 0.008. Accuracies differ by 1 in 30 % of rows: 0.46/√600 =
+    # 0.0187, twice that is 0.037; a skewness of 0.87 moves both ends by 0.001 at most.
     assert found.verdict.text == (
-        "Train in 2 groups: on held-out rows their models beat one model for all by 0.300 "
-        "(95 % interval 0.292 to 0.308), for 6 of 6 clients"  # 1.964 · 0.01/√6 = 0.008
+        "Train in 2 groups: 0.900 instead of 0.600 of test rows predicted right (+0.300, 95 % interval +0.26 "
+        "to +0.34), Brier score lower by 0.250 (0.242 to 0.258), for 6 of 6 clients"
     )
     assert found.verdict.grouped
     assert [each.proven for each in found.clusters] == [True, True]
     assert found.served_by_cluster(6).all()
-    assert found.clusters[1].clients == (3, 4, 5)
-    assert found.clusters[0].comparison.standard_error == pytest.approx(0.01 / np.sqrt(3))
+    assert found.verdict.figure.gain == pytest.approx(0.25)
+    assert found.clusters[0].figure.num_rows == 300
 
 
-def test_no_group_is_better() -> None:
-    found = prove_grouping(np.array([0, 0, 1, 1]), _measured([-0.1] * 4), method="FMCL", serve_best=True)
-    assert "FMCL's 2 clusters would cost 0.10" in found.verdict.text
+@pytest.mark.parametrize(
+    ("gain", "own", "words"),
+    [
+        (-0.02, 0.6, "Brier score higher by 0.020 (0.012 to 0.028)"),
+        (-0.004, 0.6, "Brier score higher by 0.004 (-0.004 to 0.012), which may be chance"),
+        (0.004, 0.6, "Brier score lower by 0.004 (-0.004 to 0.012), which may be chance"),
+        (0.02, 0.6, "Brier score lower by 0.020 (0.012 to 0.028), which held-out rows did not show"),
+    ],
+)
+def test_groups_that_were_not_shown_to_be_better(gain: float, own: float, words: str) -> None:
+    rows = on_test_rows([gain] * 6, own)
+    found = prove_grouping(TWO, held_out([-0.1] * 6), rows, method="FMCL", serve_best=True)
+    assert found.verdict.text.startswith(
+        "Train one model for all: no grouping was shown to be better; FMCL's 2 clusters would have 0.600 "
+        "instead of 0.600 of test rows predicted right (+0.000, "
+    )
+    assert found.verdict.text.endswith(words)
     assert not found.verdict.grouped
-    assert not found.served_by_cluster(4).any()
+    assert not found.served_by_cluster(6).any()
+    assert found.verdict.p_value == 1
 
 
-def test_one_group_is_better_off_apart() -> None:
-    # The whole: (2·0.2 − 4·0.2)/6 < 0.
-    measured = _measured([0.2, 0.2, -0.2, -0.2, -0.2, -0.2])
-    found = prove_grouping(np.array([1, 1, 0, 0, 0, 0]), measured, method="FMCL", serve_best=True)
+def test_models_that_are_equal() -> None:
+    brier, hits = np.full((2, 100), 0.5), np.ones((2, 100))
+    rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.9), hits, False))
+    found = prove_grouping(TWO, dict.fromkeys(range(6), evidence(np.zeros(9))), rows, method="FMCL")
+    assert found.verdict.text.endswith("; FMCL's 2 clusters predict every test row just as well")
+
+
+def test_without_test_rows_the_verdict_speaks_of_held_out_ones() -> None:
+    found = prove_grouping(TWO, held_out([0.3] * 6), {}, method="FMCL")
+    assert found.verdict.text == (
+        "Train in 2 groups: on held-out rows their Brier score is lower by 0.3, for 6 of 6 clients"
+    )
+    assert found.verdict.summary()["gain"] is None
+    lost = prove_grouping(TWO, held_out([-0.3] * 6), {}, method="FMCL")
+    assert lost.verdict.text.endswith(
+        "on held-out rows the Brier score of FMCL's 2 clusters is higher by 0.3"
+    )
+
+
+def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
+    # A's Brier score is 0.5 on every row; class shares alone have 0.45.
+    brier, hits = np.stack([np.full(100, 0.5), 0.1 + NOISE]), np.stack([np.zeros(100), np.ones(100)])
+    rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.45), hits, False))
+    found = prove_grouping(TWO, held_out([0.3] * 6), rows, method="FMCL", serve_best=True)
+    assert found.verdict.text.startswith(
+        f"{COLLAPSED}: no verdict on groups against it; FMCL's 2 clusters have 1.000 instead of 0.000 of"
+    )
+    assert not found.verdict.grouped
+    assert found.verdict.summary()["collapsed"] is True
+    assert found.served_by_cluster(6).all()  # who is served what does not change
+    alone = prove_grouping(np.zeros(6, dtype=int), held_out([0.0] * 6), rows, method="FMCL")
+    assert alone.verdict.text == f"{COLLAPSED}: no verdict on groups against it; FMCL found no groups"
+
+
+def test_a_model_that_is_a_little_better_than_class_shares_did_not_collapse() -> None:
+    brier, hits = np.stack([np.full(100, 0.5) + NOISE, 0.1 + NOISE]), np.ones((2, 100))
+    # 100 rows: 0.05 above 0.5 with standard error 0.01 is shown; 0.005 is neither shown nor worth it.
+    for shares, collapsed in ((0.55, False), (0.505, True), (0.5, True)):
+        rows = {0: Rows.of(brier, np.full(100, shares), hits, True)}
+        found = prove_grouping(np.zeros(1, dtype=int), {}, rows, method="FMCL")
+        assert found.verdict.figure.collapsed is collapsed
+    # Three rows show nothing: they are called neither.
+    few = {0: Rows.of(brier[:, :3], np.full(3, 0.55), hits[:, :3], True)}
+    assert not prove_grouping(np.zeros(1, dtype=int), {}, few, method="FMCL").verdict.figure.collapsed
+
+
+def test_one_cluster_should_train_apart() -> None:
+    # Cluster 1, of clients 0 and 1, gains 0.2; the four others lose 0.2.
+    means = [0.2, 0.2, -0.2, -0.2, -0.2, -0.2]
+    assignment = np.array([1, 1, 0, 0, 0, 0])
+    found = prove_grouping(assignment, held_out(means), on_test_rows(means), method="FMCL", serve_best=True)
     assert found.verdict.grouped
     assert found.verdict.text.startswith(
-        "Train 2 of 6 clients apart (cluster 1) and one model for the others: on held-out rows its model "
-        "beats one model for all by 0.20"
+        "Train 2 of 6 clients apart (cluster 1) and one model for the others: 0.900 instead of 0.600 of test"
     )
-    assert found.verdict.text.endswith("for 2 of 2 of them")
-    assert found.verdict.gain == pytest.approx(0.2)
+    assert found.verdict.text.endswith("for 2 of 2 clients of them")
+    assert found.verdict.figure.gain == pytest.approx(0.2)
     assert found.served_by_cluster(6).tolist() == [True, True, False, False, False, False]
 
 
-def test_a_group_that_gains_nothing_of_a_better_grouping_is_named() -> None:
-    measured = _measured([0.3, 0.3, 0.3, 0.0])
-    assignment = np.array([0, 0, 2, 1])
-    best = prove_grouping(assignment, measured, method="FMCL", serve_best=True)
+def test_a_cluster_that_is_not_better_is_served_the_common_model() -> None:
+    assignment, means = np.array([0, 1, 1, 2]), [0.3, 0.3, 0.3, -0.01]
+    best = prove_grouping(assignment, held_out(means), on_test_rows(means), method="FMCL", serve_best=True)
     assert best.verdict.text.startswith("Train in 3 groups: ")
     assert best.verdict.text.endswith(
-        "; 1 client of cluster 1 is served the model for all, as theirs was not shown to be better"
+        "; 1 client of cluster 2 is served the model for all, as theirs was not shown to be better"
     )
     assert best.served_by_cluster(4).tolist() == [True, True, True, False]
-    plain = prove_grouping(assignment, measured, method="FMCL")
+    plain = prove_grouping(assignment, held_out(means), on_test_rows(means), method="FMCL")
     assert plain.verdict.text.endswith("for 3 of 4 clients")
 
 
-def test_all_tests_share_one_level() -> None:
-    # A cluster of one: standard error √(0.01/100) = 0.01, t = 1.9 with 99 degrees of freedom, p = 0.030. It
-    # is the smallest of four tests, three clusters and the whole: Holm makes 4 · 0.030 = 0.12 of it.
-    measured = _measured([0.019, -0.05, -0.05])
-    found = prove_grouping(np.array([0, 1, 2]), measured, method="FMCL")
-    assert found.clusters[0].comparison.p_value == pytest.approx(0.030, abs=0.001)
-    assert found.clusters[0].p_value == pytest.approx(4 * found.clusters[0].comparison.p_value)
-    assert not found.served_by_cluster(3).any()
+def test_all_tests_of_a_run_share_one_level() -> None:
+    # Three clusters of one client each and the whole: the smallest of four p-values counts four times.
+    found = prove_grouping(np.array([0, 1, 2]), held_out([0.022, 0.0, 0.0]), {}, method="FMCL")
+    first = found.clusters[0]
+    assert first.comparison.p_value < 0.05 < 4 * first.comparison.p_value
+    assert first.p_value == pytest.approx(4 * first.comparison.p_value)
+    assert not first.proven
 
 
-def test_one_group_is_tested_for_serving_only() -> None:
-    found = prove_grouping(np.zeros(3, dtype=int), _measured([0.2] * 3), method="FedGWC", serve_best=True)
+def test_one_group_is_none() -> None:
+    found = prove_grouping(
+        np.zeros(3, dtype=int), held_out([0.2] * 3), on_test_rows([0.2] * 3), method="FedGWC", serve_best=True
+    )
     assert found.verdict.text == "Train one model for all: FedGWC found no groups"
-    assert found.clusters[0].p_value == found.clusters[0].comparison.p_value  # the only test
-    assert found.served_by_cluster(3).all()
+    assert not found.verdict.grouped
+    assert found.verdict.p_value is None
+    assert found.served_by_cluster(3).all()  # its model won: it serves
 
 
-def test_who_did_not_vote() -> None:
-    measured = _measured([0.3] * 5)
-    measured[1] = Difference(0.0, 0.0, 1)
+def test_clients_that_did_not_vote_are_counted() -> None:
+    measured = held_out([0.3] * 5)
+    measured[1] = evidence(np.zeros(0))
     del measured[3]
-    found = prove_grouping(np.array([0, 0, 0, 1, 1, 1]), measured | {5: measured[4]}, method="FMCL")
-    assert (found.too_few, found.silent) == ((1,), (3,))
-    assert found.clusters[1].comparison.num_clients == 2
+    found = prove_grouping(TWO, measured, {}, method="FMCL")
+    assert (found.too_few, found.silent) == ((1,), (3, 5))
     assert found.verdict.text.endswith(
-        "for 4 of 4 clients (1 client has fewer than two held-out rows and did not vote) "
-        "(1 client did not answer and did not vote)"
+        "(1 client has no held-out rows and did not vote) (2 clients have not answered and did not vote)"
     )
 
 
-def test_a_gain_beyond_a_margin() -> None:
-    told = [Difference(mean, 0.02, 20) for mean in (0.3, 0.1, 0.2)]
-    found, plain = compare_differences(told, min_gain=0.05), compare([0.3, 0.1, 0.2], [0.02] * 3, [20] * 3)
-    assert found.p_value == compare([0.25, 0.05, 0.15], [0.02] * 3, [20] * 3).p_value
-    assert (found.gain, found.interval) == (plain.gain, plain.interval)
-    assert compare_differences(told) == plain
-    assert compare_differences([Difference(-2.0, 0.0, 3)] * 2, min_gain=0.01).p_value == 1
-
-
-def test_nobody_answered() -> None:
-    found = prove_grouping(np.array([0, 1]), {}, method="FMCL", serve_best=True)
+def test_nobody_answered_and_nobody_has_rows() -> None:
+    found = prove_grouping(np.array([0, 1]), {}, {}, method="FMCL", serve_best=True)
     assert found.verdict.text == "Train one model for all: no client answered, so no grouping could be tested"
     assert not found.verdict.grouped
     assert not found.served_by_cluster(2).any()
-    assert found.clusters[0].summary()["gain"] is None
+    nobody = prove_grouping(np.array([0, 1]), dict.fromkeys((0, 1), evidence(np.zeros(0))), {}, method="FMCL")
+    assert nobody.verdict.text.startswith("Train one model for all: no client has held-out rows")
+    unknown = ["p_value", "gain", "interval", "better_for", "accuracy_gain"]
+    assert [nobody.verdict.summary()[key] for key in unknown] == [None] * 5
+
+
+def test_the_summary_is_plain_json() -> None:
+    found = prove_grouping(TWO, held_out([0.3] * 6), on_test_rows([0.25] * 6), method="FMCL")
+    read = json.loads(json.dumps(found.verdict.summary(), allow_nan=False))
+    assert read["grouped"] is True
+    assert read["gain"] == pytest.approx(0.25)
+    assert (read["accuracy_of_one_model"], read["accuracy_of_groups"]) == pytest.approx((0.6, 0.9))
+    assert len(read["interval"]) == 2
+    cluster = json.loads(json.dumps(found.clusters[1].summary(), allow_nan=False))
+    assert (cluster["cluster"], cluster["clients"], cluster["voted"], cluster["held_out_rows"]) == (
+        1,
+        3,
+        3,
+        300,
+    )
+    assert cluster["held_out_gain"] == pytest.approx(0.3)
+    assert cluster["test_rows"] == 300
 
 
 def test_splits_that_were_proven_before_stay_while_they_gain() -> None:
-    # Of two rows with variance 1, a mean of 0.1 has standard error √(1/2): of no test's concern.
-    measured = _measured([0.1, 0.1, 0.1, -0.1, -0.01], variance=1.0, count=2)
-    assignment = np.array([0, 0, 1, 1, 2])
-    plain = prove_grouping(assignment, measured, method="Auto", serve_best=True)
+    # The whole gains (2 · 0.02 − 2 · 0.001 − 0.01)/5 = 0.0056, which 25 rows do not show.
+    assignment, means = np.array([0, 0, 1, 1, 2]), [0.02, 0.02, -0.001, -0.001, -0.01]
+    told, rows = held_out(means, 6), on_test_rows(means)
+    plain = prove_grouping(assignment, told, rows, method="Auto", serve_best=True)
     assert not plain.verdict.grouped
     assert not plain.served_by_cluster(5).any()
-    kept = prove_grouping(assignment, measured, method="Auto", serve_best=True, proven_before=True)
-    # The whole gains (0.1 · 3 − 0.1 − 0.01)/5 = 0.038; cluster 0 gains 0.1, cluster 1 (0.1 − 0.1)/2 = 0.
+    kept = prove_grouping(assignment, told, rows, method="Auto", serve_best=True, proven_before=True)
     assert kept.verdict.grouped
-    assert kept.verdict.gain == pytest.approx(0.038)
     assert kept.served_by_cluster(5).tolist() == [True, True, False, False, False]
-    assert not any(each.proven for each in kept.clusters)
-    assert "held-out rows showed them to be better during training" in kept.verdict.text
+    assert kept.verdict.text.startswith(
+        "Train in 3 groups: held-out rows showed them to be better during training; at the end 0.900 instead"
+    )
     assert kept.verdict.text.endswith(
-        "; 3 clients of clusters 1 and 2 are served the model for all, as theirs was not shown to be better"
+        "which by itself may be chance; 3 clients of clusters 1 and 2 are served the model for all, as "
+        "theirs was not shown to be better"
     )
 
 
 def test_splits_that_were_proven_before_go_where_they_lose() -> None:
-    measured = _measured([-0.1, -0.1, 0.05, 0.05], variance=1.0, count=2)
+    told = held_out([-0.1, -0.1, 0.05, 0.05], 6)
     found = prove_grouping(
-        np.array([0, 0, 1, 1]), measured, method="Auto", serve_best=True, proven_before=True
+        np.array([0, 0, 1, 1]), told, {}, method="Auto", serve_best=True, proven_before=True
     )
     assert not found.verdict.grouped  # (−0.2 + 0.1)/4 < 0
     assert found.verdict.text.startswith("Train one model for all: ")
     assert found.served_by_cluster(4).tolist() == [False] * 4
 
 
-def test_one_cluster_gains_nothing_over_itself() -> None:
-    found = prove_grouping(np.zeros(3), _measured([0.1] * 3), method="Auto", proven_before=True)
+def test_one_cluster_was_never_split() -> None:
+    found = prove_grouping(np.zeros(3), held_out([0.1] * 3), {}, method="Auto", proven_before=True)
     assert not found.verdict.grouped

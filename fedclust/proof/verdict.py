@@ -1,0 +1,290 @@
+"""The verdict of a run: the tests of its clusters against one model for all, in one sentence.
+
+Held-out rows decide (:mod:`fedclust.proof.paired`), test rows give the figures that are printed
+(:mod:`fedclust.proof.figure`). A model for all that predicts no better than each client's class shares is no
+model to prove anything against: the verdict then says so first.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from fedclust.proof.figure import Figure, Rows, measure
+from fedclust.proof.paired import Comparison, Evidence, compare, holm
+from fedclust.typing import IntArray
+
+_NO_FIGURE = measure([])
+COLLAPSED = "The one model for all predicts no better than each client's class shares"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether to train in groups, and how certain that is.
+
+    Attributes
+    ----------
+    text
+        The verdict in one sentence.
+    grouped
+        Whether the groups were shown to be better than one model for all.
+    p_value
+        One-sided, corrected for the other tests of the run if there were any; None without a comparison.
+    figure
+        How much better the groups' models are, on test rows.
+    """
+
+    text: str
+    grouped: bool
+    p_value: float | None = None
+    figure: Figure = _NO_FIGURE
+
+    def summary(self) -> dict[str, Any]:
+        """Return the verdict as plain values, for JSON."""
+        collapsed = {"collapsed": True} if self.figure.collapsed else {}
+        told = {"text": self.text, "grouped": self.grouped, "p_value": self.p_value}
+        return told | self.figure.summary() | collapsed
+
+
+@dataclass(frozen=True)
+class ClusterProof:
+    """The comparison of a cluster's model with one model for all, on the cluster's own clients.
+
+    Attributes
+    ----------
+    cluster
+        Index of the cluster.
+    clients
+        Its clients.
+    comparison
+        Result of the comparison on held-out rows.
+    figure
+        How much better its model is, on test rows.
+    p_value
+        Corrected for the run's other tests by Holm.
+    proven
+        Whether its model was shown to be better.
+    serves
+        Whether it serves its clients if the best is to serve.
+    """
+
+    cluster: int
+    clients: tuple[int, ...]
+    comparison: Comparison
+    figure: Figure
+    p_value: float
+    proven: bool
+    serves: bool
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON; None for values that are unknown because no client voted."""
+        told = self.comparison.figures()
+        return {
+            "cluster": self.cluster,
+            "clients": len(self.clients),
+            "voted": told["voted"],
+            "held_out_rows": told["rows"],
+            "held_out_gain": told["gain"],
+            "p_value": self.p_value,
+            "proven": self.proven,
+            **self.figure.summary(),
+        }
+
+
+@dataclass(frozen=True)
+class GroupingProof:
+    """The comparison of a grouping with one model for all.
+
+    Attributes
+    ----------
+    verdict
+        The recommendation in one sentence, with its figures.
+    clusters
+        Each cluster that has clients.
+    too_few
+        Clients that did not vote because they have no held-out rows.
+    silent
+        Clients that did not vote because they did not answer.
+    """
+
+    verdict: Verdict
+    clusters: tuple[ClusterProof, ...]
+    too_few: tuple[int, ...]
+    silent: tuple[int, ...]
+
+    def served_by_cluster(self, num_clients: int) -> np.ndarray:
+        """Return for each client whether its cluster's model is the best to serve it, shape (K,)."""
+        found = np.zeros(num_clients, dtype=bool)
+        for each in self.clusters:
+            found[list(each.clients)] = each.serves
+        return found
+
+
+def prove_grouping(
+    assignment: IntArray,
+    measured: Mapping[int, Evidence],
+    rows: Mapping[int, Rows],
+    *,
+    method: str,
+    serve_best: bool = False,
+    proven_before: bool = False,
+    level: float = 0.05,
+) -> GroupingProof:
+    """Test a grouping's models (B) against one model for all (A).
+
+    Every cluster is tested on its own clients, and the grouping as a whole on all of them. All these tests
+    share one level by Holm's correction (:func:`~fedclust.proof.holm`), so the probability that a run in
+    which nothing is better calls anything better is at most `level`. See :mod:`fedclust.proof.paired` for the
+    assumptions of each test and its source.
+
+    Parameters
+    ----------
+    assignment
+        Cluster of each client, shape (K,).
+    measured
+        By client, what it reported of its held-out rows: A's Brier scores minus B's. A missing client did not
+        answer.
+    rows
+        By client, what it reported of its test rows.
+    method
+        Name of the method that made the grouping, such as ``"FedGWC"``.
+    serve_best
+        Whether clients of clusters whose model was not shown to be better get the model for all; the verdict
+        then mentions it.
+    proven_before
+        Whether the method kept its splits only because held-out rows showed them to be better. If the
+        grouping as a whole gains, a cluster's model then serves unless the one for all has the better mean on
+        its clients: each split has passed a test already, and a second one would fail for want of rows.
+    level
+        Level of all tests together, in (0, 1).
+
+    Returns
+    -------
+    The verdict, and each cluster's test.
+    """
+
+    def compared(clients: Iterable[int]) -> Comparison:
+        return compare([measured[client] for client in clients if client in measured])
+
+    def figure(clients: Iterable[int]) -> Figure:
+        return measure([rows[client] for client in clients if client in rows], level=level)
+
+    clusters = np.unique(assignment)
+    members = [np.flatnonzero(assignment == cluster).tolist() for cluster in clusters]
+    comparisons = [compared(clients) for clients in members]
+    everyone = range(len(assignment))
+    whole, number, several = compared(everyone), len(clusters), len(clusters) > 1
+    corrected = holm([each.p_value for each in [*comparisons, *[whole] * several]]).tolist()
+    last = corrected[-1]
+    trusted = proven_before and several and whole.gains
+    proofs = tuple(
+        ClusterProof(
+            cluster=int(cluster),
+            clients=tuple(clients),
+            comparison=comparison,
+            figure=figure(clients),
+            p_value=p_value,
+            proven=p_value <= level,
+            serves=p_value <= level or (trusted and comparison.gains),
+        )
+        for cluster, clients, comparison, p_value in zip(
+            clusters, members, comparisons, corrected, strict=False
+        )
+    )
+    apart = [each for each in proofs if each.proven]
+    shown, p_value, grouped = figure(everyone), last, last <= level
+    collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
+    if not several:
+        text, grouped = f"Train one model for all: {method} found no groups", False
+    elif not whole.num_clients:
+        why = "no client has held-out rows" if measured else "no client answered"
+        text = f"Train one model for all: {why}, so no grouping could be tested"
+    elif grouped:
+        text = in_groups + _better(whole, shown)
+    elif trusted:
+        text, grouped = (
+            f"{in_groups}held-out rows showed them to be better during training; at the end ",
+            True,
+        )
+        text += f"{_better(whole, shown)}, which by itself may be chance"
+    elif apart:
+        clients = sorted(client for each in apart for client in each.clients)
+        shown, p_value, grouped = figure(clients), max(each.p_value for each in apart), True
+        names = ", ".join(str(each.cluster) for each in apart)
+        text = (
+            f"Train {len(clients)} of {len(assignment)} clients apart (cluster{'s' * (len(apart) > 1)} "
+            f"{names}) and one model for the others: {_better(compared(clients), shown)} of them"
+        )
+    else:
+        text = "Train one model for all: no grouping was shown to be better; "
+        text += _not_shown(f"{method}'s {number} clusters", whole, shown)
+    if collapsed:
+        shown = replace(shown, collapsed=True)
+        named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
+        text, grouped = f"{COLLAPSED}: no verdict on groups against it; {named}", False
+    common = [each for each in proofs if not each.serves]
+    if serve_best and common and several and (trusted or last <= level):
+        text += f"; {_served_common(common)}, as theirs was not shown to be better"
+    silent = tuple(client for client in everyone if client not in measured)
+    too_few = tuple(sorted(client for client, each in measured.items() if not each.count))
+    if several and measured:
+        for quiet, why in ((too_few, "no held-out rows"), (silent, "not answered")):
+            if quiet:
+                has = "has" if len(quiet) == 1 else "have"
+                text += f" ({_clients(len(quiet))} {has} {why} and did not vote)"
+    verdict = Verdict(text, grouped, p_value if several and whole.num_clients else None, shown)
+    return GroupingProof(verdict, proofs, too_few, silent)
+
+
+def _clients(number: int) -> str:
+    return "1 client" if number == 1 else f"{number} clients"
+
+
+def _served_common(common: Sequence[ClusterProof]) -> str:
+    """Write which clusters' clients one model for all serves."""
+    clients = sum(len(each.clients) for each in common)
+    *first, last = (str(each.cluster) for each in common)
+    names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
+    return f"{_clients(clients)} of {names} {'are' if clients > 1 else 'is'} served the model for all"
+
+
+def _better(comparison: Comparison, figure: Figure) -> str:
+    """Write by how much groups are better, and for how many clients."""
+    if not figure.num_rows:
+        text = f"on held-out rows their Brier score is lower by {comparison.gain:.2g}"
+        return f"{text}, for {comparison.better_for} of {_clients(comparison.num_clients)}"
+    return f"{_figures(figure)}, for {figure.better_for} of {_clients(figure.num_clients)}"
+
+
+def _not_shown(what: str, comparison: Comparison, figure: Figure) -> str:
+    """Write what groups would have that were not shown to be better."""
+    if not figure.num_rows:
+        word = "lower" if comparison.gain >= 0 else "higher"
+        return f"on held-out rows the Brier score of {what} is {word} by {abs(comparison.gain):.2g}"
+    if figure.gain == 0 == figure.accuracy_gain:
+        return f"{what} predict every test row just as well"
+    low, high = figure.interval
+    end = ", which may be chance" if low <= 0 <= high else ", which held-out rows did not show" * (low > 0)
+    return f"{what} would have {_figures(figure)}{end}"
+
+
+def _figures(figure: Figure) -> str:
+    """Write accuracies and Brier scores with their intervals, with digits for the intervals' widths."""
+    common, groups = figure.accuracy
+    ends = " to ".join(_number(each, figure.accuracy_interval, "+") for each in figure.accuracy_interval)
+    sign = -1 if figure.gain < 0 else 1
+    lowest, highest = sorted(sign * end for end in figure.interval)
+    brier, low, high = (_number(each, figure.interval) for each in (sign * figure.gain, lowest, highest))
+    return (
+        f"{groups:.3f} instead of {common:.3f} of test rows predicted right ({figure.accuracy_gain:+z.3f}, "
+        f"{round(100 * figure.confidence, 3):g} % interval {ends}), Brier score "
+        f"{'higher' if sign < 0 else 'lower'} by {brier} ({low} to {high})"
+    )
+
+
+def _number(value: float, interval: tuple[float, float], sign: str = "") -> str:
+    half = (interval[1] - interval[0]) / 2
+    digits = min(6, max(2, -math.floor(math.log10(half)))) if half > 0 else 2
+    return f"{value:{sign}z.{digits}f}"

@@ -51,8 +51,8 @@ from fedclust.messages.training import (
     read_instruction,
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
-from fedclust.results.charts import run as charts
 from fedclust.proof import evidence
+from fedclust.results.charts import run as charts
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)

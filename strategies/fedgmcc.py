@@ -13,6 +13,7 @@ from fedclust.clustering import curve_fitting
 from fedclust.clustering.curve_fitting import Fitting, Outcome, chain_scores
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.clustering.placement import place
+from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded
 from fedclust.messages.models import from_stacked, like, to_state
@@ -23,24 +24,42 @@ from fedclust.typing import FloatArray, IntArray, State
 
 _MOST_TRIED = 10  # clusters that a newcomer trains the models of
 _PROFILES = 2  # pairs of each kind, closest and farthest, whose curves are kept for the plot
+_LAST_ROUNDS = 10  # rounds over which groupings are counted
 
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """FedGMCC's memory: the percentile of ε, the last score of every pair, and curves for the plot."""
+    """FedGMCC's memory.
+
+    Attributes
+    ----------
+    percentile
+        Percentile of the losses that is the next round's ε.
+    scores
+        Last score of every pair, NaN if never fitted, shape (K, K).
+    groupings
+        Assignment after each of the last ten rounds, numbered in order of appearance, shape (rounds, K); −1
+        for clients that had not joined.
+    profile
+        Curves for the plot.
+    """
 
     percentile: float
     scores: FloatArray
+    groupings: IntArray
     profile: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 class FedGMCC(ClusteredStrategy):
     """Average the models of a round along the curves that join them; models without a curve stay separate.
 
-    Source: FedGMCC, Algorithm 1. The cohort is drawn from all clients, whatever their clusters. A client
-    starts a round from the model of its last cluster; before its first round it has the initial model. So
-    clients outside the cohort form separate clusters with the models they have. A client whose model
-    overflows is alone in its cluster.
+    Source: FedGMCC, Algorithm 1; see :mod:`fedclust.clustering.fedgmcc` for what the paper leaves open. The
+    cohort is drawn from all clients, whatever their clusters. A client starts a round from the model of its
+    last cluster; before its first round it has the initial model. So clients outside the cohort form separate
+    clusters with the models they have. A client whose model overflows is alone in its cluster.
+
+    Clusters are formed anew in every round, and often alternate between two groupings, so those of the last
+    round say little alone. ``groupings_of_last_rounds`` in the summary counts the groupings of the last ten.
 
     Parameters
     ----------
@@ -89,13 +108,15 @@ class FedGMCC(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with all clients in one cluster."""
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
-        memory = Memory(self.parameters.first_percentile, unknown)
+        none = np.zeros((0, federation.num_clients), dtype=np.int64)
+        memory = Memory(self.parameters.first_percentile, unknown, none)
         return replace(super().begin(federation, model), memory=memory)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> Memory:
-        """No curve to a newcomer's model is known."""
+        """No curve to a newcomer's model is known, and it was in no cluster before."""
         memory: Memory = clusters.memory
-        return replace(memory, scores=padded(memory.scores, len(homes)))
+        groupings = np.pad(memory.groupings, ((0, 0), (0, len(homes))), constant_values=-1)
+        return replace(memory, scores=padded(memory.scores, len(homes)), groupings=groupings)
 
     def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
@@ -110,16 +131,21 @@ class FedGMCC(ClusteredStrategy):
         fitting = self._fitting(federation, "curves", federation.server_round)
         percentile, outcome = curve_fitting.step(memory.percentile, fitting, models)
         scores, profile = memory.scores.copy(), memory.profile
-        scores[np.ix_(members, members)] = outcome.chains.scores
+        first, second = members[outcome.chains.pairs].T
+        scores[members, members] = 0
+        scores[first, second] = scores[second, first] = outcome.scores
         if federation.server_round == federation.num_rounds and len(replies) > 1:
             profile = _profile(fitting, models, outcome, members)
-        adopted = _adopted(clusters, members, outcome).with_report(**_report(members, outcome))
-        return replace(adopted, memory=Memory(percentile, scores, profile))
+        report = {"percentile": memory.percentile, **_report(members, outcome)}
+        adopted = _adopted(clusters, members, outcome).with_report(**report)
+        latest = in_order_of_appearance(adopted.assignment)
+        groupings = np.vstack([memory.groupings, latest])[-_LAST_ROUNDS:]
+        return replace(adopted, memory=Memory(percentile, scores, groupings, profile))
 
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
-        """Let newcomers train the clusters' models for a round; the flattest chain tells the cluster.
+        """Let newcomers train the clusters' models for a round; the chain of least loss tells the cluster.
 
         With more than ten clusters only the ten largest are tried.
         """
@@ -145,9 +171,15 @@ class FedGMCC(ClusteredStrategy):
         return with_unanswered(newcomers, placed)
 
     def findings(self, clusters: Clusters) -> Findings:
-        """Return the last known score of every pair, and how outputs change along a few curves."""
+        """Count the last rounds' groupings; return pairs' last scores, and outputs along a few curves."""
         memory: Memory = clusters.memory
-        return Findings(arrays={"pair_scores": memory.scores, **memory.profile})
+        found, rounds = np.unique(memory.groupings, axis=0, return_counts=True)
+        counted = [
+            {"rounds": int(rounds[each]), "assignment": found[each].tolist()}
+            for each in np.argsort(-rounds, kind="stable")
+        ]
+        arrays = {"pair_scores": memory.scores, **memory.profile}
+        return Findings(summary={"groupings_of_last_rounds": counted}, arrays=arrays)
 
     def _fitting(self, federation: Federation, purpose: str, server_round: int) -> Fitting:
         """Draw the random inputs of a round."""
@@ -161,13 +193,18 @@ class FedGMCC(ClusteredStrategy):
 
 
 def _profile(fitting: Fitting, models: State, outcome: Outcome, members: IntArray) -> dict[str, np.ndarray]:
-    scores = outcome.chains.scores[tuple(outcome.chains.pairs.T)]
-    finite = np.isfinite(scores).sum()  # infinite scores come last, and cannot be drawn
-    order = np.argsort(scores, kind="stable")[:finite]
+    """Compute the outputs' distances along some fitted chains and straight lines (Fig. 2)."""
+    finite = np.isfinite(outcome.losses).sum()  # infinite losses come last, and cannot be drawn
+    order = np.argsort(outcome.losses, kind="stable")[:finite]
     which = list(dict.fromkeys([*order[:_PROFILES].tolist(), *order[-_PROFILES:].tolist()]))
-    u, chain, line = curve_fitting.profile(fitting, models, outcome.chains, which)
-    pairs = members[outcome.chains.pairs[which]]
-    return {"curve_pairs": pairs, "curve_points": u, "curve_losses": chain, "line_losses": line}
+    pairs, straight = outcome.chains.pairs[which], replace(fitting.parameters, steps=0)
+    lines = curve_fitting.fit_pairs(replace(fitting, parameters=straight), models, pairs)
+    return {
+        "curve_pairs": members[pairs],
+        "curve_points": np.linspace(0, 1, fitting.parameters.num_points),
+        "curve_losses": outcome.chains.distances[which],
+        "line_losses": lines.distances,
+    }
 
 
 def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Clusters:
@@ -186,20 +223,19 @@ def _adopted(clusters: Clusters, members: IntArray, outcome: Outcome) -> Cluster
 
 
 def _report(members: IntArray, outcome: Outcome) -> dict[str, Any]:
-    """List the scores of the round's pairs, the threshold, and the resulting groups.
+    """List the losses and scores of the round's pairs, the budget, and the resulting groups.
 
     Infinite scores, such as those of a model that overflows, become null in ``rounds.jsonl``.
     """
-    chains = outcome.chains
-    first, second = chains.pairs.T
-    alone = ~np.isfinite(chains.scores).any(axis=1, where=~np.eye(len(chains.scores), dtype=bool))
+    matched = np.unique(outcome.chains.pairs[np.isfinite(outcome.losses)])
+    alone = np.delete(members, matched) if len(members) > 1 else []
     return {
-        "pairs": members[chains.pairs].tolist(),
-        "pair_scores": chains.scores[first, second].tolist(),
-        "curve_finding_losses": chains.losses.tolist(),
-        "overflowing": members[alone].tolist() if len(members) > 1 else [],
         "epsilon": outcome.epsilon,
-        "silhouette": {str(number): score for number, score in outcome.silhouettes.items()},
+        "num_connected": int(outcome.connected.sum()),
+        "pairs": members[outcome.chains.pairs].tolist(),
+        "curve_finding_losses": outcome.losses.tolist(),
+        "pair_scores": outcome.scores.tolist(),
+        "overflowing": np.asarray(alone, dtype=int).tolist(),
         "components": [
             members[outcome.labels == cluster].tolist() for cluster in range(int(outcome.labels.max()) + 1)
         ],

@@ -2,20 +2,26 @@
 
 Lucchetti, Decouchant, Fernandes, Chen and Völp, "Federated Geometric Monte Carlo Clustering to Counter
 Non-IID Datasets", arXiv:2204.11017, 2022. Two models belong together if they are joined by a chain through
-weight space along which outputs on random inputs change slowly. A cluster's model is the mean of all models
+weight space along which outputs on random inputs hardly differ. A cluster's model is the mean of all models
 on the chains between its members.
+
+**Which pairs are connected.** The paper says three things that do not agree. ε is the median of "the training
+losses associated with the curve finding procedure" (Section V-A), so it is a loss. Fig. 1 connects two models
+where "the loss remains minimally low", and not where it "crossed the ε budget". Eq. 5 and Algorithm 1,
+line 17, compare a slope, max_u ∂L/∂u, with the same ε. ``connect="budget"``, the default, is the reading in
+which both sides are losses: a pair is connected if E_u L(u) of its fitted chain is at most ε. L falls from
+L(0) to 0 along a chain, so its signed slope (``"slope"``) is hardly ever above a loss, and its steepest slope
+in either direction (``"absolute_slope"``) hardly ever below: the first connects everyone, the second almost
+no one.
 
 Choices where the paper is not specific, and differences from it:
 
-- Every pair is fitted; the paper skips pairs already in one cluster, so its clusters depend on the
-  order of the clients.
-- The budget ε is a percentile of the round's curve-finding losses, from the median on (Section V-A); the
-  paper gives steps, not limits. It stays within the 5th and the 95th.
-- With `grouping="linkage"`, our default, pair scores are the distances of an average-linkage clustering. A
-  percentile of losses is not a bound on slopes: the pairs that it connects depend on how much losses differ
-  between pairs.
-- With `targets="both"`, our default, chains and scores do not depend on how clients are numbered; the
-  paper's do, since its loss uses only one end of a chain (``targets="later"``).
+- Every pair is fitted, which the median over all K (K − 1) / 2 pairs requires. The paper also skips pairs
+  already in one cluster, so that its clusters depend on the order of the clients.
+- The loss compares with the outputs of one end of the pair, the client with the higher number, as in the
+  paper; clients numbered differently give other chains.
+- The percentile moves in steps of 5; the paper gives no limits. It stays within the 5th and the 95th. Where
+  two groups exist, the rule makes the number of clusters alternate between one and two.
 - A model that overflows is connected to no other: it stays alone and keeps its weights.
 - The paper trains with binary cross-entropy, clients here with cross-entropy. With two classes, as in its
   genomic reads, and softmax outputs, both losses are equal. With EMNIST's 62 classes, averaging over the
@@ -23,11 +29,9 @@ Choices where the paper is not specific, and differences from it:
   epochs over 20,000 images then reach an accuracy of 0.009, chance, and 0.048 with cross-entropy. (With 62
   times the rate it is 0.048, as with cross-entropy.) So binary cross-entropy does not explain the published
   results either.
-- A score is the slope of the loss in both directions, |∂L/∂u|: a drop counts as
-  much as a rise.
 
-This module has the settings and all that is computed from scores; :mod:`fedclust.clustering.curve_fitting`
-fits and averages models.
+This module has the settings and all that is computed from the losses along chains;
+:mod:`fedclust.clustering.curve_fitting` fits and averages models.
 """
 
 from dataclasses import dataclass
@@ -35,10 +39,10 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import cut, in_order_of_appearance, merges
-from fedclust.metrics import silhouette
 from fedclust.support.checks import Checked
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
+
+Connect = Literal["budget", "slope", "absolute_slope"]
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,10 @@ class Parameters(Checked):
 
     Attributes
     ----------
+    connect
+        What is at most ε for pairs that are connected. ``"budget"``: the loss of the fitted chain, E_u L(u),
+        as in Fig. 1. ``"slope"``: its steepest rise, max_u ∂L/∂u, as in Eq. 5. ``"absolute_slope"``: its
+        steepest slope in either direction, max_u |∂L/∂u|.
     num_inputs
         Monte Carlo inputs (n_MC) drawn each round.
     steps
@@ -57,23 +65,11 @@ class Parameters(Checked):
         Monte Carlo inputs per step.
     num_points
         Points of the grid over u on which a chain is scored, odd so that the bend is on it, >= 5.
-    targets
-        Ends of a chain that its loss compares outputs with. ``"both"``: both ends, so that scores do not
-        depend on the numbering of clients. ``"later"``: the end with the higher number, as in the paper.
-    pairs_per_batch
-        Pairs fitted at a time; memory grows with it times `batch_size`. ``"auto"`` is the fastest number for
-        the network and device. 1 fits them one by one without vectorising, which networks with LSTM or
-        attention layers always require.
-    grouping
-        ``"components"``: connected components of the pairs whose score is at most a percentile of the
-        round's curve-finding losses, as in the paper.
-        ``"linkage"``: average linkage of the scores and the best silhouette.
     first_percentile
-        Percentile of the curve-finding losses that is the budget of round 1 (`components`).
+        Percentile of the round's losses that is ε in round 1; 50, the median, in the paper.
     percentile_step
-        Added to the percentile after a round with several clusters, subtracted after a round with one.
-    min_silhouette
-        Mean silhouette below which all clients stay together (`linkage`).
+        Added to the percentile after a round with several clusters, subtracted after a round with one. 0
+        holds it still.
 
     Raises
     ------
@@ -81,25 +77,83 @@ class Parameters(Checked):
         If an attribute is outside its range.
     """
 
+    connect: Connect = "budget"
     num_inputs: Annotated[int, ">= 1"] = 1024
     steps: Annotated[int, ">= 0"] = 50
     learning_rate: Annotated[float, "> 0"] = 0.1
     batch_size: Annotated[int, ">= 1"] = 64
-    num_points: int = 21
-    targets: Literal["both", "later"] = "both"
-    pairs_per_batch: int | Literal["auto"] = "auto"
-    grouping: Literal["linkage", "components"] = "linkage"
+    num_points: int = 11
     first_percentile: Annotated[float, "in [5, 95]"] = 50.0
     percentile_step: Annotated[float, ">= 0"] = 5.0
-    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.num_points < 5 or self.num_points % 2 == 0:
             raise ValueError(f"num_points must be odd and >= 5, got {self.num_points}")
-        pairs = self.pairs_per_batch
-        if pairs != "auto" and not (isinstance(pairs, int) and pairs >= 1):
-            raise ValueError(f"pairs_per_batch must be >= 1 or 'auto', got {pairs!r}")
+
+
+def curve_finding_loss(distances: FloatArray) -> FloatArray:
+    """Average the loss over a chain: the objective that its bend minimises.
+
+    Source: FedGMCC, Eq. 4, E_u L(u) for u ~ U(0, 1), by the trapezoidal rule.
+
+    Parameters
+    ----------
+    distances
+        L on a uniform grid over [0, 1], shape (…, points).
+
+    Returns
+    -------
+    Shape (…,); ∞ where a value of the chain is not finite.
+    """
+    mean = (distances[..., :-1] + distances[..., 1:]).mean(axis=-1) / 2
+    return np.where(np.isfinite(distances).all(axis=-1), mean, np.inf)
+
+
+def steepest(distances: FloatArray, absolute: bool = False) -> FloatArray:
+    """Compute the steepest slope of the loss along a chain.
+
+    Source: FedGMCC, Eq. 5 and Algorithm 1, line 17, max_u ∂L/∂u. Central differences inside each half of the
+    chain, never across the bend.
+
+    Parameters
+    ----------
+    distances
+        L on a uniform grid over [0, 1], shape (…, points); points odd and >= 5, so that the bend is on the
+        grid.
+    absolute
+        Whether a fall counts as a rise does.
+
+    Returns
+    -------
+    Largest slope, shape (…,), < 0 for a loss that falls everywhere; ∞ where a value of the chain is not
+    finite.
+    """
+    points = distances.shape[-1]
+    with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as not finite, below
+        slopes = (distances[..., 2:] - distances[..., :-2]) * (points - 1) / 2
+    # Entry i is at point i + 1; the entry at the bend would mix the two halves.
+    slopes = np.delete(np.abs(slopes) if absolute else slopes, (points - 1) // 2 - 1, axis=-1)
+    return np.where(np.isfinite(distances).all(axis=-1), slopes.max(axis=-1), np.inf)
+
+
+def scores(distances: FloatArray, connect: Connect) -> FloatArray:
+    """Compute what is compared with ε, by one of the paper's three readings.
+
+    Parameters
+    ----------
+    distances
+        L on a uniform grid over [0, 1], shape (P, points).
+    connect
+        See :class:`Parameters`.
+
+    Returns
+    -------
+    Score of each pair, shape (P,); ∞ where a value of the chain is not finite.
+    """
+    if connect == "budget":
+        return curve_finding_loss(distances)
+    return steepest(distances, absolute=connect == "absolute_slope")
 
 
 LOWEST_PERCENTILE, HIGHEST_PERCENTILE = 5.0, 95.0
@@ -147,79 +201,26 @@ def next_percentile(percentile: float, num_clusters: int, percentile_step: float
     return min(max(moved, LOWEST_PERCENTILE), HIGHEST_PERCENTILE)
 
 
-def connect(scores: FloatArray, epsilon: float) -> IntArray:
-    """Group models that are connected by pairs with small scores.
+def components(pairs: IntArray, connected: BoolArray, num_models: int) -> IntArray:
+    """Group models that are connected, directly or through others.
 
-    Source: FedGMCC, Proposition 1.1 and Algorithm 1, lines 4 to 9: a disjoint-set query. The diagonal does
-    not matter, and a score that is not finite connects nothing.
+    Source: FedGMCC, Proposition 1.1 and Algorithm 1, lines 4 to 9: a disjoint-set query.
 
     Parameters
     ----------
-    scores
-        Largest slope along the chain of each pair, shape (K, K); an entry of either triangle connects.
-    epsilon
-        Budget: pairs with a score up to it are connected.
+    pairs
+        Positions of two models, shape (P, 2).
+    connected
+        Which pairs are connected, shape (P,).
+    num_models
+        Number of models n.
 
     Returns
     -------
-    Cluster of each model, numbered in order of first appearance, shape (K,).
+    Cluster of each model, numbered in order of first appearance, shape (n,).
     """
     from scipy.sparse.csgraph import connected_components
 
-    joined = np.isfinite(scores) & (scores <= epsilon)
+    joined = np.zeros((num_models, num_models), dtype=bool)
+    joined[tuple(pairs[connected].T)] = True
     return connected_components(joined, directed=False)[1].astype(np.int64)
-
-
-def link(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int, float]]:
-    """Group models by average linkage, into the number of clusters with the best mean silhouette.
-
-    Replaces the paper's percentile. One or two models are one cluster, unless their score is ∞, which never
-    joins models. Models connected by finite scores, directly or through others, form a part, and each part is
-    grouped separately: next to a model at distance ∞, every grouping of the others would score well.
-
-    Parameters
-    ----------
-    scores
-        Largest slope along the chain of each pair, symmetric with diagonal 0, shape (K, K).
-    min_silhouette
-        All models stay together unless the best mean silhouette is at least this.
-
-    Returns
-    -------
-    labels
-        Cluster of each model, numbered in order of first appearance, shape (K,).
-    silhouettes
-        Mean silhouette of each number of clusters tried, at most 2…K − 1. Ties go to the fewer clusters.
-        With several parts, those of the largest part.
-    """
-    from scipy.sparse.csgraph import connected_components
-
-    parts = connected_components(np.isfinite(scores), directed=False)[1]
-    labels = np.zeros(len(scores), dtype=np.int64)
-    by_part: list[dict[int, float]] = []
-    sizes = np.bincount(parts)
-    for part in np.argsort(-sizes, kind="stable"):
-        members = np.flatnonzero(parts == part)
-        within, silhouettes = _link_part(scores[np.ix_(members, members)], min_silhouette)
-        labels[members] = within + labels.max() + 1
-        by_part.append(silhouettes)
-    return in_order_of_appearance(labels), by_part[0]
-
-
-def _link_part(scores: FloatArray, min_silhouette: float) -> tuple[IntArray, dict[int, float]]:
-    """Group the models of one part of :func:`link`, which finite scores connect."""
-    n = len(scores)
-    matched = np.isfinite(scores)
-    largest = scores[matched].max()
-    # A mean over up to n²/4 pairs with one of these among them is larger than any without: such clusters are
-    # merged last. Silhouettes take the largest score in its place, which does not drown the others.
-    far = np.where(matched, scores, (largest or 1.0) * n * n)
-    near = np.where(matched, scores, largest)
-    pairs = merges(far, "average")[0] if n > 1 else np.zeros((0, 2), dtype=np.int64)
-    tried = {number: cut(pairs, number) for number in range(1, n + 1)}
-    allowed = {number: labels for number, labels in tried.items() if matched[labels[:, None] == labels].all()}
-    silhouettes = {number: silhouette(near, labels) for number, labels in allowed.items() if 1 < number < n}
-    best = max(silhouettes, key=silhouettes.__getitem__, default=None)  # the first of equals
-    if best is None or silhouettes[best] < min_silhouette:
-        return allowed[min(allowed)], silhouettes
-    return allowed[best], silhouettes

@@ -11,8 +11,8 @@
 - By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
   join the cluster of the least distance; here that is the mean over clients, as in average linkage).
 - By chains of models. FedGMCC has no rule for newcomers. Its criterion is kept: two models belong together if
-  the chain between them is flat (Eqs. 3 to 5). The newcomer trains each cluster's model for one round; if a
-  model suits its data, the chain from the model to its trained copy is flat.
+  the chain between them has little loss (Fig. 1). The newcomer trains each cluster's model for one round; if
+  a model suits its data, the chain from the model to its trained copy has little loss.
 
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
@@ -314,12 +314,12 @@ class SubspaceRule:
 
 
 def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
-    """Place a client by the slopes of :func:`~fedclust.clustering.curve_fitting.chain_scores`.
+    """Place a client by the losses of :func:`~fedclust.clustering.curve_fitting.chain_scores`.
 
     Parameters
     ----------
     own, apart
-        The slopes.
+        The losses.
     clusters
         Indices of the clusters, shape (G,).
     """
@@ -327,11 +327,10 @@ def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
         clusters,
         own,
         apart,
-        near="the chain from the model of cluster {cluster} to the client's is the flattest, "
-        "slope {least:.3g}",
-        far="the flattest chain from a cluster's model to the client's has slope {least:.3g}: "
-        "steeper than one between clusters",
-        unit="slopes",
+        near="the chain from the model of cluster {cluster} to the client's has the least loss, {least:.3g}",
+        far="the least loss of a chain from a cluster's model to the client's is {least:.3g}: "
+        "more than between clusters",
+        unit="losses",
     )
 
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -37,17 +39,44 @@ def test_a_cohort_of_one_model_stays_one_cluster(started, watch) -> None:
     assert len(strategy.clusters.models) == 1
     np.testing.assert_allclose(strategy.clusters.models[0]["w"].numpy(), [2.0, 2.0], rtol=1e-5)
     told = watch.rounds[0]["strategy"]
-    assert len(told["pairs"]) == len(told["pair_scores"]) == 15  # 6 * 5 / 2
-    np.testing.assert_allclose(told["pair_scores"], np.zeros(15), atol=1e-6)
+    assert len(told["pairs"]) == len(told["curve_finding_losses"]) == 15  # 6 * 5 / 2
+    np.testing.assert_allclose(told["curve_finding_losses"], np.zeros(15), atol=1e-6)
     assert told["components"] == [[0, 1, 2, 3, 4, 5]]
-    assert told["epsilon"] is None
+    # The median, and 5 lower after a round with one cluster.
+    assert [each["strategy"]["percentile"] for each in watch.rounds] == [50.0, 45.0]
 
 
-def test_components_report_their_budget(started, watch) -> None:
-    started(_strategy(parameters=Parameters(**{**FEW.__dict__, "grouping": "components"})), 1, model=MODEL)
-    told = watch.rounds[0]["strategy"]
-    # In round 1 the median of the curve-finding losses.
-    assert told["epsilon"] == pytest.approx(np.median(told["curve_finding_losses"]))
+@pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
+def test_a_round_reports_its_budget_and_what_it_connected(connect, started, watch) -> None:
+    parameters = replace(FEW, connect=connect, percentile_step=10.0)
+    started(_strategy(parameters=parameters), 3, move=lambda client, _: [0.5 * client, 0.0], model=MODEL)
+    percentile = 50.0
+    for each in watch.rounds:
+        told = each["strategy"]
+        assert told["percentile"] == percentile
+        assert told["epsilon"] == pytest.approx(np.percentile(told["curve_finding_losses"], percentile))
+        assert (told["pair_scores"] == told["curve_finding_losses"]) == (connect == "budget")
+        assert told["num_connected"] == sum(score <= told["epsilon"] for score in told["pair_scores"])
+        percentile += 10 if len(told["components"]) > 1 else -10
+
+
+def test_the_summary_counts_the_groupings_of_the_last_ten_rounds(started, watch) -> None:
+    # Two groups of three clients with one model each: 6 pairs of loss 0, 9 of one loss L > 0. The percentiles
+    # 50 and 45 of 15 losses are L, which connects everyone; 40 lies between the sixth, 0, and the seventh, L.
+    # So it is 50, 45, 40, 45, 40, ...: from round 3 on there are two clusters in every second round.
+    def move(client: int, _: int) -> list[float]:
+        return [2.0, 0.0] if client < 3 else [0.0, 2.0]
+
+    strategy = started(_strategy(), 12, move=move, model=MODEL)
+    assert [each["strategy"]["percentile"] for each in watch.rounds[:4]] == [50.0, 45.0, 40.0, 45.0]
+    counted = strategy.findings(strategy.clusters).summary["groupings_of_last_rounds"]
+    assert counted == [
+        {"rounds": 5, "assignment": [0, 0, 0, 0, 0, 0]},
+        {"rounds": 5, "assignment": [0, 0, 0, 1, 1, 1]},
+    ]
+    # A client that joins was in none of them.
+    grown = strategy.grown(strategy.clusters, np.array([0])).groupings
+    np.testing.assert_array_equal(grown[-1], [0, 0, 0, 0, 0, 0, -1])
 
 
 def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) -> None:
@@ -60,8 +89,8 @@ def test_a_client_whose_model_overflows_is_alone_and_named(started, toy, watch) 
     assert told["overflowing"] == [3]
     assert told["components"] == [[0, 1, 2, 4, 5], [3]]
     np.testing.assert_allclose(strategy.clusters.models[0]["w"].numpy(), [1.0, 1.0], rtol=1e-5)
-    for pair, score in zip(told["pairs"], told["pair_scores"], strict=True):
-        assert (score == np.inf) == (3 in pair)
+    for pair, loss in zip(told["pairs"], told["curve_finding_losses"], strict=True):
+        assert (loss == np.inf) == (3 in pair)
     found = strategy.findings(strategy.clusters).arrays
     assert 3 not in found["curve_pairs"]
     assert np.isfinite(found["curve_losses"]).all()

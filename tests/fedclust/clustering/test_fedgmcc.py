@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,18 @@ from torch import nn
 
 from fedclust.clustering import curve_fitting
 from fedclust.clustering.curve_fitting import Chains, Fitting, chain_mean, draw_inputs
-from fedclust.clustering.fedgmcc import Parameters, budget, connect, link, next_percentile
+from fedclust.clustering.fedgmcc import (
+    Connect,
+    Parameters,
+    budget,
+    components,
+    curve_finding_loss,
+    next_percentile,
+    scores,
+    steepest,
+)
 from fedclust.typing import State
-from tests.fedclust.clustering.chains import mlp, one, seeded
+from tests.fedclust.clustering.chains import literal_round, mlp, one, seeded
 
 
 def fitting(num_inputs: int, **parameters: Any) -> Fitting:
@@ -38,87 +48,62 @@ def stacked(models: list[State]) -> State:
     return {name: torch.stack([model[name] for model in models]) for name in models[0]}
 
 
-def matrix_of(n: int, scores: dict[tuple[int, int], float], other: float = 9.0) -> np.ndarray:
-    matrix = np.full((n, n), other)
-    np.fill_diagonal(matrix, 0)
-    for (k, m), score in scores.items():
-        matrix[k, m] = matrix[m, k] = score
-    return matrix
-
-
 @pytest.fixture(scope="module")
 def clients() -> State:
     """Five clients: 0, 2 and 4 name the classes one way, 1 and 3 another."""
     return stacked([trained(seed, (0, 1, 2) if seed % 2 == 0 else (1, 2, 0)) for seed in range(5)])
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def test_connection_passes_through_others() -> None:
     # 0 - 3 and 3 - 1 are connected, 0 - 1 is not; 2 and 4 are connected to each other only; 5 is alone.
-    scores = matrix_of(6, {(0, 3): 1.0, (1, 3): 2.0, (2, 4): 0.5})
-    np.testing.assert_array_equal(connect(scores, 2.0), [0, 0, 1, 0, 1, 2])
-    np.testing.assert_array_equal(connect(scores, np.nextafter(2.0, 0)), [0, 1, 2, 0, 2, 3])
-    np.testing.assert_array_equal(connect(scores, 0.1), range(6))
+    pairs = np.stack(np.triu_indices(6, 1), axis=1)
+    connected = np.array([pair in ([0, 3], [1, 3], [2, 4]) for pair in pairs.tolist()])
+    np.testing.assert_array_equal(components(pairs, connected, 6), [0, 0, 1, 0, 1, 2])
+    np.testing.assert_array_equal(components(pairs, np.zeros(15, dtype=bool), 6), range(6))
+    np.testing.assert_array_equal(components(np.zeros((0, 2), dtype=int), np.zeros(0, dtype=bool), 1), [0])
 
 
-@pytest.mark.parametrize(("score", "budget"), [(np.nan, 5.0), (np.inf, 5.0), (np.inf, np.inf)])
-def test_scores_that_are_no_numbers_connect_nothing_whatever_the_budget(score: float, budget: float) -> None:
-    np.testing.assert_array_equal(connect(matrix_of(2, {(0, 1): score}), budget), [0, 1])
+def test_curve_finding_loss_is_the_mean_over_u() -> None:
+    # Trapezoids over four intervals of 1/4: (1/2 + 3 + 2 + 1 + 4/2) / 4; a constant is its own mean.
+    np.testing.assert_allclose(curve_finding_loss(np.array([[1.0, 3, 2, 1, 4], [0.5] * 5])), [2.125, 0.5])
 
 
-def test_linkage_groups_the_others_as_without_the_model_that_overflows() -> None:
-    pairs = {(0, 2): 1.0, (0, 4): 1.2, (2, 4): 0.9, (1, 3): 1.1}
-    healthy = matrix_of(5, pairs, other=2.5)
-    scores = np.full((6, 6), np.inf)
-    scores[:5, :5] = healthy
-    scores[5, 5] = 0
-    labels, silhouettes = link(scores, min_silhouette=0.5)
-    np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0, 2])
-    assert silhouettes == link(healthy, 0.5)[1]
-    # If the other models stay together without it, they also do with it.
-    np.testing.assert_array_equal(link(scores, min_silhouette=0.99)[0], [0, 0, 0, 0, 0, 1])
+def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
+    # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
+    # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
+    np.testing.assert_allclose(steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
+    # (0.2 - 1) * 2 = -1.6 and 0.6: the fall counts only where a slope has no sign.
+    falling = np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.9, 0.8, 0.5, 0.4, 0.4], [0.0] * 5])
+    np.testing.assert_allclose(steepest(falling), [0.6, -0.2, 0.0], atol=1e-12)
+    np.testing.assert_allclose(steepest(falling, absolute=True), [1.6, 0.8, 0.0])
 
 
-def test_linkage_keeps_a_pair_of_infinite_score_apart() -> None:
-    # 0 and 2 are no match, though both are near 1, and all silhouettes are below the bound. Average linkage
-    # joins 0 and 1 first, at 1.0.
-    scores = matrix_of(3, {(0, 1): 1.0, (1, 2): 1.1, (0, 2): np.inf})
-    np.testing.assert_array_equal(link(scores, min_silhouette=1.0)[0], [0, 0, 1])
+@pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("place", range(5))
+def test_a_chain_that_overflows_anywhere_has_an_infinite_score(
+    connect: Connect, value: float, place: int
+) -> None:
+    distances = np.zeros((2, 5))
+    distances[0, place] = value
+    np.testing.assert_array_equal(scores(distances, connect), [np.inf, 0.0])
+    np.testing.assert_array_equal(scores(np.full((1, 5), value), connect), [np.inf])
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_models_that_all_overflow_stay_alone(n: int) -> None:
-    labels, silhouettes = link(matrix_of(n, {}, other=np.inf), min_silhouette=0.5)
-    np.testing.assert_array_equal(labels, range(n))
-    assert silhouettes == {}
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_few_models_connect_or_not(n: int) -> None:
-    np.testing.assert_array_equal(connect(np.ones((n, n)), 1.0), [0] * n)
-    np.testing.assert_array_equal(connect(np.ones((n, n)), 0.5), range(n))
-
-
-def test_linkage_finds_groups_and_a_lone_model() -> None:
-    pairs = {(0, 2): 1.0, (0, 4): 1.2, (2, 4): 0.9, (1, 3): 1.1}
-    labels, silhouettes = link(matrix_of(6, pairs), min_silhouette=0.5)
-    np.testing.assert_array_equal(labels, [0, 1, 0, 1, 0, 2])
-    assert max(silhouettes, key=silhouettes.__getitem__) == 3
-    assert list(silhouettes) == [2, 3, 4, 5]
-
-
-def test_linkage_needs_a_clear_silhouette() -> None:
-    # Two pairs at 1, the rest at 2: silhouette (2 - 1) / 2 = 0.5 for each model.
-    scores = matrix_of(4, {(0, 1): 1.0, (2, 3): 1.0}, other=2.0)
-    np.testing.assert_array_equal(link(scores, 0.5)[0], [0, 0, 1, 1])
-    np.testing.assert_array_equal(link(scores, 0.51)[0], [0, 0, 0, 0])
-    assert link(scores, 0.5)[1][2] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_equally_far_models_are_one_cluster(n: int) -> None:
-    labels, silhouettes = link(matrix_of(n, {}), min_silhouette=0.5)
-    np.testing.assert_array_equal(labels, [0] * n)
-    assert all(score == 0 for score in silhouettes.values())
+def test_each_reading_compares_its_own_quantity() -> None:
+    # Mean (1/2 + .8 + .6 + .5 + 0) / 4; slopes at 1/4 and 3/4 (.6 - 1) * 2 and (0 - .6) * 2.
+    distances = np.array([[1.0, 0.8, 0.6, 0.5, 0.0]])
+    assert scores(distances, "budget") == pytest.approx(0.6)
+    assert scores(distances, "slope") == pytest.approx(-0.8)
+    assert scores(distances, "absolute_slope") == pytest.approx(1.2)
 
 
 def test_cluster_models_are_means_of_chain_means() -> None:
@@ -126,11 +111,11 @@ def test_cluster_models_are_means_of_chain_means() -> None:
     pairs = np.stack(np.triu_indices(5, 1), axis=1)
     models = {"w": torch.tensor(draws.normal(size=(5, 2, 3))), "steps": torch.tensor([1, 2, 4, 8, 16])}
     bends = {"w": torch.tensor(draws.normal(size=(10, 2, 3))), "steps": torch.zeros(10, dtype=torch.int64)}
-    chains = Chains(pairs, bends, np.zeros((5, 5)), np.zeros(10))
+    chains = Chains(pairs, bends, np.zeros((10, 5)))
     labels = np.array([0, 1, 0, 0, 2])
-    connected = np.array([list(pair) in ([0, 2], [2, 3], [0, 1], [1, 4]) for pair in pairs])
+    connected = np.array([list(pair) in ([0, 2], [2, 3]) for pair in pairs])
     result = curve_fitting.cluster_models(models, chains, connected, labels)
-    # Cluster 0: pairs (0, 2) and (2, 3); (0, 3) is not connected, and pairs across clusters never count.
+    # Cluster 0: pairs (0, 2) and (2, 3); (0, 3) is not connected.
     rows = [pairs.tolist().index(pair) for pair in ([0, 2], [2, 3])]
     expected = (
         chain_mean(models["w"][0], models["w"][2], bends["w"][rows[0]])
@@ -148,31 +133,46 @@ def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> No
     order = torch.randperm(16, generator=seeded(1))
     second = {name: first[name][order] for name in ("0.weight", "0.bias")}
     second = {**first, **second, "2.weight": first["2.weight"][:, order]}
-    models, bent = stacked([first, second]), fitting(512, steps=200)
-    chains = curve_fitting.fit_pairs(bent, models)
-    _, curve, line = curve_fitting.profile(bent, models, chains, [0])
+    models = stacked([first, second])
+    curve, line = (
+        curve_fitting.fit_pairs(fitting(512, steps=steps, num_points=21), models).distances[0]
+        for steps in (200, 0)
+    )
     # Both are the same function, so L is 0 at both ends; the line between them leaves it.
-    np.testing.assert_allclose(line[0, [0, -1]], 0, atol=1e-9)
+    np.testing.assert_allclose(line[[0, -1]], 0, atol=1e-9)
     assert line.max() > 0.1
     assert curve.max() < 0.5 * line.max()
     assert curve.mean() < 0.3 * line.mean()
-    straight = curve_fitting.fit_pairs(fitting(512, steps=0), models)
-    assert chains.scores[0, 1] < 0.5 * straight.scores[0, 1]
+    assert steepest(curve, absolute=True) < 0.5 * steepest(line, absolute=True)
 
 
-def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
-    whole = fitting(256)
-    after, outcome = curve_fitting.step(50.0, whole, clients)
+@pytest.mark.parametrize("percentile", [5.0, 50.0, 90.0])
+@pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
+def test_a_round_is_the_literal_loop(connect: Connect, percentile: float, clients: State) -> None:
+    """Fit, ε, the three readings, components and averages, of four clients in double precision."""
+    models = {name: tensor[:4].double() for name, tensor in clients.items()}
+    whole = fitting(32, steps=4, batch_size=8, num_points=7, connect=connect)
+    whole = replace(whole, network=mlp().double(), inputs=whole.inputs.double())
+    clusters, averaged, epsilon, moved = literal_round(whole, models, percentile, seed=7)
+    after, outcome = curve_fitting.step(percentile, replace(whole, generator=seeded(7)), models)
+    found = [set(np.flatnonzero(outcome.labels == each)) for each in range(outcome.labels.max() + 1)]
+    assert found == clusters
+    assert outcome.epsilon == pytest.approx(epsilon, abs=1e-12)
+    assert after == moved
+    for cluster, expected in enumerate(averaged):
+        for name, tensor in one(outcome.models, cluster).items():
+            torch.testing.assert_close(tensor, expected[name], atol=1e-12, rtol=1e-9)
+
+
+def test_the_budget_finds_the_groups_and_averages_them(clients: State) -> None:
+    # Of ten pairs four are within a group: (0, 2), (0, 4), (2, 4) and (1, 3). The 34th percentile lies
+    # between the fourth and the fifth loss.
+    whole = fitting(256, learning_rate=0.5)
+    after, outcome = curve_fitting.step(34.0, whole, clients)
     np.testing.assert_array_equal(outcome.labels, [0, 1, 0, 1, 0])
-    assert after == 50.0
-    assert outcome.epsilon is None
-    assert outcome.silhouettes[2] == max(outcome.silhouettes.values()) > 0.5
+    assert after == 39.0
     first, second = outcome.labels[outcome.chains.pairs].T
     np.testing.assert_array_equal(outcome.connected, first == second)
-    row = outcome.chains.pairs.tolist().index([1, 3])
-    for name, tensor in one(outcome.models, 1).items():
-        expected = chain_mean(clients[name][1], clients[name][3], outcome.chains.bends[name][row])
-        torch.testing.assert_close(tensor, expected)
     # Each cluster's model still knows its own naming of the classes.
     truth = whole.inputs[:, :3].argmax(dim=1)
     for cluster, convention in enumerate(([0, 1, 2], [1, 2, 0])):
@@ -181,16 +181,16 @@ def test_step_finds_the_groups_and_averages_them(clients: State) -> None:
         assert (model(whole.inputs).argmax(dim=1) == torch.tensor(convention)[truth]).float().mean() > 0.9
 
 
-@pytest.mark.parametrize("grouping", ["linkage", "components"])
+@pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
 @pytest.mark.parametrize("value", [float("nan"), 1e30])
-def test_a_model_that_overflows_joins_no_other(grouping: Any, value: float, clients: State) -> None:
+def test_a_model_that_overflows_joins_no_other(connect: Connect, value: float, clients: State) -> None:
     # Three like clients, of which the last overflows: its weights, or the outputs that they make.
     models = {name: tensor[[0, 2, 4]].clone() for name, tensor in clients.items()}
     models["2.weight"][2] *= value
     models["0.weight"][2] *= value
-    _, outcome = curve_fitting.step(95.0, fitting(64, grouping=grouping), models)
+    _, outcome = curve_fitting.step(95.0, fitting(64, connect=connect), models)
     healthy = {name: tensor[:2] for name, tensor in models.items()}
-    _, expected = curve_fitting.step(95.0, fitting(64, grouping=grouping), healthy)
+    _, expected = curve_fitting.step(95.0, fitting(64, connect=connect), healthy)
     np.testing.assert_array_equal(outcome.labels, [*expected.labels, outcome.labels[:2].max() + 1])
     assert outcome.epsilon == expected.epsilon
     for cluster in range(int(expected.labels.max()) + 1):
@@ -211,16 +211,3 @@ def test_the_percentile_rises_after_several_clusters_and_falls_after_one() -> No
     assert next_percentile(50.0, 1, 5.0) == 45.0
     assert next_percentile(93.0, 3, 5.0) == 95.0
     assert next_percentile(7.0, 1, 5.0) == 5.0
-
-
-@pytest.mark.parametrize("percentile", [5.0, 50.0, 95.0])
-def test_components_compare_slopes_with_a_percentile_of_losses(percentile: float, clients: State) -> None:
-    how = {"grouping": "components", "targets": "later", "steps": 5}
-    chains = curve_fitting.fit_pairs(fitting(64, **how), clients)
-    after, outcome = curve_fitting.step(percentile, fitting(64, **how), clients)
-    assert outcome.epsilon == np.percentile(chains.losses, percentile)
-    np.testing.assert_array_equal(outcome.connected, chains.scores[np.triu_indices(5, 1)] <= outcome.epsilon)
-    np.testing.assert_array_equal(outcome.labels, connect(chains.scores, outcome.epsilon))
-    several = outcome.labels.max() > 0
-    assert after == min(max(percentile + (5 if several else -5), 5.0), 95.0)
-    assert outcome.silhouettes == {}

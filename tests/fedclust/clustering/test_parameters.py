@@ -24,8 +24,7 @@ OUT_OF_RANGE = {
     "fecfl": GROUPING + "input=x",
     "fedclust_weights": GROUPING,
     "fedgmcc": "num_inputs=0 steps=-1 learning_rate=0.0 batch_size=0 num_points=3 num_points=20 "
-    "targets=first pairs_per_batch=0 pairs_per_batch=all grouping=kmeans first_percentile=4.0 "
-    "percentile_step=-5.0 min_silhouette=1.5",
+    "connect=loss first_percentile=4.0 percentile_step=-5.0",
     "fedgwc": "kernel_width=0.0 kernel_width=.nan tolerance=-1e-5 max_clusters=1 step_size=0.0 step_size=1.0 "
     "max_davies_bouldin=0.0 patience=0 patience=null min_pair_coverage=1.5 min_cluster_size=0 cohort_size=1 "
     "initial=one change=all compare=both score_on=rows assign_labels=x",

@@ -156,16 +156,16 @@ def test_a_class_with_too_few_examples_does_not_count() -> None:
 FEW = ChainParameters(num_inputs=16, steps=2, batch_size=8, num_points=5)
 
 
-def test_the_flattest_chain_tells_the_cluster() -> None:
+def test_the_chain_of_least_loss_tells_the_cluster() -> None:
     apart = np.array([[0.0, 0.5], [0.5, 0.0]])
     assert place(np.array([0.2, 0.1]), apart, np.array([3, 7])).cluster == 7
-    assert place(np.array([0.6, 0.8]), apart, np.array([3, 7])).cluster is None  # steeper than between them
+    assert place(np.array([0.6, 0.8]), apart, np.array([3, 7])).cluster is None  # more than between them
     assert place(np.array([np.inf, np.inf]), np.full((2, 2), np.inf), np.array([3, 7])).cluster is None
     found = place(np.array([0.2, np.inf]), apart, np.array([3, 7]))
-    assert found.evidence == {"slopes": {"3": 0.2, "7": None}}
+    assert found.evidence == {"losses": {"3": 0.2, "7": None}}
 
 
-def test_a_model_that_training_left_alone_is_joined_by_a_flat_chain() -> None:
+def test_a_model_that_training_left_alone_is_joined_by_a_chain_without_loss() -> None:
     network = nn.Linear(3, 2)
     draws = torch.Generator().manual_seed(0)
     clusters = {"weight": torch.randn(2, 2, 3, generator=draws), "bias": torch.randn(2, 2, generator=draws)}

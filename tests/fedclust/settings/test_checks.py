@@ -107,6 +107,7 @@ def test_what_a_server_builds(overrides: str, said: str) -> None:
         ("strategy=fedgwc_paper compare=[fedavg,auto]", True, "cluster", 0.1),
         ("compare=[]", True, "cluster", 0.1),
         ("serve=cluster", True, "cluster", 0.1),
+        ("strategy=fedgmcc", True, "cluster", 0.1),  # the paper's clusters serve, beside the verdict
         ("strategy=fedsoft", True, "cluster", 0.1),  # a model of its own for each client
         (f"{FRACTION}=0.25", True, "best", 0.25),
         (f"{FRACTION}=0.25 proof=false", False, "cluster", 0.0),

@@ -228,14 +228,14 @@ def _report(members: IntArray, outcome: Outcome) -> dict[str, Any]:
     Infinite scores, such as those of a model that overflows, become null in ``rounds.jsonl``.
     """
     matched = np.unique(outcome.chains.pairs[np.isfinite(outcome.losses)])
-    alone = np.delete(members, matched) if len(members) > 1 else []
+    alone: list[int] = np.delete(members, matched).tolist() if len(members) > 1 else []
     return {
         "epsilon": outcome.epsilon,
         "num_connected": int(outcome.connected.sum()),
         "pairs": members[outcome.chains.pairs].tolist(),
         "curve_finding_losses": outcome.losses.tolist(),
         "pair_scores": outcome.scores.tolist(),
-        "overflowing": np.asarray(alone, dtype=int).tolist(),
+        "overflowing": alone,
         "components": [
             members[outcome.labels == cluster].tolist() for cluster in range(int(outcome.labels.max()) + 1)
         ],

@@ -102,27 +102,21 @@ FEDGMCC = [
     "participation=1",
     "partition.num_clients=10",
     "training.steps=null",
-    "training.epochs=2",
-    "strategy.parameters.num_inputs=512",
-    # Clients hold 144 rows, 18 whole batches. The proof leaves 129: a last batch of a single row, in every
-    # epoch, sets models of alike clients apart by chance.
+    "training.epochs=5",
     "proof=false",
 ]
 
 
-def _sizes(folder: Path) -> list[list[int]]:
-    """List the sizes of the clusters after each round; they are formed anew in every one."""
-    return [line["cluster_sizes"] for line in SavedRun(folder).rounds]
-
-
 @pytest.mark.usefixtures("charted")
-def test_fedgmcc_separates_inverted_images_in_every_round(tmp_path: Path) -> None:
-    shares = ("clean=0.5", "invert=0.5", "noise=0", "blur=0")
-    summary = _run(
-        tmp_path / "run", *FEDGMCC, "partition=domains", *(f"partition.{share}" for share in shares)
-    )
-    assert summary["rand_index"] == 1.0
-    assert _sizes(tmp_path / "run") == [[5, 5]] * 4
+def test_fedgmcc_separates_two_conventions_in_every_second_round(tmp_path: Path) -> None:
+    summary = _run(tmp_path / "run", *FEDGMCC, "partition.groups=[6,4]", "serve=cluster")
+    assert summary["adjusted_rand_index"] == 1.0
+    sizes = [line["cluster_sizes"] for line in SavedRun(tmp_path / "run").rounds]
+    assert sizes == [[10], [6, 4], [10], [6, 4]]
+    assert summary["groupings_of_last_rounds"] == [
+        {"rounds": 2, "assignment": [0] * 10},
+        {"rounds": 2, "assignment": [0] * 6 + [1] * 4},
+    ]
     drawn = {path.stem for path in (tmp_path / "run" / "plots").glob("*.png")}
     assert {"outputs_along_chains", "answers_between_clusters"} <= drawn
     with np.load(tmp_path / "run" / "matrices.npz") as arrays:
@@ -131,9 +125,12 @@ def test_fedgmcc_separates_inverted_images_in_every_round(tmp_path: Path) -> Non
     assert np.diagonal(right).min() > right[[0, 1], [1, 0]].max()  # each cluster's own model serves it best
 
 
-def test_fedgmcc_keeps_iid_clients_together(tmp_path: Path) -> None:
-    _run(tmp_path / "run", *FEDGMCC, "partition=iid")
-    assert _sizes(tmp_path / "run") == [[10]] * 4
+@pytest.mark.parametrize(("connect", "sizes"), [("slope", [10]), ("absolute_slope", [1] * 10)])
+def test_slopes_connect_everyone_or_no_one(connect: str, sizes: list[int], tmp_path: Path) -> None:
+    """A loss that falls along the chain has a slope below, and an absolute slope above, any mean of it."""
+    reading = f"strategy.parameters.connect={connect}"
+    _run(tmp_path / "run", *FEDGMCC, "rounds=2", "partition=iid", reading)
+    assert [line["cluster_sizes"] for line in SavedRun(tmp_path / "run").rounds] == [sizes] * 2
 
 
 def test_a_saved_partition_gives_the_very_same_run(tmp_path: Path) -> None:

@@ -163,8 +163,8 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     return kept
 
 
-# A model per client, whose few held-out rows no test can judge; groups that were given; and a paper's clusters,
-# which the verdict compares with one model for all.
+# A model per client, whose few held-out rows no test can judge; groups that were given; and a paper's
+# clusters, which the verdict compares with one model for all.
 _OWN_MODELS = ("fedgmcc", "fedsoft", "known_groups", "local")
 _AS_PUBLISHED = ("_paper", "_released")  # suffixes of presets that follow a paper or its code to the letter
 _CHOOSES = "fedclust.personal.layers.Auto"

@@ -17,7 +17,7 @@ module does not know which there are.
 import copy
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -107,6 +107,14 @@ class ClusteredStrategy(Strategy):
 
     aggregates: ClassVar[bool] = True
     """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
+
+    paper_name: ClassVar[str] = ""
+    """Name of the method in sentences, where a paper gives one; counts for exactly the class that has it, not
+    for those derived from it. Otherwise a method goes by the name under which it was chosen."""
+
+    serves: ClassVar[Literal["best", "cluster"]] = "best"
+    """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
+    model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""
 
     proves_splits: ClassVar[bool] = False
     """Whether the method tests each split on held-out rows and keeps only what was shown to be better. With

@@ -46,6 +46,8 @@ class ClustPSIPFL(ClusteredStrategy):
         If ``cohorts`` is not one of the two.
     """
 
+    paper_name = "Clust-PSI-PFL"
+
     needs_label_counts = True
     moves_clients = True
 

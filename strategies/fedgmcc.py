@@ -81,6 +81,9 @@ class FedGMCC(ClusteredStrategy):
         If the aggregator is another one.
     """
 
+    paper_name = "FedGMCC"
+    serves = "cluster"  # the paper's, which the verdict compares with one model for all
+
     needs_client_models = True
     needs_network = True
     aggregates = False

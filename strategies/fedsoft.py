@@ -69,6 +69,9 @@ class FedSoft(ClusteredStrategy):
         If the aggregator cannot apply.
     """
 
+    paper_name = "FedSoft"
+    serves = "cluster"  # a model per client, whose few held-out rows no test can judge
+
     needs_client_models = True
     needs_network = True
     aggregates = False

@@ -32,6 +32,8 @@ class FeSEM(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    paper_name = "FeSEM"
+
     parameters_type = Parameters
     parameters: Parameters
 

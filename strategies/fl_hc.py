@@ -27,6 +27,8 @@ class FLHC(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    paper_name = "FL+HC"
+
     parameters_type = Parameters
     parameters: Parameters
 

@@ -35,6 +35,8 @@ class FMCL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    paper_name = "FMCL"
+
     parameters_type = prototype_groups.Parameters
     parameters: Parameters | prototype_groups.Parameters
 

@@ -26,6 +26,8 @@ class PACFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    paper_name = "PACFL"
+
     parameters_type = Parameters
     parameters: Parameters
 

@@ -28,6 +28,8 @@ class KnownGroups(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    serves = "cluster"  # groups that were given
+
     holds_client_dp = frozenset()  # groups are taken for public
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -79,6 +81,8 @@ class Local(ClusteredStrategy):
     one, of which every share takes part, so all clients train in every round, whatever `participation` is.
     The server keeps a model per client.
     """
+
+    serves = "cluster"  # a model per client, whose few held-out rows no test can judge
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""

@@ -24,7 +24,7 @@ from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
-from fedclust.strategies import ClusteredStrategy
+from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
 from fedclust.training.trainer import Trainer
 
 
@@ -102,7 +102,7 @@ def test_served_its_own_model_a_cluster_has_its_own_figures(conventions: tuple[S
 def test_clients_that_are_alike_are_trained_by_one_model(alike: SavedRun) -> None:
     verdict, common = alike.summary["verdict"], alike.summary["compare"]["fedavg"]
     assert verdict["text"].startswith(
-        "Train one model for all: no grouping was shown to be better; Known's 2"
+        "Train one model for all: no grouping was shown to be better; known's 2"
     )
     assert verdict["grouped"] is False
     assert alike.clients is not None
@@ -118,6 +118,37 @@ def test_clients_that_are_alike_are_trained_by_one_model(alike: SavedRun) -> Non
     assert (
         f"with every cluster served its own, mean accuracy would be {own:.3f} (serve=best)" in out.getvalue()
     )
+
+
+def test_a_compared_strategy_serves_as_it_does_by_itself(
+    alike: SavedRun, known: Path, tmp_path: Path
+) -> None:
+    """Also where one model for all is the chosen strategy."""
+    run, _ = _run(
+        tmp_path / "run", known, *QUICK, "strategy=fedavg", "compare=[known,local]", "partition=iid"
+    )
+    compared = run.summary["compare"]["known"]
+    for key in ("mean_client_accuracy", "auc", "serve", "serve_cluster", "assignment"):
+        assert compared[key] == alike.summary[key]
+    assert compared["verdict"] == alike.summary["verdict"]
+    assert "verdict" not in run.summary
+    local = run.summary["compare"]["local"]  # a model per client serves, whatever was shown
+    assert local["serve"] == "cluster"
+    assert local["verdict"]["grouped"] is False
+    both, _ = _run(
+        tmp_path / "both", known, *QUICK, "strategy=fedavg", "compare=[local]", "partition=iid", "serve=best"
+    )
+    assert both.summary["compare"]["local"]["serve"] == "best"
+
+
+def test_sentences_name_a_method_by_its_paper_or_its_choice() -> None:
+    draws = np.random.default_rng(0)
+    arrays = [_client(draws, False), _client(draws, False)]
+    for strategy, name in ((FeSEM(), "FeSEM"), (Auto(), "auto"), (Known(), "known")):
+        given = {"rounds": 1, "training": TRAINING, "proof": True}
+        result = fedclust.simulate(strategy, nn.Linear(8, 4), arrays, **given)
+        assert result.verdict is not None
+        assert f" {name}" in result.verdict["text"]
 
 
 def test_the_models_of_a_result_are_those_that_serve(alike: SavedRun) -> None:
@@ -265,5 +296,5 @@ def test_test_rows_decide_nothing() -> None:
 
 
 def test_serve_is_checked() -> None:
-    with pytest.raises(ValueError, match="serve must be one of cluster, best, got 'all'"):
+    with pytest.raises(ValueError, match="serve must be one of cluster, best, auto, got 'all'"):
         fedclust.simulate(Known(), nn.Linear(8, 4), [], rounds=1, training=TRAINING, serve="all")  # type: ignore[arg-type]

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray, IntArray
@@ -403,8 +404,8 @@ def _bins(probabilities: FloatArray) -> IntArray:
 
 
 _PARTS = 15
-_DRAWS = 2_000
-_LEVEL = 0.95
+CONFIDENCE = 0.95
+"""Of all intervals."""
 
 _WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
 
@@ -456,8 +457,7 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
     Each score is replaced by the centre of its bin, which is 0.01 wide in the logit. The error of a
     probability p is then at most 0.005·p·(1 − p) <= 0.00125.
 
-    - Brier score: the mean over rows of Σ_c (p_c − y_c)², halved for two classes, which makes it the usual (p
-      − y)² (Brier, 1950; scikit-learn's convention).
+    - Brier score: the mean over rows of Σ_c (p_c − y_c)², in [0, 2] for any number of classes (Brier, 1950).
     - Expected calibration error: scores of a class fall into 15 intervals of equal width; the sum over them
       of |Σ p − rows of the class| over the number of rows; the mean over classes (Kull et al., 2019,
       class-wise; for two classes it is that of the second class).
@@ -497,56 +497,11 @@ def _calibration(clients: list[Outcomes], num_classes: int, rows: int) -> tuple[
         squares += float((each.positives * (1 - p) ** 2 + each.negatives * p**2).sum())
         part = np.minimum((p * _PARTS).astype(np.int64), _PARTS - 1)
         np.add.at(gaps, (label, part), (each.positives + each.negatives) * p - each.positives)
-    halved = 2 if num_classes == 2 else 1
-    return squares / rows / halved, float(np.abs(gaps).sum() / rows / num_classes)
+    return squares / rows, float(np.abs(gaps).sum() / rows / num_classes)
 
 
-def intervals(
-    actual: IntArray, predicted: IntArray, hits: IntArray, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Compute bootstrap intervals of accuracy and of each class's sensitivity and specificity.
-
-    As many rows as there are are drawn with replacement. This is the same as drawing the counts of a class's
-    four kinds of rows (hit or missed, mistaken for it or not) from a multinomial distribution, so 2,000 draws
-    need no rows.
-
-    Parameters
-    ----------
-    actual, predicted, hits
-        Numbers of rows, predictions, and correct predictions of each class, shape (C,).
-    rng
-        Source of the draws.
-
-    Returns
-    -------
-    The 2.5th and 97.5th percentile of accuracy, shape (2,), and of each class's sensitivity and specificity,
-    both (C, 2); NaN if undefined. A draw without rows of a class does not count for that class.
-    """
-    actual, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (actual, predicted, hits))
-    rows = int(actual.sum())
-    unknown = np.full((len(actual), 2), np.nan)
-    if not rows:
-        return unknown[0], unknown, unknown.copy()
-    accuracy = accuracy_interval(int(hits.sum()), rows, rng)
-    by_class = [unknown.copy(), unknown.copy()]
-    for label in range(len(actual)):
-        hit, taken = hits[label], predicted[label]
-        cells = np.array([hit, actual[label] - hit, taken - hit, rows - actual[label] - (taken - hit)])
-        drawn = rng.multinomial(rows, cells / rows, size=_DRAWS).T
-        for limits, right, wrong in ((by_class[0], drawn[0], drawn[1]), (by_class[1], drawn[3], drawn[2])):
-            limits[label] = _percentiles(_ratio(right, right + wrong))
-    return accuracy, by_class[0], by_class[1]
-
-
-def accuracy_interval(hits: int, rows: int, rng: np.random.Generator) -> FloatArray:
-    """Compute the bootstrap interval of an accuracy alone, as :func:`intervals` does, shape (2,)."""
-    if not rows:
-        return np.full(2, np.nan)
-    return _percentiles(rng.binomial(rows, hits / rows, size=_DRAWS) / rows)
-
-
-def wilson(hits: float, rows: float, confidence: float = _LEVEL) -> tuple[float, float]:
-    """Compute Wilson's interval of a proportion.
+def wilson(hits: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> FloatArray:
+    """Compute Wilson's intervals of proportions.
 
     Source: Wilson, "Probable inference, the law of succession, and statistical inference", Journal of the
     American Statistical Association 22, 1927: (p + z²/2n ± z√(p(1 − p)/n + z²/4n²)) / (1 + z²/n),
@@ -555,22 +510,48 @@ def wilson(hits: float, rows: float, confidence: float = _LEVEL) -> tuple[float,
     Parameters
     ----------
     hits
-        In [0, rows].
+        In [0, rows], shape (...).
     rows
-        Number of rows n, >= 0; without any the interval is [0, 1].
+        Number of rows n, >= 0, shape (...).
     confidence
         In (0, 1).
+
+    Returns
+    -------
+    The ends of the intervals, shape (..., 2); NaN without rows.
     """
-    if not rows:
-        return 0.0, 1.0
     from scipy.special import ndtri
 
-    z = float(ndtri((1 + confidence) / 2))
-    share, square = hits / rows, z**2 / rows
-    half = z * math.sqrt(share * (1 - share) / rows + square / (4 * rows))
-    ends = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
-    low, high = (min(max(end, 0.0), 1.0) for end in ends)
-    return (0.0 if hits == 0 else low), (1.0 if hits == rows else high)
+    hits, rows = np.asarray(hits, dtype=np.float64), np.asarray(rows, dtype=np.float64)
+    known = rows > 0
+    number, z = np.where(known, rows, 1.0), float(ndtri((1 + confidence) / 2))
+    share, square = hits / number, z**2 / number
+    half = z * np.sqrt(share * (1 - share) / number + square / (4 * number))
+    low, high = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
+    # Exactly 0 and 1 where no row is right or none is wrong.
+    ends = np.stack([np.where(hits == 0, 0.0, low), np.where(hits == rows, 1.0, high)], axis=-1)
+    return np.where(known[..., None], ends, np.nan)
+
+
+def intervals(
+    actual: IntArray, predicted: IntArray, hits: IntArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Compute :func:`wilson` intervals of accuracy and of each class's sensitivity and specificity.
+
+    Parameters
+    ----------
+    actual, predicted, hits
+        Numbers of rows, predictions, and correct predictions of each class, shape (C,).
+
+    Returns
+    -------
+    The interval of accuracy, shape (2,), and those of each class's sensitivity and specificity, both (C, 2);
+    NaN if undefined.
+    """
+    actual, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (actual, predicted, hits))
+    others = actual.sum() - actual
+    right = others - (predicted - hits)
+    return wilson(hits.sum(), actual.sum()), wilson(hits, actual), wilson(right, others)
 
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
@@ -578,14 +559,6 @@ def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
     counts = [each.confusion for each in _with_same_classes(clients)]
     known = [each for each in counts if each is not None]
     return np.sum(known, axis=0) if known and len(known) == len(counts) else None
-
-
-def _percentiles(values: FloatArray) -> FloatArray:
-    known = values[np.isfinite(values)]
-    if not known.size:
-        return np.full(2, np.nan)
-    limits: FloatArray = np.quantile(known, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return limits
 
 
 # -- Heterogeneity ------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.metrics import wilson
+from fedclust.metrics import CONFIDENCE, wilson
 from fedclust.proof.paired import (
     LARGEST_BRIER,
     Evidence,
@@ -31,7 +31,6 @@ from fedclust.proof.paired import (
 )
 from fedclust.typing import FloatArray
 
-CONFIDENCE = 0.95
 ENOUGH_ROWS = 200
 """From so many rows on an interval is Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
 _STEPS = 81
@@ -199,12 +198,12 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
     rows, having = brier.count, [each for each in reports if each.brier.count]
     hits = [float(sum(each.hits[side] for each in reports)) for side in (0, 1)]
     below, less = ([getattr(each, name) for each in reports] for name in ("brier_below", "accuracy_below"))
-    first, second = (wilson(each, rows, confidence) for each in hits)
+    first, second = wilson(hits, [rows, rows], confidence).tolist()
     against_shares = pooled([each.by_shares for each in reports])
     return Figure(
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),
-        accuracy_intervals=(first, second),
+        accuracy_intervals=(tuple(first), tuple(second)),
         accuracy_gain=accuracy.mean,
         accuracy_interval=interval(accuracy, pooled(less), 1.0, confidence),
         gain=brier.mean,

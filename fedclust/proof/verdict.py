@@ -130,6 +130,7 @@ def prove_grouping(
     method: str,
     serve_best: bool = False,
     proven_before: bool = False,
+    trouble: str = "",
     level: float = 0.05,
 ) -> GroupingProof:
     """Test a grouping's models (B) against one model for all (A).
@@ -157,6 +158,8 @@ def prove_grouping(
         Whether the method kept its splits only because held-out rows showed them to be better. If the
         grouping as a whole gains, a cluster's model then serves unless the one for all has the better mean on
         its clients: each split has passed a test already, and a second one would fail for want of rows.
+    trouble
+        What kept the model for all from being trained, if anything; the verdict says so if that collapsed.
     level
         Level of all tests together, in (0, 1).
 
@@ -223,7 +226,8 @@ def prove_grouping(
     if collapsed:
         shown = replace(shown, collapsed=True)
         named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
-        text, grouped = f"{COLLAPSED}: no verdict on groups against it; {named}", False
+        why = f" ({trouble})" if trouble else ""
+        text, grouped = f"{COLLAPSED}{why}: no verdict on groups against it; {named}", False
     common = [each for each in proofs if not each.serves]
     if serve_best and common and several and (trusted or last <= level):
         text += f"; {_served_common(common)}, as theirs was not shown to be better"

@@ -1,5 +1,6 @@
 """Make the table of a run's clients and the figures of its summary."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -8,11 +9,10 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedclust import metrics
-from fedclust.metrics import Outcomes, accuracy_interval, decisions, intervals, pooled_confusion
+from fedclust.metrics import Outcomes, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof
 from fedclust.settings.run_options import KEEP
-from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ _MOST_CLASSES = 100  # for intervals, and for counts of each pair of classes
 _MOST_CLUSTERS = 50
 
 
-def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: int) -> dict[str, Any]:
+def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict[str, Any]:
     """Make the columns of decisions in ``clients.parquet``.
 
     Parameters
@@ -61,14 +61,12 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
         Counts of each client that has any.
     num_clients
         Number of clients K.
-    seed
-        The run's seed, for the intervals.
 
     Returns
     -------
     By name, a value per client: ``sensitivity`` and ``specificity`` (of the second class if there are two,
     else the mean over classes, each against the rest), ``brier``, ``calibration_error``; ``accuracy_low`` and
-    ``accuracy_high``, the ends of a 95% bootstrap interval, and with two classes also those of
+    ``accuracy_high``, the ends of a 95 % interval, and with two classes also those of
     ``sensitivity`` and ``specificity``; and ``confusion``, the C·C counts of labels and predictions row by
     row, or None. Empty without counts.
     """
@@ -81,13 +79,10 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
     confusion: list[Any] = [None] * num_clients
     table = np.full((len(names), num_clients), np.nan)
     for client, counts in outcomes.items():
-        found, rng = decisions([counts]), generator(seed, "bootstrap", client)
+        found = decisions([counts])
+        accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits)
         values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
-        if two:
-            accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits, rng)
-            values += [*accuracy, *sensitivity[1], *specificity[1]]
-        else:
-            values += [*accuracy_interval(int(counts.hits.sum()), int(counts.there.sum()), rng)]
+        values += [*accuracy, *sensitivity[1], *specificity[1]] if two else [*accuracy]
         table[:, client] = values
         if counts.confusion is not None:
             confusion[client] = counts.confusion.ravel().tolist()
@@ -95,7 +90,7 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int, seed: i
 
 
 def summarise_decisions(
-    outcomes: Mapping[int, Outcomes], assignment: IntArray, class_names: Sequence[str], seed: int
+    outcomes: Mapping[int, Outcomes], assignment: IntArray, class_names: Sequence[str]
 ) -> dict[str, Any] | None:
     """Make ``decisions`` of ``summary.json``, for all clients' test rows together and for each cluster's.
 
@@ -107,8 +102,6 @@ def summarise_decisions(
         Cluster of each client, shape (K,).
     class_names
         Names of the classes, shape (C,); their numbers if empty.
-    seed
-        The run's seed, for the intervals.
 
     Returns
     -------
@@ -125,7 +118,7 @@ def summarise_decisions(
     )
     found, classes, accuracy = decisions(everyone), [], None
     if num_classes <= _MOST_CLASSES:
-        overall, *of_rates = intervals(actual, predicted, hits, generator(seed, "bootstrap all"))
+        overall, *of_rates = intervals(actual, predicted, hits)
         accuracy = _numbers(overall)
         for label, name in enumerate(names):
             one: dict[str, Any] = {"name": name, "rows": int(actual[label])}
@@ -234,14 +227,24 @@ _POOLED = ("pooled_macro_f1", "pooled_auc")
 SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
 
-_NAMES = {"ClustPSIPFL": "Clust-PSI-PFL"}
 _TOO_FEW = "no held-out rows"
 
 
-def method_name(strategy: object) -> str:
-    """Return the paper's name of a strategy's method; by default the name of its class."""
-    name = type(strategy).__name__
-    return _NAMES.get(name, name)
+def trouble(rounds: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a few words in how many rounds a run's clients and models failed; empty if none did.
+
+    Parameters
+    ----------
+    rounds
+        The lines of ``rounds.jsonl``.
+    """
+    failed = Counter(
+        client for line in rounds for client in {each["client"] for each in line.get("failures", ())}
+    )
+    parts = [f"client {client} failed in {number}" for client, number in failed.most_common(3)]
+    if back := sum(bool(line.get("went_back")) for line in rounds):
+        parts.append(f"it went back to an earlier model in {back}")
+    return f"{', '.join(parts)} of {len(rounds)} rounds" if parts else ""
 
 
 def proof_summary(
@@ -393,7 +396,6 @@ def client_table(
     groups: ArrayLike | None = None,
     names: Sequence[str] | None = None,
     outcomes: Mapping[int, Outcomes] | None = None,
-    seed: int = 0,
     **columns: ArrayLike,
 ) -> pd.DataFrame:
     """Build the table of ``clients.parquet``.
@@ -417,8 +419,6 @@ def client_table(
     outcomes
         Counts of a full evaluation, by client, from which ``share_weighted_accuracy`` is computed, and the
         columns of :func:`fedclust.results.summary.client_decisions`.
-    seed
-        The run's seed, for their intervals.
     columns
         Further columns of the method, such as ``gaussian_weight``, each of shape (K,).
 
@@ -449,7 +449,7 @@ def client_table(
     table["share_weighted_accuracy"] = (
         np.full(len(clusters), np.nan) if counts is None else _share_weighted(counts, outcomes or {})
     )
-    table |= client_decisions(outcomes or {}, len(clusters), seed)
+    table |= client_decisions(outcomes or {}, len(clusters))
     own = {name for scores in evaluation if scores for name in scores} - {*metrics.CLIENT_FIGURES}
     for name in sorted(own):
         table[name] = _scores(evaluation, name)

@@ -466,7 +466,7 @@ def simulate(
     checkpoint_every: int | str = "1min",
     resume: bool = False,
     proof: bool = False,
-    serve: Literal["cluster", "best"] = "best",
+    serve: Literal["cluster", "best", "auto"] = "auto",
     personal: Personal | str | None = None,
     privacy: Privacy | str = "none",
     timeout: float = 3600.0,
@@ -523,7 +523,7 @@ def simulate(
         clients given as ``(inputs, targets)``, a tenth of the training rows.
     serve
         With `proof`: ``"best"`` to serve a cluster the model for all unless its own was shown to be better,
-        ``"cluster"`` to serve it its own.
+        ``"cluster"`` to serve it its own, ``"auto"`` for the strategy's own rule.
     personal
         What clients finally use on top of the model that serves them: ``"none"``, ``"prior"``, ``"finetune"``
         or ``"auto"``, or one of :mod:`fedclust.personal.layers` such as ``Finetune(epochs=3)``; None for the

@@ -242,7 +242,6 @@ class StrategyRun(Observer):
             described.groups,
             described.client_names,
             measured.outcomes,
-            self.settings.seed,
             **columns,
             **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
             **self._last.by_client(strategy.clusters.num_clients),
@@ -263,7 +262,7 @@ class StrategyRun(Observer):
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
             traffic=self._last.totals(),
-            decisions=summaries.summarise_decisions(measured.outcomes, strategy.assignment, names, seed),
+            decisions=summaries.summarise_decisions(measured.outcomes, strategy.assignment, names),
             figures_of_round=self._figures_of_round,
             **{name: values for name, values in late.items() if values},
             **summaries.attended_summary(table),
@@ -282,7 +281,14 @@ class StrategyRun(Observer):
             models[int(cluster)] = self._serving.common[1][0]
         return assignment, models
 
-    def prove(self, federation: Federation, common: RunState, *, serve: str) -> dict[str, object]:
+    def prove(
+        self,
+        federation: Federation,
+        common: RunState,
+        rounds: Sequence[Mapping[str, Any]] = (),
+        *,
+        serve: str,
+    ) -> dict[str, object]:
         """Test the clusters that the run ended with against one model for all; write and return the summary.
 
         Nothing is drawn or trained, so repeating it after an interruption gives the same result.
@@ -293,20 +299,23 @@ class StrategyRun(Observer):
             The clients.
         common
             The last state of the run of one model for all.
+        rounds
+            The lines of its ``rounds.jsonl``.
         serve
             ``"cluster"`` to serve every client its cluster's model; ``"best"`` to serve it the common one
             where its cluster's was not shown to be better; a strategy that forms no groups always serves
             its own. The table and the figures are of the models that serve.
         """
-        strategy, name = self.strategy, summaries.method_name(self.strategy)
+        strategy = self.strategy
+        name = vars(type(strategy)).get("paper_name") or self.name
         best = serve == "best" and strategy.forms_groups
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
         measured, silent = questions.ask_differences(asking, theirs, clusters)
         how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
-        rows = questions.ask_figures(asking, theirs, clusters)
-        proof = prove_grouping(strategy.assignment, measured, rows, **how)
+        tested, trouble = questions.ask_figures(asking, theirs, clusters), summaries.trouble(rounds)
+        proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
             verdict = dataclasses.replace(verdict, text=f"No groups to test: {name} forms none")

@@ -44,7 +44,7 @@ from fedclust.selection import LeastSampled, Uniform
 from fedclust.settings import checks, composition, folders
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError, build, build_strategy, is_own, plain, to_run_config
-from fedclust.settings.run_options import COMMON, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.training.losses import least_loss
@@ -151,6 +151,12 @@ class Plan:
     def chosen(self) -> str:
         """Name of the chosen strategy."""
         return next(iter(self.strategies))
+
+    def serves(self, name: str) -> str:
+        """Return whose model serves clients after the proof; by each strategy's own rule unless given."""
+        if self.settings.serve != AUTO:
+            return self.settings.serve
+        return "cluster" if composition.to_the_letter(name) else self.strategies[name].serves
 
     @property
     def config(self) -> Any:
@@ -438,19 +444,33 @@ class Session:
                 run = self._open(name, plan, on_round if chosen else (), simulated)
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
-                if not chosen:
-                    compared[name] = run.personalise(federation, plan.layers[name])
-                    self.end_tracking(name)
-        run, common = self.runs[plan.chosen], None
-        if plan.settings.proof and COMMON in compared:
-            beside = Recorder.compared_folder(self.folder, COMMON) / "checkpoints"
-            common = Checkpoints(beside, plan.settings.rounds).newest()
-            if common is None:  # for example, another job of a sweep trained it, and its files were removed
-                self.say(f"no verdict: {COMMON} has no checkpoint in {beside}")
-            else:
-                run.prove(federation, common, serve=plan.settings.serve)
-        summary = run.personalise(federation, plan.layers[plan.chosen])
-        return {**summary, "compare": compared}, common
+        common = None
+        if plan.settings.proof and COMMON in compared.keys() | self.runs.keys() and len(plan.strategies) > 1:
+            common = self._prove(plan, federation)
+        for name, run in self.runs.items():
+            if name != plan.chosen:
+                compared[name] = run.personalise(federation, plan.layers[name])
+                self.end_tracking(name)
+        summary = self.runs[plan.chosen].personalise(federation, plan.layers[plan.chosen])
+        return {
+            **summary,
+            "compare": {name: compared[name] for name in plan.strategies if name in compared},
+        }, common
+
+    def _prove(self, plan: Plan, federation: Federation) -> RunState | None:
+        """Test every strategy's groups against one model for all; return the last state of that."""
+        folder = self.folder
+        if plan.chosen != COMMON:
+            folder = Recorder.compared_folder(folder, COMMON)
+        common = Checkpoints(folder / "checkpoints", plan.settings.rounds).newest()
+        if common is None:  # for example, another job of a sweep trained it, and its files were removed
+            self.say(f"no verdict: {COMMON} has no checkpoint in {folder / 'checkpoints'}")
+            return None
+        rounds = SavedRun(folder).rounds
+        for name, run in self.runs.items():
+            if name != COMMON:
+                run.prove(federation, common, rounds, serve=plan.serves(name))
+        return common
 
     def _open(self, name: str, plan: Plan, on_round: Sequence[OnRound], simulated: bool) -> StrategyRun:
         """Open a strategy's folder, new or to be resumed, and make its run."""

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
-from fedclust.settings.run_options import COMMON, NEEDS_PROOF, SERVE, VOTES, RunOptions, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, NEEDS_PROOF, SERVE, VOTES, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction
 from fedclust.support.layout import CONF
 
@@ -43,11 +43,11 @@ def run_settings(config: DictConfig) -> RunSettings:
 
 def _proof_problem(config: DictConfig) -> str | None:
     """Return the error of the proof's settings in one line; None if they are valid."""
-    proof, serve = config.get("proof", False), config.get("serve", "cluster")
+    proof, serve = config.get("proof", False), config.get("serve", AUTO)
     if not isinstance(proof, bool):
         return f"proof must be true, false or auto, got {proof!r}"
     if serve not in SERVE:
-        return f"serve must be one of {', '.join(SERVE)} or auto, got {serve!r}"
+        return f"serve must be {', '.join(SERVE[:-1])} or {AUTO}, got {serve!r}"
     strategy, compared = config.choices.strategy, composition.compared(config)
     if proof and (setting := composition.withheld(config)):
         instead = f"; strategy={VOTES} decides by a noisy vote instead" if strategy == NEEDS_PROOF else ""

@@ -163,34 +163,31 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     return kept
 
 
-# A model per client, whose few held-out rows no test can judge; groups that were given; and a paper's
-# clusters, which the verdict compares with one model for all.
-_OWN_MODELS = ("fedgmcc", "fedsoft", "known_groups", "local")
 _AS_PUBLISHED = ("_paper", "_released")  # suffixes of presets that follow a paper or its code to the letter
 _CHOOSES = "fedclust.personal.layers.Auto"
 _CLIENT_DP = "fedclust.privacy.ClientDP"
 
 
-def _resolve_auto(config: DictConfig) -> None:
-    """Replace ``auto`` in ``proof``, ``serve`` and ``partition.validation_fraction`` by a value.
+def to_the_letter(strategy: str) -> bool:
+    """Return whether a preset follows its paper or code to the letter: it serves its clusters."""
+    return strategy.endswith(_AS_PUBLISHED)
 
-    A preset that follows its paper or code to the letter, and an experiment of a paper, trains on all rows
-    and serves its clusters; everything else runs the proof and serves what was shown to be best. A method
-    with a model for each client runs the proof, and serves these models. With ``personal=auto`` rows are held
-    out in any case, on which clients choose. Invalid values are left to :mod:`fedclust.settings.checks`.
+
+def _resolve_auto(config: DictConfig) -> None:
+    """Replace ``auto`` in ``proof`` and ``partition.validation_fraction`` by a value.
+
+    A preset that follows its paper or code to the letter, and an experiment of a paper, trains on all rows;
+    everything else runs the proof. With ``personal=auto`` rows are held out in any case, on which clients
+    choose. Invalid values are left to :mod:`fedclust.settings.checks`.
     """
-    if "proof" not in config or "serve" not in config:  # a configuration of the user's own
+    if "proof" not in config:  # a configuration of the user's own
         return
     strategy = str(config.choices.get("strategy", ""))
-    to_the_letter = strategy.endswith(_AS_PUBLISHED)
     if config.proof == "auto":
         needed = run_options.NEEDS_PROOF in (strategy, *compared(config))
-        own = not to_the_letter and config.choices.get("experiment") is None
+        own = not to_the_letter(strategy) and config.choices.get("experiment") is None
         config.proof = needed or (own and not withheld(config))
     proof = config.proof is True
-    if config.serve == "auto":
-        best = proof and not (to_the_letter or strategy in _OWN_MODELS)
-        config.serve = "best" if best and run_options.COMMON in compared(config) else "cluster"
     if OmegaConf.is_config(config.get("partition")):
         held_out = proof or chooses_layers(config) or bool(config.get("drift_every"))
         held_out |= strategy == run_options.VOTES

@@ -16,7 +16,10 @@ NEEDS_PROOF = "auto"
 VOTES = "private_groups"
 """The strategy whose clients vote on held-out rows even without the proof."""
 
-SERVE = ("cluster", "best")
+AUTO = "auto"
+"""Default of ``serve``: each strategy's own rule."""
+
+SERVE = ("cluster", "best", AUTO)
 
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
@@ -111,7 +114,7 @@ class RunSettings(_Rounds):
     wait: float
     timeout: float
     proof: bool = False
-    serve: str = "cluster"
+    serve: str = AUTO
     save_predictions: bool = False
     min_clients: int | None = None
     hosts: str | None = None

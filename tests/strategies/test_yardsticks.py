@@ -138,7 +138,7 @@ def test_its_own_model_serves_whatever_was_shown() -> None:
     assert result.summary["serve"] == "cluster"
     assert set(result.clients["served"]) == {"cluster"}
     assert result.verdict is not None
-    assert result.verdict["text"] == "No groups to test: Centralised forms none"
+    assert result.verdict["text"] == "No groups to test: centralised forms none"
 
 
 def test_a_policy_that_goes_by_turns_draws_the_cohorts_of_one_model_for_all() -> None:

@@ -95,6 +95,10 @@ def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
     assert not found.verdict.grouped
     assert found.verdict.summary()["collapsed"] is True
     assert found.served_by_cluster(6).all()  # who is served what does not change
+    named = prove_grouping(
+        TWO, held_out([0.3] * 6), rows, method="FMCL", trouble="client 3 failed in 2 of 9 rounds"
+    )
+    assert f"{COLLAPSED} (client 3 failed in 2 of 9 rounds): no verdict" in named.verdict.text
     alone = prove_grouping(np.zeros(6, dtype=int), held_out([0.0] * 6), rows, method="FMCL")
     assert alone.verdict.text == f"{COLLAPSED}: no verdict on groups against it; FMCL found no groups"
 

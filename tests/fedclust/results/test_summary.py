@@ -33,21 +33,22 @@ def counted(labels, predicted, num_classes):
 
 def test_columns_of_three_classes_by_hand() -> None:
     clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 2: counted([1], [1], 3)}
-    found = module.client_decisions(clients, 3, seed=0)
+    found = module.client_decisions(clients, 3)
     # Client 0: sensitivities 1/2, 1, 0; specificities 2/2, 1/3, 3/3.
     assert found["sensitivity"][0] == pytest.approx(0.5)
     assert found["specificity"][0] == pytest.approx(7 / 9)
     assert found["confusion"] == [[1, 1, 0, 0, 1, 0, 0, 1, 0], None, [0, 0, 0, 0, 1, 0, 0, 0, 0]]
     assert 0 <= found["accuracy_low"][0] < 0.5 < found["accuracy_high"][0] <= 1
     assert np.isnan(found["accuracy_low"][1])
-    assert found["accuracy_low"][2] == found["accuracy_high"][2] == 1
+    assert found["accuracy_low"][2] == pytest.approx(1 / (1 + 1.959964**2))  # 1 of 1, by Wilson
+    assert found["accuracy_high"][2] == 1
     assert "sensitivity_low" not in found
-    assert module.client_decisions({}, 3, seed=0) == {}
+    assert module.client_decisions({}, 3) == {}
 
 
 def test_the_summary_and_its_lines_by_hand() -> None:
     clients = {0: counted([0, 0, 1, 2], [0, 1, 1, 1], 3), 1: counted([2, 2], [2, 0], 3)}
-    found = module.summarise_decisions(clients, np.array([1, 0]), ("a", "b", "c"), seed=0)
+    found = module.summarise_decisions(clients, np.array([1, 0]), ("a", "b", "c"))
     assert found["confusion"] == [[1, 1, 0], [0, 1, 0], [1, 1, 1]]
     assert [each["sensitivity"] for each in found["classes"]] == pytest.approx([1 / 2, 1, 1 / 3])
     assert [each["specificity"] for each in found["classes"]] == pytest.approx([3 / 4, 3 / 5, 1])
@@ -55,11 +56,20 @@ def test_the_summary_and_its_lines_by_hand() -> None:
     assert found["clusters"][0]["confusion"] == [[0, 0, 0], [0, 0, 0], [1, 0, 1]]
     assert found["positive"] is None
     first, second = module.decision_lines({"decisions": found})
-    assert first.startswith("least sensitivity: c, 0.333 [")
-    assert first.endswith("], of 3 test rows")
+    assert first == "least sensitivity: c, 0.333 [0.061, 0.792], of 3 test rows"
     assert second.startswith("Brier score ")
-    assert module.summarise_decisions({}, np.array([0]), (), seed=0) is None
+    assert module.summarise_decisions({}, np.array([0]), ()) is None
     assert module.decision_lines({}) == []
+
+
+def test_what_kept_a_run_from_training() -> None:
+    failed = [
+        {"client": 3, "phase": "train", "reason": "x"},
+        {"client": 3, "phase": "evaluate", "reason": "x"},
+    ]
+    rounds = [{"failures": failed}, {"failures": failed[:1], "went_back": [{"cluster": 0}]}, {"failures": []}]
+    assert module.trouble(rounds) == "client 3 failed in 2, it went back to an earlier model in 1 of 3 rounds"
+    assert module.trouble(rounds[2:]) == module.trouble([]) == ""
 
 
 CHOSEN = np.array(["none", "finetune"])

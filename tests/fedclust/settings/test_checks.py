@@ -34,7 +34,7 @@ FRACTION = "partition.validation_fraction"
         ("timeout=0", "timeout must be > 0"),
         ("task=think", "task must be train or advise or inspect or partition, got 'think'"),
         ("proof=yes", "proof must be true, false or auto, got 'yes'$"),
-        ("serve=all", "serve must be one of cluster, best or auto, got 'all'$"),
+        ("serve=all", "serve must be cluster, best or auto, got 'all'$"),
         (f"{FRACTION}=1", rf"{FRACTION} must be in \[0, 1\), got 1$"),
         (f"{FRACTION}=0", f"{FRACTION} must be > 0 for proof=true"),
         (f"personal=auto proof=false {FRACTION}=0", f"{FRACTION} must be > 0 for personal=auto, which choos"),
@@ -94,32 +94,30 @@ def test_what_a_server_builds(overrides: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "proof", "serve", "fraction"),
+    ("overrides", "proof", "fraction"),
     [
-        ("strategy=fmcl", True, "best", 0.1),
-        ("strategy=fedavg", True, "best", 0.1),  # trains on the same rows as what it is compared with
-        ("strategy=fedgwc_paper", False, "cluster", 0.0),
-        ("strategy=clust_psi_pfl_released", False, "cluster", 0.0),
-        ("strategy=fedgwc_paper proof=true", True, "cluster", 0.1),
-        ("experiment=fedgwc_cifar100", False, "cluster", 0.0),
-        ("proof=false", False, "cluster", 0.0),
-        ("strategy=auto experiment=fedgwc_cifar100", True, "best", 0.1),  # it needs them
-        ("strategy=fedgwc_paper compare=[fedavg,auto]", True, "cluster", 0.1),
-        ("compare=[]", True, "cluster", 0.1),
-        ("serve=cluster", True, "cluster", 0.1),
-        ("strategy=fedgmcc", True, "cluster", 0.1),  # the paper's clusters serve, beside the verdict
-        ("strategy=fedsoft", True, "cluster", 0.1),  # a model of its own for each client
-        (f"{FRACTION}=0.25", True, "best", 0.25),
-        (f"{FRACTION}=0.25 proof=false", False, "cluster", 0.0),
-        ("personal=finetune proof=false", False, "cluster", 0.0),
-        ("personal=auto strategy=fedgwc_paper", False, "cluster", 0.1),  # clients choose on them
-        (f"personal=auto {FRACTION}=0.25 proof=false", False, "cluster", 0.25),
+        ("strategy=fmcl", True, 0.1),
+        ("strategy=fedavg", True, 0.1),  # trains on the same rows as what it is compared with
+        ("strategy=fedgwc_paper", False, 0.0),
+        ("strategy=clust_psi_pfl_released", False, 0.0),
+        ("strategy=fedgwc_paper proof=true", True, 0.1),
+        ("experiment=fedgwc_cifar100", False, 0.0),
+        ("proof=false", False, 0.0),
+        ("strategy=auto experiment=fedgwc_cifar100", True, 0.1),  # it needs them
+        ("strategy=fedgwc_paper compare=[fedavg,auto]", True, 0.1),
+        ("compare=[]", True, 0.1),
+        ("strategy=fedgmcc", True, 0.1),
+        ("strategy=fedsoft", True, 0.1),
+        (f"{FRACTION}=0.25", True, 0.25),
+        (f"{FRACTION}=0.25 proof=false", False, 0.0),
+        ("personal=finetune proof=false", False, 0.0),
+        ("personal=auto strategy=fedgwc_paper", False, 0.1),  # clients choose on them
+        (f"personal=auto {FRACTION}=0.25 proof=false", False, 0.25),
     ],
 )
-def test_what_auto_stands_for(overrides: str, proof: bool, serve: str, fraction: float) -> None:
+def test_what_auto_stands_for(overrides: str, proof: bool, fraction: float) -> None:
     config = compose(overrides.split())
-    settings = run_settings(config)
-    assert (settings.proof, settings.serve) == (proof, serve)
+    assert run_settings(config).proof is proof
     assert config.partition.validation_fraction == fraction
     assert node_settings(to_run_config(config))["partition"]["validation_fraction"] == fraction
 

@@ -1,0 +1,97 @@
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t as student
+
+from fedclust.proof.figure import Rows, interval, margins, measure
+from fedclust.proof.paired import BETS, evidence, hall, most_rows
+
+
+def both(rows: np.ndarray, limit: float = 2.0, bets: bool = False) -> tuple:
+    tried = margins(limit) if bets else []
+    return evidence(rows, tried, limit), evidence(-rows, tried, limit), limit
+
+
+def test_the_ends_of_an_interval_are_what_halls_test_just_allows() -> None:
+    rows = np.repeat([-0.2, 1.0], [150, 50])
+    low, high = interval(*both(rows))
+    deviation, skewness = rows.std(), ((rows - rows.mean()) ** 3).mean() / rows.std() ** 3
+    for end, sign in ((low, 1), (high, -1)):
+        statistic = math.sqrt(200) * hall((rows.mean() - end) / deviation, skewness, 200)
+        assert statistic == pytest.approx(sign * student.ppf(0.975, 199))
+    assert rows.mean() - low < high - rows.mean()  # rare large gains may be missing, rare losses may not
+
+
+def test_of_few_rows_the_interval_is_where_no_bet_is_won() -> None:
+    rows = np.array([0.9, 1.1, 1.3, 0.8, 1.2] * 4)
+
+    def won(margin: float, side: int) -> float:
+        """Multiply what each bet makes of 1, row by row, and average."""
+        fair, owned = (1 + margin / 2) / 2, []
+        for bet in BETS:
+            capital = 1.0
+            for d in side * rows:
+                capital *= 1 + bet / (2 * fair) * ((1 + d / 2) / 2 - fair)
+            owned.append(capital)
+        return sum(owned) / len(owned)
+
+    low, high = interval(*both(rows, bets=True))
+    # A step of 0.05 further out, 40 times what there was is won; further in, it is not.
+    assert won(low, 1) >= 40 > won(low + 0.05, 1)
+    assert won(-high, -1) >= 40 > won(-high + 0.05, -1)
+    assert low < rows.mean() < high
+
+
+def test_rows_that_are_all_alike_have_an_interval_all_the_same() -> None:
+    low, high = interval(*both(np.zeros(50), bets=True))
+    assert -0.5 < low < 0 < high < 0.5
+    # Nobody bets where rows are many: Hoeffding's 2√(2 ln 40/800).
+    low, high = interval(*both(np.full(800, 1.0)))
+    assert (low, high) == pytest.approx(
+        (1 - 2 * math.sqrt(2 * math.log(40) / 800), 1 + 2 * math.sqrt(math.log(40) / 400))
+    )
+    assert interval(*both(np.full(3, 2.0), bets=True))[1] == 2
+    assert interval(*both(np.full(3, -1.0), 1.0, bets=True))[0] == -1
+
+
+def test_a_figure_by_hand() -> None:
+    brier = np.array([[0.5, 0.5, 1.0], [0.3, 0.5, 0.2]])
+    hits = np.array([[1.0, 0, 0], [1, 0, 1]])
+    found = measure(
+        [Rows.of(brier, np.full(3, 1.2), hits, True), Rows.of(brier[:, :1], np.ones(1), hits[:, :1], True)]
+    )
+    assert (found.num_rows, found.num_clients, found.better_for) == (4, 2, 2)
+    assert found.accuracy == (2 / 4, 3 / 4)
+    assert found.accuracy_gain == pytest.approx(1 / 4)
+    assert found.gain == pytest.approx((0.2 + 0 + 0.8 + 0.2) / 4)
+    assert found.interval[0] < found.gain < found.interval[1]
+    assert found.accuracy_interval[0] < 0.25 < found.accuracy_interval[1]
+    assert not found.collapsed  # 0.7, 0.7, 0.2 and 0.5 better than class shares, of four rows
+
+
+def test_a_figure_of_nothing() -> None:
+    empty = np.zeros((2, 0))
+    for reports in ([], [Rows.of(empty, np.zeros(0), empty, True)]):
+        found = measure(reports)
+        assert (found.num_rows, found.num_clients, found.collapsed) == (0, 0, False)
+        assert found.summary()["test_rows"] == 0
+        assert found.summary()["gain"] is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "skewed"), [([4] * 30, False), ([10] * 30, True), ([2, 2, 500, 500], True)]
+)
+@pytest.mark.parametrize("gain", [0.0, 0.04])
+def test_intervals_cover_the_gain(sizes: list[int], skewed: bool, gain: float) -> None:
+    # 300 cases at 95 %: the standard deviation of the share is 1.3 %.
+    counts = np.minimum(sizes, most_rows(np.array(sizes)))
+    draws, covered, cases, bets = np.random.default_rng(5), 0, 300, counts.sum() < 200
+    for _ in range(cases):
+        if skewed:
+            rows = gain + np.where(draws.random(counts.sum()) < 0.02, -1.2, 0.024 / 0.98)
+        else:
+            rows = gain + draws.normal(0, 0.3, counts.sum())
+        low, high = interval(*both(rows, bets=bets))
+        covered += low <= gain <= high
+    assert covered / cases >= 0.93 - 2 * 0.0147

@@ -23,6 +23,7 @@ average in this way; Clust-PSI-PFL (Section III-C) compares the four measures.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -520,11 +521,9 @@ def wilson(hits: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> 
     -------
     The ends of the intervals, shape (..., 2); NaN without rows.
     """
-    from scipy.special import ndtri
-
     hits, rows = np.asarray(hits, dtype=np.float64), np.asarray(rows, dtype=np.float64)
     known = rows > 0
-    number, z = np.where(known, rows, 1.0), float(ndtri((1 + confidence) / 2))
+    number, z = np.where(known, rows, 1.0), NormalDist().inv_cdf((1 + confidence) / 2)
     share, square = hits / number, z**2 / number
     half = z * np.sqrt(share * (1 - share) / number + square / (4 * number))
     low, high = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))

@@ -5,10 +5,8 @@ winner's, and its interval covers the truth whatever was decided. It is of the s
 client's count up to three times those of the median client, as in the test (:mod:`fedclust.proof.paired`).
 
 The interval of a mean difference is Hall's transformation inverted, and with fewer than 200 rows, or where
-all differences are alike, the margins against which no bet was won. That of a proportion is Wilson's.
-
-Sources: those of :mod:`fedclust.proof.paired`; Wilson, "Probable inference, the law of succession, and
-statistical inference", Journal of the American Statistical Association 22, 1927.
+all differences are alike, the margins against which no bet was won. Sources: those of
+:mod:`fedclust.proof.paired`.
 """
 
 import math
@@ -18,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.metrics import CONFIDENCE, wilson
 from fedclust.proof.paired import (
     LARGEST_BRIER,
     Evidence,
@@ -31,6 +28,7 @@ from fedclust.proof.paired import (
 )
 from fedclust.typing import FloatArray
 
+CONFIDENCE = 0.95
 ENOUGH_ROWS = 200
 """From so many rows on an interval is Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
 _STEPS = 81
@@ -103,8 +101,6 @@ class Figure:
         Rows that count; 0 where nobody has any, and then the rest is NaN.
     accuracy
         Share of them that A and that B predict right.
-    accuracy_intervals
-        Wilson's intervals of the two.
     accuracy_gain, accuracy_interval
         Mean difference of B's hits and A's, with its interval.
     gain, interval
@@ -120,7 +116,6 @@ class Figure:
 
     num_rows: int
     accuracy: tuple[float, float]
-    accuracy_intervals: tuple[tuple[float, float], tuple[float, float]]
     accuracy_gain: float
     accuracy_interval: tuple[float, float]
     gain: float
@@ -198,12 +193,10 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
     rows, having = brier.count, [each for each in reports if each.brier.count]
     hits = [float(sum(each.hits[side] for each in reports)) for side in (0, 1)]
     below, less = ([getattr(each, name) for each in reports] for name in ("brier_below", "accuracy_below"))
-    first, second = wilson(hits, [rows, rows], confidence).tolist()
     against_shares = pooled([each.by_shares for each in reports])
     return Figure(
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),
-        accuracy_intervals=(tuple(first), tuple(second)),
         accuracy_gain=accuracy.mean,
         accuracy_interval=interval(accuracy, pooled(less), 1.0, confidence),
         gain=brier.mean,

@@ -35,6 +35,8 @@ from fedclust.messages.evaluation import (
     Confusion,
     ConfusionQuestion,
     Evaluation,
+    FigureAnswer,
+    FigureQuestion,
     Losses,
     LossesQuestion,
     PersonalAnswer,
@@ -52,6 +54,7 @@ from fedclust.messages.training import (
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
+from fedclust.proof.figure import Rows
 from fedclust.results.charts import run as charts
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
@@ -199,6 +202,7 @@ class Toy:
             (LossesQuestion, self._losses),
             (PersonalQuestion, self._personal),
             (ProofQuestion, lambda _, asked: ProofAnswer.of(evidence(DIFFERENCES, [asked.margin]))),
+            (FigureQuestion, lambda _, asked: FigureAnswer.of(Rows.of(*TESTED, asked.bets))),
             (ConfusionQuestion, lambda client, _: Confusion(np.array([[n, 0] for n in self.counts(client)]))),
         ):
             answer(question.kind, partial(decode, question, at=SERVER), work)
@@ -250,6 +254,9 @@ class Toy:
 
 DIFFERENCES = np.array([0.0, 0.1, 0.2])
 """Of two models' Brier scores on the held-out rows of each toy client."""
+
+TESTED = np.array([[0.5, 1.0], [0.4, 0.8]]), np.array([0.9, 1.2]), np.array([[0.0, 1.0], [1.0, 1.0]])
+"""Brier scores of two models and of class shares, and hits, on each toy client's two test rows."""
 
 _FAILING = ("train", "query.update", "query.losses")
 

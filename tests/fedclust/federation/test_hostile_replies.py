@@ -13,7 +13,13 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, K
 
 from fedclust.clustering import pacfl
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured
-from fedclust.federation.questions import Serving, ask_differences, ask_personal, confuse_clusters
+from fedclust.federation.questions import (
+    Serving,
+    ask_differences,
+    ask_figures,
+    ask_personal,
+    confuse_clusters,
+)
 from fedclust.grids.client_grid import WrappedGrid, pack, unpack
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import (
@@ -23,7 +29,13 @@ from fedclust.messages.description import (
     SubspacesQuestion,
     read_from_node,
 )
-from fedclust.messages.evaluation import ConfusionQuestion, LossesQuestion, PersonalQuestion, ProofQuestion
+from fedclust.messages.evaluation import (
+    ConfusionQuestion,
+    FigureQuestion,
+    LossesQuestion,
+    PersonalQuestion,
+    ProofQuestion,
+)
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC, auto
@@ -299,6 +311,21 @@ PROOF: dict[str, Damage] = {
     **_sets("difference", "count", None, -1, 1.5, True, 0, 2**40, "3"),
     **_sets("difference", "more", 1.0),
 }
+_SUMS = np.array([[0.3, 0.05, 0.009], [1.0, 1.0, 1.0], [0.6, 0.2, 0.072]])
+FIGURE: dict[str, Damage] = {
+    **_wrong_arrays("figure", "sums", _SUMS),
+    "more hits of B than rows": _values("figure", "hits", np.array([1.0, 3.0])),
+    "hits that are not those of the sums": _values("figure", "hits", np.array([0.0, 2.0])),
+    "nan": _values("figure", "sums", np.full((3, 3), np.nan)),
+    "cubes beyond their squares": _values(
+        "figure", "sums", _SUMS + np.array([[0, 0, 1.0], [0, 0, 0], [0, 0, 0]])
+    ),
+    "shares beyond 2": _values("figure", "sums", _SUMS + np.array([[0, 0, 0], [0, 0, 0], [9.0, 0, 0]])),
+    "no bets": _values("figure", "bets", np.zeros((1, 8))),
+    "bets on other rows": _values("figure", "bets", np.ones((325, 8))),
+    "bets of inf": _values("figure", "bets", np.full((325, 8), np.inf)),
+    **_sets("metrics", "count", None, 0, 1, 3, 1.5, 2**40),
+}
 CONFUSION: dict[str, Damage] = {
     **_wrong_arrays("arrays", "confusion", np.array([[2, 0], [1, 0]])),
     "below 0": _values("arrays", "confusion", np.array([[-1, 0], [0, 1]])),
@@ -474,6 +501,11 @@ def _differences(federation: Federation, toy: Any) -> Any:
     return measured
 
 
+def _figures(federation: Federation, toy: Any) -> Any:
+    models = (np.zeros(CLIENTS, dtype=int), [toy.model()])
+    return ask_figures(federation, models, models)
+
+
 def _confusion(federation: Federation, toy: Any) -> Any:
     clusters = Clusters(np.array([0, 0, 0, 0, 1, 1, 1]), (toy.model(), toy.model()))
     found = confuse_clusters(federation, clusters)["confusion"]
@@ -520,6 +552,7 @@ ASKED: dict[str, tuple[str, dict[str, Damage], Ask]] = {
     "updates": (UpdateQuestion.kind, UPDATE, _updates),
     "personal": (PersonalQuestion.kind, PERSONAL, _personal),
     "proof": (ProofQuestion.kind, PROOF, _differences),
+    "figure": (FigureQuestion.kind, FIGURE, _figures),
     "confusion": (ConfusionQuestion.kind, CONFUSION, _confusion),
 }
 

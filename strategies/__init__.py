@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedclust.strategies.fecfl import FECFL as FECFL
     from fedclust.strategies.fedclust_weights import FedClustWeights as FedClustWeights
     from fedclust.strategies.fedgmcc import FedGMCC as FedGMCC
-    from fedclust.strategies.fedgwc import FedGWC as FedGWC, FedGWCTraces as FedGWCTraces
+    from fedclust.strategies.fedgwc import FedGWC as FedGWC
     from fedclust.strategies.fedsoft import FedSoft as FedSoft
     from fedclust.strategies.fesem import FeSEM as FeSEM
     from fedclust.strategies.fl_hc import FLHC as FLHC
@@ -37,7 +37,7 @@ else:
         "fedclust.strategies.fecfl": "FECFL",
         "fedclust.strategies.fedclust_weights": "FedClustWeights",
         "fedclust.strategies.fedgmcc": "FedGMCC",
-        "fedclust.strategies.fedgwc": "FedGWC FedGWCTraces",
+        "fedclust.strategies.fedgwc": "FedGWC",
         "fedclust.strategies.fedsoft": "FedSoft",
         "fedclust.strategies.fesem": "FeSEM",
         "fedclust.strategies.fl_hc": "FLHC",

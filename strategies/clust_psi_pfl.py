@@ -7,7 +7,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 import fedclust.strategies.options as options
-from fedclust.clustering import clust_psi_pfl, label_groups
+from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Findings, Reply
@@ -21,14 +21,12 @@ from fedclust.typing import IntArray
 class ClustPSIPFL(ClusteredStrategy):
     """Cluster clients before round 1 by how their label distributions deviate from the federation's.
 
-    Source: Clust-PSI-PFL, Section III; our rule: :mod:`fedclust.clustering.label_groups`.
+    Source: Clust-PSI-PFL, Section III.
 
     Parameters
     ----------
     parameters
-        Settings of the grouping; their class chooses the rule: :class:`label_groups.Parameters
-        <fedclust.clustering.label_groups.Parameters>` for ours, which we recommend, and
-        :class:`~fedclust.clustering.clust_psi_pfl.Parameters` for the paper's.
+        Settings of the grouping.
     cohorts
         Clients that take part in a round: a ``"share"`` of each cluster, rounded up; or, as in the authors'
         ``"released"`` code, rounded down but at least two, with four copies of each client in clusters of one
@@ -51,8 +49,8 @@ class ClustPSIPFL(ClusteredStrategy):
     needs_label_counts = True
     moves_clients = True
 
-    parameters_type = label_groups.Parameters
-    parameters: Parameters | label_groups.Parameters
+    parameters_type = Parameters
+    parameters: Parameters
 
     def __init__(self, *, cohorts: Cohorts = "share", **given: Any) -> None:
         super().__init__(**given)
@@ -64,14 +62,17 @@ class ClustPSIPFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its label counts and group by them.
 
-        The memory holds the decision, the curve that chose the number of clusters, and the stability
-        indices.
+        The memory holds the curve that chose the number of clusters, and the stability indices.
         """
-        counts, seed = federation.describe().train_counts, self.derived_seed("assign")
-        if isinstance(self.parameters, label_groups.Parameters):
-            assignment, findings = _by_label_groups(counts, self.parameters, seed)
-        else:
-            assignment, findings = _by_paper(counts, self.parameters, seed)
+        counts, given = federation.describe().train_counts, self.parameters
+        assignment, found = clust_psi_pfl.assign(counts, given, self.derived_seed("assign"))
+        curve = Findings.of_silhouettes(found.scores)
+        findings = Findings(
+            summary={"tau": int(assignment.max()) + 1, **curve.summary},
+            arrays=curve.arrays,
+            clients={"psi": found.stability},
+            placing=packed(LabelRule(counts, assignment, given)),
+        )
         return Clusters.of(assignment, model, findings)
 
     def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
@@ -94,33 +95,3 @@ class ClustPSIPFL(ClusteredStrategy):
             draws = generator(self.seed, "sample", federation.server_round, cluster)
             drawn.append(draw_replicas(clusters.members(cluster), self.options.participation, draws))
         return np.concatenate(drawn)
-
-
-def _by_paper(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArray, Findings]:
-    assignment, found = clust_psi_pfl.assign(counts, parameters, seed)
-    curve = Findings.of_silhouettes(found.scores)
-    return assignment, Findings(
-        summary={"tau": int(assignment.max()) + 1, **curve.summary},
-        arrays=curve.arrays,
-        clients={"psi": found.stability},
-        placing=packed(LabelRule(counts, assignment, parameters)),
-    )
-
-
-def _by_label_groups(
-    counts: IntArray, parameters: label_groups.Parameters, seed: int
-) -> tuple[IntArray, Findings]:
-    assignment, found = label_groups.assign(counts, parameters, seed)
-    curve = Findings.of_error_ratios(found.error_ratios, parameters.max_error_ratio)
-    return assignment, Findings(
-        summary={
-            "decision": label_groups.decision(found, parameters),
-            "p_value": found.homogeneity.p_value,
-            "weighted_stability": found.weighted_stability,
-            "alone": found.alone.tolist(),
-            **curve.summary,
-        },
-        arrays=curve.arrays,
-        clients={"psi": found.stability, "alone": np.isin(np.arange(len(counts)), found.alone)},
-        placing=packed(LabelRule(counts, assignment)),
-    )

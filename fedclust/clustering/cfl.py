@@ -65,12 +65,12 @@ class Parameters(Checked):
         If an attribute is outside its range.
     """
 
-    eps_1: Annotated[float, "> 0"] = 0.75
-    eps_2: Annotated[float, "> 0"] = 0.5
-    relative: bool = True
-    min_rounds: Annotated[int, ">= 0"] = 10
-    min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = 0.45
-    min_cluster_size: Annotated[int, ">= 1"] = 3
+    eps_1: Annotated[float, "> 0"] = 0.4
+    eps_2: Annotated[float, "> 0"] = 1.6
+    relative: bool = False
+    min_rounds: Annotated[int, ">= 0"] = 20
+    min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None
+    min_cluster_size: Annotated[int, ">= 1"] = 1
     linkage: Linkage = "complete"
     projection: Annotated[int, ">= 1"] = 4096
 

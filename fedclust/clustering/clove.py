@@ -40,9 +40,9 @@ class Parameters(Checked):
     """
 
     num_clusters: Annotated[int, ">= 1"] = 2
-    clustering_rounds: Annotated[int | None, ">= 1 or None"] = 20
-    num_starts: Annotated[int, ">= 1"] = 10
-    stable_rounds: Annotated[int | None, ">= 1 or None"] = None
+    clustering_rounds: Annotated[int | None, ">= 1 or None"] = None
+    num_starts: Annotated[int, ">= 1"] = 1
+    stable_rounds: Annotated[int | None, ">= 1 or None"] = 3
 
 
 def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:

@@ -53,7 +53,7 @@ class Parameters(Checked):
 
     epsilon: Annotated[float, "in (0, 1)"] = 1e-4
     smoothing: Smoothing = "clip"
-    max_clusters: int | Literal["sqrt"] | None = "sqrt"
+    max_clusters: int | Literal["sqrt"] | None = None
     one_cluster: bool = False
     num_starts: Annotated[int, ">= 1"] = 10
 

@@ -6,8 +6,8 @@ Model Representations for Heterogeneous Federated Learning", arXiv:2604.27510, 2
 untrained one is enough); clients are clustered agglomeratively by cosine distances. Labels play no part:
 clients that name the classes differently look alike.
 
-In FMCL's comparison the number of clusters is given. What we recommend does not need it: the number with the
-best mean silhouette is chosen, or one cluster if no silhouette is good.
+In FMCL's comparison the number of clusters is given. Where neither it nor a threshold is set here, the number
+with the best mean silhouette is chosen.
 """
 
 from dataclasses import dataclass

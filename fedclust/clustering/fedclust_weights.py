@@ -7,8 +7,8 @@ threshold; then each cluster trains from the first model. This project has the s
 paper's.
 
 All clients start from one model, so their weights are as far apart as the changes that training made, and
-those changes are what they send here. The recommended number of clusters is the one with the best silhouette;
-the paper's threshold is set per data set.
+those changes are what they send here. The paper's threshold is set per data set; without one, the number of
+clusters is the one with the best silhouette.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,6 @@ class Parameters(Grouping):
         Name of the layer whose weights are compared, such as ``"network.3"``; null: the model's last.
     """
 
-    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.4
     layer: str | None = None
 
 

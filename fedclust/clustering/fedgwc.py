@@ -73,7 +73,9 @@ class Parameters(Checked):
     kernel_width
         β > 0 of Eq. 4; the larger it is, the smaller the affinities.
     tolerance
-        ε > 0: the matrix has settled when the running mean of its squared change is below ε.
+        ε > 0: the matrix has settled when the running mean of its squared change is below ε. ``"auto"``, which
+        is not the paper's: what chance alone leaves with this cohort, step size and number of local steps,
+        see :func:`change_by_chance`.
     max_clusters
         n_max >= 2: largest number of parts of one split.
     step_size
@@ -117,13 +119,13 @@ class Parameters(Checked):
     """
 
     kernel_width: Annotated[float, "> 0"] = 0.5
-    tolerance: Annotated[float, "> 0"] = 1e-5
+    tolerance: Annotated[float | Literal["auto"], "> 0 or auto"] = 1e-5
     max_clusters: Annotated[int, ">= 2"] = 5
     step_size: Annotated[float | None, "in (0, 1) or None"] = None
-    max_davies_bouldin: Annotated[float, "> 0"] = 0.5
-    patience: Annotated[int | None, ">= 1 or None"] = 10
-    min_pair_coverage: Annotated[float, "in [0, 1]"] = 0.9
-    min_cluster_size: Annotated[int | None, ">= 1 or None"] = None
+    max_davies_bouldin: Annotated[float, "> 0"] = 1.0
+    patience: Annotated[int | None, ">= 1 or None"] = 1
+    min_pair_coverage: Annotated[float, "in [0, 1]"] = 0.0
+    min_cluster_size: Annotated[int | None, ">= 1 or None"] = 1
     cohort_size: Annotated[int | None, ">= 2 or None"] = None
     limit_parts: bool = False
     reward_shares: bool = False
@@ -270,9 +272,10 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
         return [f"no split can come: {num_clients} clients are fewer than {fewest}"]
     step_size = parameters.step_size_of(num_clients)
     cohort = parameters.cohort_size_of(num_clients, participation)
+    tolerance = tolerance_of(parameters, cohort, num_clients)
     patience = parameters.patience_of(num_clients)
     # Rounds until the running mean, from 1, is below the tolerance if nothing changes.
-    falls = max(1, math.floor(round(math.log(parameters.tolerance) / math.log1p(-step_size), 9)) + 1)
+    falls = max(1, math.floor(round(math.log(tolerance) / math.log1p(-step_size), 9)) + 1)
     meets = max(1, math.ceil(parameters.min_pair_coverage * math.comb(num_clients, 2) / math.comb(cohort, 2)))
     first = max(falls, meets) + patience - 1
     if first >= rounds:
@@ -281,15 +284,33 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
             f"{rounds} (tolerance is reached in round {falls}, min_pair_coverage in round {meets} or later)"
         ]
     change = change_by_chance(parameters, cohort, num_clients)
-    if change > parameters.tolerance:
+    if change > tolerance:
         return [
             f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
-            f"tolerance {parameters.tolerance:g}, with {_STEPS} local steps and more with fewer"
+            f"tolerance {tolerance:g}, with {_STEPS} local steps and more with fewer; "
+            "strategy.parameters.tolerance=auto sets it to what chance leaves"
         ]
     return []
 
 
-def change_by_chance(parameters: Parameters, cohort: int, num_clients: int) -> float:
+def tolerance_of(parameters: Parameters, cohort: int, num_clients: int, steps: int = _STEPS) -> float:
+    """Return ε for a cluster: as set, or :func:`change_by_chance`, beyond which nothing is left to settle.
+
+    Parameters
+    ----------
+    parameters
+        As for :func:`cautions`.
+    cohort, num_clients
+        Number of the cluster's clients in a round, and in total.
+    steps
+        Local steps that all of the cohort ran, >= 1.
+    """
+    if parameters.tolerance != "auto":
+        return parameters.tolerance
+    return change_by_chance(parameters, cohort, num_clients, steps)
+
+
+def change_by_chance(parameters: Parameters, cohort: int, num_clients: int, steps: int = _STEPS) -> float:
     """Compute the mean squared change that chance alone causes, see :func:`cautions`.
 
     Parameters
@@ -298,9 +319,11 @@ def change_by_chance(parameters: Parameters, cohort: int, num_clients: int) -> f
         As for :func:`cautions`.
     cohort, num_clients
         Number of clients in a round, and in total.
+    steps
+        Independent local steps S, >= 1.
     """
     step_size = parameters.step_size_of(num_clients)
-    variance = (1 / math.sqrt(3) - 1 / 2) / _STEPS
+    variance = (1 / math.sqrt(3) - 1 / 2) / steps
     if parameters.reward_shares:
         variance *= 2 / cohort**2  # divided by the square of the rewards' sum, about cohort/√2
     share = 1.0 if parameters.change == "cohort" else (cohort / num_clients) ** 2
@@ -823,6 +846,7 @@ def step(
     after = update_interaction(before, omega / omega.sum() if parameters.reward_shares else omega, step_size)
     num_entries = before.size if parameters.change == "cohort" else num_members**2
     mse = update_mse(state.mse, before, after, num_entries, step_size)
+    tolerance = tolerance_of(parameters, len(positions), num_members, num_steps)
     rows, met, weights = list(state.rows), list(state.met), state.weights.copy()
     for place, entries in zip(positions, after, strict=True):
         rows[place], met[place] = rows[place].copy(), met[place].copy()
@@ -830,7 +854,7 @@ def step(
     weights[positions] = update_weights(weights[positions], omega, step_size)
     pairs_met = state.pairs_met + int(unmet.sum() - unmet.trace())
     state = Interaction(state.members, tuple(rows), tuple(met), weights, mse, state.rounds_settled, pairs_met)
-    settled = state.pair_coverage >= parameters.min_pair_coverage and mse < parameters.tolerance
+    settled = state.pair_coverage >= parameters.min_pair_coverage and mse < tolerance
     state = dataclasses.replace(state, rounds_settled=state.rounds_settled + 1 if settled else 0)
     outcome = Outcome(omega, mse, state.pair_coverage, settled)
     if max_clusters < 2 or state.rounds_settled < parameters.patience_of(num_members):

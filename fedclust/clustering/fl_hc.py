@@ -11,8 +11,8 @@ Where we depart from the paper:
   Δ (:mod:`fedclust.messages.training`): with m = 4,096 numbers a cosine has a standard error of at most
   √(2/m) = 0.022. A projection does not preserve ``"l1"``: clients send Δ itself, which is large for a large
   model and many clients.
-- The recommended number of clusters is the one with the best silhouette; the paper's threshold is set per
-  data set.
+- The paper's threshold is set per data set; without one, the number of clusters is the one with the best
+  silhouette.
 """
 
 from dataclasses import dataclass
@@ -45,7 +45,6 @@ class Parameters(Grouping):
     """
 
     linkage: Linkage = "complete"
-    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.4
     rounds: Annotated[int, ">= 1"] = 10
     metric: Metric = "cosine"
     projection: Annotated[int, ">= 1"] = 4096

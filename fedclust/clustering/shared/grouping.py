@@ -222,11 +222,12 @@ class Grouping(Agglomeration):
     Attributes
     ----------
     min_silhouette
-        Least mean silhouette at which clients are split, in [-1, 1]; below it they stay together. Clusters
-        with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding Groups in Data", 1990).
+        Least mean silhouette at which clients are split where it chooses the number, in [-1, 1]; below it they
+        stay together. Clusters with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding Groups
+        in Data", 1990). A guard of ours, as no paper has it; None: off.
     """
 
-    min_silhouette: Annotated[float, "in [-1, 1]"] = 0.5
+    min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,7 +288,8 @@ def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]
     if number is None and grouping.threshold is None:
         scores = silhouettes_by_number(distances, grouping)
         best = max(scores, key=scores.__getitem__, default=1)  # the first of equal ones, so the fewest
-        number = best if scores.get(best, -np.inf) >= grouping.min_silhouette else 1
+        least = -np.inf if grouping.min_silhouette is None else grouping.min_silhouette
+        number = best if scores.get(best, -np.inf) >= least else 1
     if number is not None:
         number = min(number, len(distances))
     labels = agglomerate(distances, number, grouping.threshold, grouping.linkage)

@@ -324,7 +324,7 @@ class Auto(ClusteredStrategy):
         alone: dict[str, list[int]] = {}
         for source in given.sources:
             answered, formed, odd = asked, list[Proposal](), _NOBODY
-            if source == "update":
+            if source == "updates":
                 trained, model, size = len(asked), clusters.models[cluster], given.projection_size
                 answered, rows = self.update_rows(federation, model, asked, number, size=size)
                 formed = proposals.by_updates(rows, smallest) if len(answered) > 1 else []

@@ -54,7 +54,9 @@ class FMCL(ClusteredStrategy):
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         assignment, found = fmcl.assign(prototypes, shares, self.parameters)
         curve = Findings.of_silhouettes(found.scores)
-        pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(assignment)
+        pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(
+            assignment
+        )
         clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
         findings = Findings(
             summary={"variation": found.variation, **curve.summary},

@@ -16,7 +16,7 @@ from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
 from fedclust.support.checks import Checked
 
-SOURCES = ("update", "losses", "labels", "prototypes")
+SOURCES = ("updates", "losses", "labels", "prototypes")
 """Where proposals may come from. Of equal proposals, the first source's is kept."""
 
 
@@ -34,7 +34,7 @@ class Parameters(Checked):
     finalists
         Largest number of a cluster's proposals that get them, >= 1.
     sources
-        Where proposals come from, some of ``update`` (directions of clients' updates), ``losses`` (loss
+        Where proposals come from, some of ``updates`` (directions of clients' updates), ``losses`` (loss
         traces), ``labels`` (label counts) and ``prototypes`` (class prototypes of the frozen encoder).
     min_cluster_size
         Least number of clients with held-out rows in a part, >= 1; a cluster needs twice as many for a look.
@@ -169,7 +169,7 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     for number, due in enumerate(looks):
         clusters = 1 if number == 0 else num_clients // (2 * parameters.min_cluster_size)
         trained = min(num_clients, cohort if number == 0 else cohort + clusters)
-        asked = min(num_clients, parameters.most_asked * clusters) if "update" in parameters.sources else 0
+        asked = min(num_clients, parameters.most_asked * clusters) if "updates" in parameters.sources else 0
         left = rounds - due
         first = min(1, left) * parameters.max_proposals
         later = min(parameters.probation, max(left - 1, 0)) * min(

@@ -13,7 +13,6 @@ clusters is the one with the best silhouette.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 

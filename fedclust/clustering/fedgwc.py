@@ -73,9 +73,9 @@ class Parameters(Checked):
     kernel_width
         β > 0 of Eq. 4; the larger it is, the smaller the affinities.
     tolerance
-        ε > 0: the matrix has settled when the running mean of its squared change is below ε. ``"auto"``, which
-        is not the paper's: what chance alone leaves with this cohort, step size and number of local steps,
-        see :func:`change_by_chance`.
+        ε > 0: the matrix has settled when the running mean of its squared change is below ε. ``"auto"``, not
+        in the paper: what chance alone leaves with this cohort, step size and number of local steps, see
+        :func:`change_by_chance`.
     max_clusters
         n_max >= 2: largest number of parts of one split.
     step_size

@@ -12,12 +12,13 @@ Where we depart from the paper and from its authors' code:
   *entries* of UᵀV, which change with the choice of basis and with the sign of a singular vector.
 - Only subspaces of the same class are compared. Two clients without a common class have the largest possible
   distance.
-- ``"mean"``, which averages the smallest angle of each class that both have, is ours: the smallest angle of all ignores all classes but one; the sum grows with the number of classes that two
+- ``"mean"``, which averages the smallest angle of each class that both have, is ours:
+  the smallest angle of all ignores all classes but one; the sum grows with the number of classes that two
   clients share, and its larger angles are between singular vectors that, with few examples, are due to
   chance.
 - The paper's threshold is set per data set, as the angle at which groups separate depends on the data (4.9
-  degrees in the authors' script for CIFAR-10 with two classes per client). Without one, the number of clusters
-  is the one with the best silhouette.
+  degrees in the authors' script for CIFAR-10 with two classes per client). Without one, the number of
+  clusters is the one with the best silhouette.
 - Average linkage is the mean over all pairs of clients; the authors' code takes the mean of the two merged
   clusters' distances, whatever their sizes.
 """

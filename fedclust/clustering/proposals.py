@@ -1,4 +1,7 @@
-"""Groupings of a cluster's clients that may be worth a trial, from the data of four methods."""
+"""Groupings of a cluster's clients that may be worth a trial, from the data of four witnesses.
+
+Each witness proposes groupings into two and three parts, and into as many as its own evidence shows.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,9 +14,11 @@ from fedclust.clustering.loss_traces import Trace
 from fedclust.clustering.shared import grouping
 from fedclust.clustering.shared.grouping import cosine_distances, in_order_of_appearance
 from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.metrics import silhouette
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-_NUMBERS = (2, 3)  # numbers of parts that every source proposes
+_NUMBERS = (2, 3)  # numbers of parts that every witness proposes
+_MOST_PARTS = 10
 _UNKNOWN = -1
 
 
@@ -87,11 +92,16 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
 
     Returns
     -------
-    Groupings into 2 and 3 parts, if there are any.
+    Groupings into 2 and 3 parts, and into the number, up to 10, with the largest mean silhouette, if there are
+    any.
     """
     distances = cosine_distances(updates)
-    groupings = [cut(distances, number, min_size) for number in _NUMBERS]
-    return [Proposal("update", labels) for labels in groupings if labels is not None]
+    most = min(_MOST_PARTS, len(updates) - 1)
+    cuts = {number: cut(distances, number, min_size) for number in {*_NUMBERS, *range(2, most + 1)}}
+    groupings = {number: labels for number, labels in cuts.items() if labels is not None}
+    scores = {number: silhouette(distances, labels) for number, labels in groupings.items()}
+    best = max(scores, key=lambda number: (scores[number], -number), default=0)
+    return [Proposal("updates", groupings[number]) for number in sorted({*_NUMBERS, best} & {*groupings})]
 
 
 def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
@@ -108,20 +118,20 @@ def by_losses(trace: Trace, min_size: int, seed: int) -> list[Proposal]:
 
     Returns
     -------
-    For 2 and for 3 parts, the fit whose parts are furthest apart, over the trace's members; the parts of
-    members that never took part are unknown.
+    For 2 and for 3 parts, and for the largest number of parts that are far enough apart, the fit whose parts
+    are furthest apart, over the trace's members; the parts of members that never took part are unknown.
     """
-    parameters = loss_traces.Parameters(max_clusters=max(_NUMBERS), min_cluster_size=max(2, min_size))
+    parameters = loss_traces.Parameters(min_cluster_size=max(2, min_size))
     best: dict[int, loss_traces.Grouping] = {}
     for each in loss_traces.groupings(trace, parameters, seed):
         if each.num_parts not in best or each.separation > best[each.num_parts].separation:
             best[each.num_parts] = each
+    own = max((number for number, each in best.items() if each.separation >= 1), default=0)
     _, observed = trace.entries()
-    proposals = []
-    for _, fit in sorted(best.items()):
-        labels = spread(fit.labels[observed], observed, len(trace.members))
-        proposals.append(Proposal("losses", labels))
-    return proposals
+    return [
+        Proposal("losses", spread(best[number].labels[observed], observed, len(trace.members)))
+        for number in sorted({*_NUMBERS, own} & {*best})
+    ]
 
 
 def by_labels(counts: IntArray, seed: int) -> tuple[list[Proposal], IntArray]:

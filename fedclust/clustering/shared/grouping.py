@@ -222,9 +222,9 @@ class Grouping(Agglomeration):
     Attributes
     ----------
     min_silhouette
-        Least mean silhouette at which clients are split where it chooses the number, in [-1, 1]; below it they
-        stay together. Clusters with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding Groups
-        in Data", 1990). A guard of ours, as no paper has it; None: off.
+        Least mean silhouette at which clients are split where it chooses the number, in [-1, 1]; below it
+        they stay together. Clusters with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding
+        Groups in Data", 1990). None of the papers has such a guard; None: off.
     """
 
     min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None

@@ -92,8 +92,7 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
 
     Returns
     -------
-    Groupings into 2 and 3 parts, and into the number, up to 10, with the largest mean silhouette, if there are
-    any.
+    Groupings into 2 and 3 parts, and into the number, up to 10, with the largest mean silhouette, if any.
     """
     distances = cosine_distances(updates)
     most = min(_MOST_PARTS, len(updates) - 1)

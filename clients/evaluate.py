@@ -196,15 +196,17 @@ def _compared(
     return {client: (first[client], second[client]) for client in second}, errors
 
 
+def _part(node: Node, asked: measuring.ProofQuestion) -> Sequence[IntArray]:
+    """Return the part of each client's rows that a question compares models on."""
+    if asked.on_training_rows:
+        return node.data.train
+    return node.data.test if asked.on_test_rows else _held_out(node)
+
+
 @answers(measuring.ProofQuestion)
 def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
     """Return the sums and bets of the differences of two models' Brier scores, and nothing else."""
-    rows = {
-        client: _counted(
-            node, node.data.train if each.on_training_rows else _held_out(node), client, each.rows
-        )
-        for client, each in asked.items()
-    }
+    rows = {client: _counted(node, _part(node, each), client, each.rows) for client, each in asked.items()}
     found, errors = _compared(node, asked, rows, lambda _, *each: brier_scores(*each))
     return {
         client: measuring.ProofAnswer.of(evidence(first - second, [asked[client].margin]))
@@ -328,7 +330,7 @@ def prototypes(node: Node, question: describing.PrototypesQuestion, clients: lis
     except NotAllowed as error:
         return {}, dict.fromkeys(clients, str(error))
     clients = sorted(clients)
-    classes = cached_prototypes(frozen, node.data, clients, node.device, question.max_norm)
+    classes = cached_prototypes(frozen, node.data, clients, node.device)
     sent = withheld(pooled(classes) if question.pooled else classes, question.min_examples)
     made = [describing.Prototypes(*values) for values in zip(*sent, strict=True)]
     return dict(zip(clients, made, strict=True)), {}

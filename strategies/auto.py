@@ -158,6 +158,7 @@ class Auto(ClusteredStrategy):
     parameters: Parameters
 
     own_personal = BestLayer
+    serves = "best"
     proves_splits = True
     needs_label_counts = True
     memory_type = TrialMemory

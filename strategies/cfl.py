@@ -78,11 +78,16 @@ class CFL(ClusteredStrategy):
         return replace(clusters.with_report(**report), memory=changes)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
-        """Say where no cut can come."""
+        """Say where no cut can come, and that the limits depend on the setting."""
         first, fewest = self.parameters.min_rounds + 1, max(3, 2 * self.parameters.min_cluster_size)
         early = f"no cut comes before round {first} (strategy.parameters.min_rounds), and there are {rounds}"
         few = f"{num_clients} clients are too few for a cut"
-        return [early] * (rounds < first) + [few] * (num_clients < fewest)
+        absolute = (
+            "eps_1 and eps_2 are norms of updates, which depend on the model and the learning rate; with "
+            "strategy.parameters.relative=true they are shares of the first round's, such as 0.75 and 0.5"
+        )
+        found = {early: rounds < first, few: num_clients < fewest, absolute: not self.parameters.relative}
+        return [text for text, holds in found.items() if holds]
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return the cosine distances of clients' last updates, up to 2,000 clients; NaN where unknown."""

@@ -37,6 +37,10 @@ class FECFL(ClusteredStrategy):
         super().__init__(**given)
         self.vocabulary_size = vocabulary_size
 
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
+        """Warn where the silhouette chooses the number of clusters."""
+        return self.parameters.cautions()
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its mean embedding and group by them."""
         question = PrototypesQuestion(self.parameters.input, True, self.vocabulary_size)

@@ -31,6 +31,10 @@ class FedClustWeights(ClusteredStrategy):
 
     moves_clients = True
 
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
+        """Warn where the silhouette chooses the number of clusters."""
+        return self.parameters.cautions()
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Have all clients train the first model, and group them by their last layers.
 

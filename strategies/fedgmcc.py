@@ -82,7 +82,6 @@ class FedGMCC(ClusteredStrategy):
     """
 
     paper_name = "FedGMCC"
-    serves = "cluster"  # the paper's, which the verdict compares with one model for all
 
     needs_client_models = True
     needs_network = True

@@ -70,7 +70,6 @@ class FedSoft(ClusteredStrategy):
     """
 
     paper_name = "FedSoft"
-    serves = "cluster"  # a model per client, whose few held-out rows no test can judge
 
     needs_client_models = True
     needs_network = True

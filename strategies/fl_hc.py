@@ -59,9 +59,9 @@ class FLHC(ClusteredStrategy):
         return replace(clusters, memory=found)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
-        """Say where clients are never clustered, or too late for it to matter."""
+        """Say where clients are never clustered, and where the silhouette chooses the number of clusters."""
         if rounds > self.parameters.rounds:
-            return []
+            return self.parameters.cautions()
         return [
             f"clusters are formed after round {self.parameters.rounds} (strategy.parameters.rounds), and "
             f"there are {rounds}"

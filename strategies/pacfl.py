@@ -33,6 +33,10 @@ class PACFL(ClusteredStrategy):
 
     moves_clients = True
 
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
+        """Warn where the silhouette chooses the number of clusters."""
+        return self.parameters.cautions()
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for the first singular vectors of its classes and group by the angles."""
         vectors = self.parameters.vectors

@@ -28,7 +28,6 @@ class KnownGroups(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    serves = "cluster"  # groups that were given
 
     holds_client_dp = frozenset()  # groups are taken for public
 
@@ -82,7 +81,6 @@ class Local(ClusteredStrategy):
     The server keeps a model per client.
     """
 
-    serves = "cluster"  # a model per client, whose few held-out rows no test can judge
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""

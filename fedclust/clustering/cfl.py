@@ -19,8 +19,8 @@ Where the paper leaves something open, and where we depart from it:
 - The authors' code cuts by complete linkage, which is what we do; the paper's Algorithm 1 merges the most
   similar clients first, which is single linkage.
 - The paper's condition on the largest cosine across the cut, Theorem 1 with its bound on the noise of
-  gradients, needs a number that nobody knows, and the code leaves it out. ``min_silhouette`` takes its place:
-  clients that differ only by the noise of their mini-batches are not cut.
+  gradients, needs a number that nobody knows, and the code leaves it out. ``min_silhouette``, off by
+  default, can take its place: clients that differ only by the noise of their mini-batches are then not cut.
 """
 
 from dataclasses import dataclass, field, replace

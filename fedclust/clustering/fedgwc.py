@@ -11,10 +11,12 @@ Choices where the paper is not specific, and differences from it:
 - The mean squared change is a running mean from 1 (Section 4.3: "in order to ensure stability in early
   updates, allowing a gradual decrease"), with the weight α of Eq. 3. With few clients per round, the last
   change alone is below ε at once: 823 similar clients, 10 a round, were split into 809 and 14 in round 4.
-- The paper's rule splits even similar clients. By default `Parameters` therefore requires that most pairs
-  have met, that the matrix stays settled for some rounds, that the clusters are well separated, and that none
-  is small: a part that is too small joins the others before a division is scored. `min_pair_coverage=0`,
-  `patience=1`, `max_davies_bouldin=1` and `min_cluster_size=1` follow the paper exactly.
+- The paper's rule splits even similar clients. Three guards against that are parameters, which are off:
+  `min_pair_coverage` requires that most pairs have met, `patience` that the matrix stays settled for some
+  rounds, and `min_cluster_size` that no part is small: such a part joins the others before a division is
+  scored. `max_davies_bouldin` below 1 requires well separated parts.
+- The paper's ε is far below what chance leaves in the matrix with few local steps, so that no split comes:
+  `tolerance="auto"`, ours, is what chance leaves (:func:`change_by_chance`).
 - After a test that did not end in a split, `patience` rounds must pass before the next.
 - There is no split if the score is undefined: fewer than three clients, or all affinities equal.
 

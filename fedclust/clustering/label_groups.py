@@ -265,18 +265,12 @@ class Details:
     error_ratios
         Predicted error of each number of clusters, relative to one model's; its minimum is chosen. Empty if
         the test did not refute that clients are alike, or there are fewer than three.
-    stability
-        Smoothed stability index of every client, Σ_c x_ic², in nats, shape (K,).
-    weighted_stability
-        Mean of `stability` weighted by the clients' numbers of examples, in nats.
     alone
         Clients whose label counts are unlike all others', see :func:`alone`, sorted.
     """
 
     homogeneity: Homogeneity
     error_ratios: dict[int, float] = field(default_factory=dict)
-    stability: FloatArray = field(default_factory=lambda: np.zeros(0))
-    weighted_stability: float = 0.0
     alone: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
@@ -433,59 +427,8 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
         grouped = candidates(rows, sizes, most, seed, parameters.num_starts)
     ratios = {number: error_ratio(counts, labels) for number, labels in grouped.items()}
     chosen = choose(ratios, parameters.max_error_ratio)
-    stability = (rows**2).sum(axis=1)
     return grouped.get(chosen, np.zeros(num_clients, dtype=np.int64)), Details(
         homogeneity=test,
         error_ratios=ratios,
-        stability=stability,
-        weighted_stability=float(np.average(stability, weights=sizes)),
         alone=alone(reported, rows),
     )
-
-
-def reason(details: Details, parameters: Parameters) -> str:
-    """Explain why label counts split clients, or why not.
-
-    Parameters
-    ----------
-    details
-        Details returned by :func:`assign`.
-    parameters
-        Its parameters.
-
-    Returns
-    -------
-    Part of a sentence, the text after the colon in :func:`decision`.
-    """
-    chance = wording.chance(details.homogeneity.p_value)
-    if details.homogeneity.p_value >= parameters.level:
-        return f"clients' label shares differ no more than chance explains ({chance})"
-    differ = f"clients' label shares differ ({chance})"
-    if not details.error_ratios:
-        few = len(details.stability) < 3
-        return f"{differ}, but " + ("two clients are too few to group" if few else "too little to group by")
-    ratios, limit = details.error_ratios, f"{parameters.max_error_ratio:.2f}"
-    best = min(sorted(ratios), key=ratios.__getitem__)
-    predicted = f"{ratios[best]:.2f} of one model's error"
-    if choose(ratios, parameters.max_error_ratio) > 1:
-        return f"{differ}, and {best} clusters are predicted to make {predicted}, below the limit of {limit}"
-    return f"{differ}, but the best split, into {best}, is predicted to make {predicted}, limit {limit}"
-
-
-def decision(details: Details, parameters: Parameters) -> str:
-    """Explain in one sentence how many clusters label counts make, and why.
-
-    Parameters
-    ----------
-    details
-        Details returned by :func:`assign`.
-    parameters
-        Its parameters.
-
-    Returns
-    -------
-    Such as ``one cluster: clients' label shares differ no more than chance explains (p = 0.43)``.
-    """
-    number = wording.clusters(choose(details.error_ratios, parameters.max_error_ratio))
-    sentence = f"{number}: {reason(details, parameters)}"
-    return f"{sentence}; {wording.alone(details.alone)}" if len(details.alone) else sentence

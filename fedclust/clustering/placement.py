@@ -124,8 +124,6 @@ class EvidenceRule:
         The rule that chooses a cluster within a group, by label counts.
     min_examples
         Examples that a class must have for its prototype to be sent and to count.
-    max_norm
-        Length to which each embedding is clipped before averaging; None for no clipping.
     """
 
     prototypes: Prototypes
@@ -134,7 +132,6 @@ class EvidenceRule:
     groups: IntArray
     labels: LabelRule
     min_examples: int = 1
-    max_norm: float | None = None
 
     def place(self, means: FloatArray, counts: IntArray) -> Placement:
         """Place a client.

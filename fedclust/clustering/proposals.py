@@ -190,8 +190,7 @@ def by_prototypes(
     alone
         Positions of the clients that form groups of one, if they are few.
     """
-    parameters = prototype_groups.Parameters(labels=None)
-    groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters, 0)
+    groups, report = prototype_groups.assign(prototypes, counts, scatter, prototype_groups.Parameters())
     if groups.max() == 0:
         return [], report.alone
     apart = np.where(np.isnan(report.distances), np.nanmax(report.distances), report.distances)

@@ -15,8 +15,7 @@ that. The prototypes then show:
 3. whether the groups explain the differences, or every client differs a little (then a larger η is used).
 
 Differences from the paper: squared Euclidean distances compared with those due to chance instead of cosines;
-no scaling by label overlap, which separates alike clients by their labels. Clients whose prototypes agree are
-then tested for clusters by labels (:mod:`fedclust.clustering.label_groups`).
+no scaling by label overlap, which separates alike clients by their labels.
 
 Everything is computed class by class in double precision. Embeddings are used only in sums over their
 dimensions: rotating or translating the embedding changes nothing, and scaling it scales variances and
@@ -30,7 +29,6 @@ from typing import Annotated
 
 import numpy as np
 
-from fedclust.clustering import label_groups
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.limits import LARGEST_SHARE, limit_sizes, limit_values
@@ -582,13 +580,9 @@ class Parameters(Checked):
         Largest number of passes of refinement, >= 0.
     chunk
         Largest number of clients compared with each other at a time, >= 2; memory grows with its square.
-    labels
-        Settings for splitting clients whose prototypes agree by label counts; None for never.
     min_examples
         Examples that a class must have on a client for its prototype to be sent and used, >= 1. Other
         prototypes stay on the client: that of a single example is the example itself.
-    max_norm
-        Length to which clients clip each embedding before averaging, > 0; None for no clipping.
 
     Raises
     ------
@@ -601,9 +595,7 @@ class Parameters(Checked):
     min_explained: Annotated[float, "in (0, 1]"] = 0.9
     passes: Annotated[int, ">= 0"] = 5
     chunk: Annotated[int, ">= 2"] = 1000
-    labels: label_groups.Parameters | None = field(default_factory=label_groups.Parameters)
     min_examples: Annotated[int, ">= 1"] = MIN_EXAMPLES
-    max_norm: Annotated[float | None, "> 0 and finite or None"] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "separations", tuple(self.separations))  # a list from YAML
@@ -624,16 +616,9 @@ class Details:
         b: squared distance between two classes, in squared units of the embedding.
     explained
         Share of the clients' differences that the groups explain, in [0, 1], for each η tried.
-    groups
-        Group of each client by prototypes alone, before label counts split any, shape (K,).
     distances
         Unbiased squared distance between each two groups, in units of b, shape (G, G); NaN if they share no
         class. It is 0 on average for groups that are alike, so it may be negative by chance.
-    evidence
-        S of each two clients, at the last η: negative if they are alike, positive if they differ, 0 if they
-        share no class; shape (K, K). None for more clients than `chunk`.
-    labels
-        For each group, the details of grouping it by label counts; empty if `labels` is None.
     alone
         Clients that form a group of one by their prototypes, sorted; empty if these are more than a tenth of
         all clients, since then most clients differ from most others.
@@ -642,17 +627,14 @@ class Details:
     test: FTest
     class_separation: float
     explained: dict[float, float]
-    groups: IntArray
     distances: FloatArray
-    evidence: FloatArray | None
-    labels: dict[int, label_groups.Details]
     alone: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
 def assign(
-    prototypes: FloatArray, counts: IntArray, scatter: FloatArray, parameters: Parameters, seed: int
+    prototypes: FloatArray, counts: IntArray, scatter: FloatArray, parameters: Parameters
 ) -> tuple[IntArray, Details]:
-    """Group clients by the class prototypes they reported, then by label counts where that should help.
+    """Group clients by the class prototypes they reported. Nothing is random.
 
     Parameters
     ----------
@@ -665,24 +647,20 @@ def assign(
         s_ic = Σ‖x − μ_ic‖²/(n_ic − 1) over a client's examples of the class, shape (K, C); ignored where
         there are fewer than two. Classes of which no client has two are left out.
     parameters
-        Settings of the split.
-    seed
-        Seed of the K-means++ that groups label counts, in [0, 2³²). Nothing else is random.
+        Settings of the groups.
 
     Returns
     -------
     labels
-        Cluster of each client, numbered in order of first appearance, shape (K,). All 0 if nothing refutes
+        Group of each client, numbered in order of first appearance, shape (K,). All 0 if nothing refutes
         that clients are alike.
     details
         Details for logs and plots.
     """
-    sent = sent_counts(counts, parameters.min_examples)  # label counts are compared in full
-    clients, _ = measured(prototypes, sent, scatter)
+    clients, _ = measured(prototypes, sent_counts(counts, parameters.min_examples), scatter)
     test, separation = f_test(clients), class_separation(clients)
     groups: IntArray = np.zeros(len(counts), dtype=np.int64)
     explained: dict[float, float] = {}
-    share = parameters.separations[0]
     # Without two classes that differ, the size of a difference cannot be judged.
     if test.p_value < parameters.level and separation > 0:
         for share in parameters.separations:
@@ -693,44 +671,10 @@ def assign(
             explained[share] = _explained(clients, groups, test.statistic)
             if explained[share] >= parameters.min_explained:
                 break
-    evidence = None
-    if len(counts) <= parameters.chunk:
-        evidence = compare(clients, clients).evidence(share * separation)
-        np.fill_diagonal(evidence, 0.0)
-    labels, by_labels = _by_labels(counts, groups, parameters.labels, seed)
     pooled = clients.pooled(groups)
     apart = compare(pooled, pooled).distance(np.nan) / (separation or 1.0)
     np.fill_diagonal(apart, 0.0)
-    lone = _alone(groups)
-    return labels, Details(test, separation, explained, groups, apart, evidence, by_labels, lone)
-
-
-def decision(labels: IntArray, details: Details, parameters: Parameters) -> str:
-    """Explain in one sentence how many clusters there are, and why.
-
-    Parameters
-    ----------
-    labels, details
-        Returned by :func:`assign`.
-    parameters
-        Its parameters.
-
-    Returns
-    -------
-    Such as ``2 clusters: clients' class prototypes form 2 groups, which explain 98 % of their differences
-    (p < 0.001); label counts split none of them``.
-    """
-    parts = [_why_groups(details, parameters)]
-    if parameters.labels is not None and details.labels:
-        num_groups = int(details.groups.max()) + 1
-        if num_groups == 1:
-            parts.append(label_groups.reason(details.labels[0], parameters.labels))
-        else:
-            split = sum(np.unique(labels[details.groups == group]).size > 1 for group in range(num_groups))
-            parts.append(f"label counts split {split or 'none'} of them")
-    if len(details.alone):
-        parts.append(wording.alone(details.alone))
-    return f"{wording.clusters(int(labels.max()) + 1)}: {'; '.join(parts)}"
+    return groups, Details(test, separation, explained, apart, _alone(groups))
 
 
 def _alone(groups: IntArray) -> IntArray:
@@ -750,41 +694,6 @@ def _explained(clients: Prototypes, groups: IntArray, ratio: float) -> float:
     kept = np.setdiff1d(np.arange(len(groups)), alone)
     others = clients.rows(kept)
     return explained_share(others, in_order_of_appearance(groups[kept]), f_test(others).statistic)
-
-
-def _why_groups(details: Details, parameters: Parameters) -> str:
-    num_groups, chance = int(details.groups.max()) + 1, wording.chance(details.test.p_value)
-    if details.test.p_value >= parameters.level:
-        return f"clients' class prototypes differ no more than chance explains ({chance})"
-    if not details.class_separation > 0:
-        return f"clients' class prototypes differ ({chance}), but the encoder does not tell classes apart"
-    if num_groups == 1:
-        return f"clients' class prototypes differ ({chance}), but form no groups"
-    explained = list(details.explained.values())[-1]
-    only = "" if explained >= parameters.min_explained else "only "
-    return (
-        f"clients' class prototypes form {num_groups} groups, which explain {only}{100 * explained:.0f} % of "
-        f"their differences ({chance})"
-    )
-
-
-def _by_labels(
-    counts: IntArray, groups: IntArray, parameters: label_groups.Parameters | None, seed: int
-) -> tuple[IntArray, dict[int, label_groups.Details]]:
-    parts: IntArray = np.zeros_like(groups)
-    details: dict[int, label_groups.Details] = {}
-    if parameters is None:
-        return groups, details
-    for group in range(groups.max() + 1):
-        members = np.flatnonzero(groups == group)
-        held = counts[members].any(axis=1)
-        if held.any():
-            parts[members[held]], details[group] = label_groups.assign(
-                counts[members[held]], parameters, seed
-            )
-            # Clients without examples join the largest part.
-            parts[members[~held]] = np.bincount(parts[members[held]]).argmax()
-    return in_order_of_appearance(groups * len(groups) + parts), details
 
 
 def measured(prototypes: FloatArray, counts: IntArray, scatter: FloatArray) -> tuple[Prototypes, BoolArray]:

@@ -267,21 +267,6 @@ class Findings:
         return replace(self, arrays=pairs, clients=columns)
 
     @classmethod
-    def of_error_ratios(cls, ratios: Mapping[int, float], limit: float) -> "Findings":
-        """List the predicted error of each number of clusters tried, relative to one model's.
-
-        Parameters
-        ----------
-        ratios
-            By number of clusters.
-        limit
-            The ratio below which clients are split.
-        """
-        found = cls._of_curve("error_ratios", ratios, "error_ratio_numbers", "error_ratios")
-        limits = {"error_ratio_limit": np.asarray(limit)} if ratios else {}
-        return replace(found, arrays={**found.arrays, **limits})
-
-    @classmethod
     def of_distances(cls, distances: FloatArray, scores: Mapping[int, float]) -> "Findings":
         """List clients' distances, and the score of each number of clusters tried.
 

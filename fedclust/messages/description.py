@@ -244,8 +244,6 @@ class PrototypesQuestion(codec.Question[Prototypes]):
         Number of tokens, for an untrained network on texts; None for other inputs.
     min_examples
         Examples that a class must have for its prototype to be sent.
-    max_norm
-        Length to which each embedding is clipped before averaging; None for no clipping.
     """
 
     kind = "query.prototypes"
@@ -254,7 +252,6 @@ class PrototypesQuestion(codec.Question[Prototypes]):
     pooled: Annotated[bool, codec.Flag()] = False
     vocabulary_size: Annotated[int | None, codec.Whole()] = None
     min_examples: Annotated[int, codec.Whole(sparse=True)] = 1
-    max_norm: Annotated[float | None, codec.Real()] = None
 
 
 _ROUND_OFF = 1e-3  # of float32, in sums over a whole example

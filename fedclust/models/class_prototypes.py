@@ -71,7 +71,6 @@ def prototypes(
     data: Examples | FederatedData,
     rows_by_client: Sequence[IntArray],
     device: Device = "cpu",
-    max_norm: float | None = None,
 ) -> ClassPrototypes:
     """Compute the mean and the scatter of each client's embeddings of each class.
 
@@ -87,9 +86,6 @@ def prototypes(
         For each of the K clients, the rows it holds, each shape (n_k,).
     device
         Where the encoder computes.
-    max_norm
-        Length to which each embedding is clipped, so that no example moves a sum by more; None for no
-        clipping.
 
     Returns
     -------
@@ -116,9 +112,6 @@ def prototypes(
     parts = (part.split(_BATCH) for part in (groups, client_of, first))
     for batch, group, client, begins in zip(_embedded(encoder, data, rows, device), *parts, strict=False):
         embeddings = batch.to(torch.float64)
-        if max_norm is not None:
-            lengths = embeddings.norm(dim=1, keepdim=True)
-            embeddings = embeddings * (max_norm / lengths.clamp(min=max_norm))
         sums.index_add_(0, group, embeddings)
         origins[client[begins]] = embeddings[begins]
         squares.index_add_(0, group, (embeddings - origins[client]).square_().sum(dim=1))
@@ -198,7 +191,6 @@ def cached_prototypes(
     data: FederatedData,
     clients: Sequence[int],
     device: Device = "cpu",
-    max_norm: float | None = None,
     cache_dir: Path | None = None,
 ) -> ClassPrototypes:
     """Compute :func:`prototypes` of some clients' training parts, or read those that an earlier run computed.
@@ -207,7 +199,7 @@ def cached_prototypes(
 
     Parameters
     ----------
-    encoder, data, device, max_norm
+    encoder, data, device
         See :func:`prototypes`.
     clients
         Client ids, shape (n,).
@@ -227,14 +219,13 @@ def cached_prototypes(
     """
 
     def write(folder: Path) -> None:
-        computed = prototypes(encoder, data, [data.train[client] for client in clients], device, max_norm)
+        computed = prototypes(encoder, data, [data.train[client] for client in clients], device)
         for name, values in computed._asdict().items():
             np.save(folder / f"{name}.npy", values)
 
     # The names of the stored arrays are part of the key: earlier versions stored shares in place of counts.
     names = ClassPrototypes._fields
-    clipped = () if max_norm is None else (max_norm,)
-    key = digest(names, data.fingerprint, encoder.fingerprint, [int(client) for client in clients], *clipped)
+    key = digest(names, data.fingerprint, encoder.fingerprint, [int(client) for client in clients])
     folder = prepared(cache_root(cache_dir) / "prototypes" / key, write)
     return ClassPrototypes(*(map_array(folder / f"{name}.npy") for name in names))
 

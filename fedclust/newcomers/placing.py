@@ -129,7 +129,7 @@ def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dic
     if isinstance(rule, SubspaceRule):
         question = SubspacesQuestion(rule.input, rule.bases.shape[-1])
     elif isinstance(rule, EvidenceRule):
-        question = PrototypesQuestion(min_examples=rule.min_examples, max_norm=rule.max_norm)
+        question = PrototypesQuestion(min_examples=rule.min_examples)
     answers = federation.ask(question, newcomers)
     for client, answer in answers.replies.items():
         try:

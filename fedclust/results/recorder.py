@@ -265,10 +265,9 @@ class Recorder:
 
         Every array of shape (K, K) is drawn, rows and columns ordered by cluster; NaN stands for a pair
         that was never compared. Names with a special meaning, see :mod:`fedclust.results.charts.run`:
-        ``interaction``, ``affinity``, ``distances``, ``evidence``, ``pair_scores``, ``silhouette_numbers``
-        and ``silhouette_scores``, ``error_ratio_numbers``, ``error_ratios`` and ``error_ratio_limit`` (one
-        number), ``curve_pairs``, ``curve_points``, ``curve_losses`` and ``line_losses``, ``separations``,
-        names that start with ``loss_trace``, ``class_names``, ``confusion`` and ``confusion_clusters``.
+        ``interaction``, ``affinity``, ``distances``, ``pair_scores``, ``silhouette_numbers`` and
+        ``silhouette_scores``, ``curve_pairs``, ``curve_points``, ``curve_losses`` and ``line_losses``,
+        ``class_names``, ``confusion`` and ``confusion_clusters``.
 
         Raises
         ------

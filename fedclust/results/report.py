@@ -16,6 +16,7 @@ from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import decision_lines, how_to_get_one, listed, personal_line
+from fedclust.settings.run_options import NEEDS_PROOF
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS = 12, 12
@@ -313,7 +314,10 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone:
             text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
-        lines.append(Text(f"{text} (serve={summary.get('serve')})"))
+        text = f"{text} (serve={summary.get('serve')})"
+        if (run.config.get("choices") or {}).get("strategy") != NEEDS_PROOF and own:
+            text += f"; strategy={NEEDS_PROOF} trains in groups only where that proves to be better"
+        lines.append(Text(text))
     if silent := (summary.get("proof") or {}).get("did_not_vote"):
         named = [f"{each.get('name', each['client'])}: {each['reason']}" for each in silent]
         lines.append(Text(f"did not vote: client {listed(named, 10)}"))

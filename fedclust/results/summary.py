@@ -284,9 +284,7 @@ def how_to_get_one(config: Mapping[str, Any]) -> str:
     """Explain in one line how to get a verdict, for a run without one."""
     if str((config.get("choices") or {}).get("strategy")) == "fedavg":
         return "No verdict: this is one model for all; strategy=auto looks for groups and tests them"
-    return (
-        "No verdict on training in groups: a run with proof=true compare=[fedavg] tests it on held-out rows"
-    )
+    return "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all"
 
 
 PREFIX = "personal."

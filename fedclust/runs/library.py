@@ -518,12 +518,15 @@ def simulate(
         Whether to resume the run in `folder` from its newest checkpoint; results equal those of an
         uninterrupted run bit by bit. Give the same arguments again; `rounds` may be larger.
     proof
-        Whether to train one model for all, too, and to test on held-out rows whether the clusters' models are
-        better; the result then has a ``verdict``. The held-out rows are a client's validation rows; of
-        clients given as ``(inputs, targets)``, a tenth of the training rows.
+        Whether to train one model for all, too, and to test whether the clusters' models are better; the
+        result then has a ``verdict``. It is measured on validation rows; where nobody has any, on test rows.
+        Of clients given as ``(inputs, targets)``, a tenth of the training rows is held out for validation if
+        something decides on it: strategy ``"auto"`` or ``"private_groups"``, ``serve="best"``, or
+        ``personal="auto"``.
     serve
         With `proof`: ``"best"`` to serve a cluster the model for all unless its own was shown to be better,
-        ``"cluster"`` to serve it its own, ``"auto"`` for the strategy's own rule.
+        ``"cluster"`` to serve it its own, ``"auto"`` for the strategy's own rule: ``"best"`` for strategy
+        ``"auto"``, ``"cluster"`` for all others.
     personal
         What clients finally use on top of the model that serves them: ``"none"``, ``"prior"``, ``"finetune"``
         or ``"auto"``, or one of :mod:`fedclust.personal.layers` such as ``Finetune(epochs=3)``; None for the
@@ -566,9 +569,9 @@ def simulate(
     layer = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):
-        tests = any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
-        needs_rows = strategy in (run_options.NEEDS_PROOF, run_options.VOTES) or isinstance(layer, Auto)
-        fraction = DEFAULT_FRACTION if proof or tests or needs_rows else 0.0
+        decides = strategy in (run_options.NEEDS_PROOF, run_options.VOTES) or isinstance(layer, Auto)
+        decides |= any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
+        fraction = DEFAULT_FRACTION if decides or (proof and serve == "best") else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
     elif not any(map(len, data.test)):
         raise ValueError("clients must have test rows to measure an accuracy on, none has any")

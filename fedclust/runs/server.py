@@ -154,9 +154,7 @@ class Plan:
 
     def serves(self, name: str) -> str:
         """Return whose model serves clients after the proof; by each strategy's own rule unless given."""
-        if self.settings.serve != AUTO:
-            return self.settings.serve
-        return "cluster" if composition.to_the_letter(name) else self.strategies[name].serves
+        return self.strategies[name].serves if self.settings.serve == AUTO else self.settings.serve
 
     @property
     def config(self) -> Any:

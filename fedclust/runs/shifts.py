@@ -7,7 +7,6 @@ input has a different label. Prototypes tell the last two apart: where renaming 
 the distance between two groups' prototypes, the groups differ in the classes' names, not in their looks.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -202,12 +201,11 @@ def looks_shift(
     prototypes, counts, scatter
         As for :func:`fedclust.clustering.prototype_groups.assign`.
     parameters
-        When clients form groups; its label rule is not used.
+        When clients form groups.
     class_names
         Names of the classes, shape (C,); empty for their numbers.
     """
-    by_looks = dataclasses.replace(parameters, labels=None)
-    groups, report = prototype_groups.assign(prototypes, counts, scatter, by_looks, seed=0)  # no random draws
+    groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters)
     p_value, number = report.test.p_value, int(groups.max()) + 1
     clients, _ = prototype_groups.measured(prototypes, counts, scatter)
     pooled = clients.pooled(groups)

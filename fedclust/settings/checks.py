@@ -59,17 +59,11 @@ def _proof_problem(config: DictConfig) -> str | None:
         return f"partition.{error}"
     if not proof and NEEDS_PROOF in (strategy, *compared):
         return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
-    needs_rows = {
-        "proof=true": proof,
-        f"strategy={VOTES}, which votes on held-out rows": strategy == VOTES,
-        "personal=auto, which chooses on held-out rows": composition.chooses_layers(config),
-        "drift_every, which compares on held-out rows": config.get("drift_every"),
-    }
-    for what, needed in needs_rows.items():
+    for what, needed in composition.deciders(config).items():
         if needed and not fraction:
-            return f"{_FRACTION} must be > 0 for {what}, got {fraction}"
+            return f"{_FRACTION} must be > 0 for {what} on held-out rows, got {fraction}"
     if serve == "best" and not proof:
-        return "serve=best must have proof=true: without held-out rows nothing can be shown to be better"
+        return "serve=best must have proof=true: nothing else shows what is better"
     if serve == "best" and COMMON not in (strategy, *compared):
         return f"serve=best must have compare=[{COMMON}]: one model for all is what clusters must beat"
     return None

@@ -163,38 +163,40 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     return kept
 
 
-_AS_PUBLISHED = ("_paper", "_released")  # suffixes of presets that follow a paper or its code to the letter
 _CHOOSES = "fedclust.personal.layers.Auto"
 _CLIENT_DP = "fedclust.privacy.ClientDP"
-
-
-def to_the_letter(strategy: str) -> bool:
-    """Return whether a preset follows its paper or code to the letter: it serves its clusters."""
-    return strategy.endswith(_AS_PUBLISHED)
 
 
 def _resolve_auto(config: DictConfig) -> None:
     """Replace ``auto`` in ``proof`` and ``partition.validation_fraction`` by a value.
 
-    A preset that follows its paper or code to the letter, and an experiment of a paper, trains on all rows;
-    everything else runs the proof. With ``personal=auto`` rows are held out in any case, on which clients
-    choose. Invalid values are left to :mod:`fedclust.settings.checks`.
+    There is a verdict beside every run with one model for all, except in experiments of papers and where
+    label counts are withheld. Rows are held out only where something decides on them: a method by its name
+    trains on all its training rows, and its verdict is measured on test rows. Invalid values are left to
+    :mod:`fedclust.settings.checks`.
     """
     if "proof" not in config:  # a configuration of the user's own
         return
-    strategy = str(config.choices.get("strategy", ""))
     if config.proof == "auto":
-        needed = run_options.NEEDS_PROOF in (strategy, *compared(config))
-        own = not to_the_letter(strategy) and config.choices.get("experiment") is None
-        config.proof = needed or (own and not withheld(config))
-    proof = config.proof is True
-    if OmegaConf.is_config(config.get("partition")):
-        held_out = proof or chooses_layers(config) or bool(config.get("drift_every"))
-        held_out |= strategy == run_options.VOTES
-        if config.partition.get("validation_fraction", "auto") == "auto" or not held_out:
-            fraction = DEFAULT_FRACTION if held_out else 0.0
-            key = "partition.validation_fraction"
-            OmegaConf.update(config, key, fraction, merge=False, force_add=True)
+        names = str(config.choices.get("strategy", "")), *compared(config)
+        free = config.choices.get("experiment") is None and not withheld(config)
+        config.proof = run_options.NEEDS_PROOF in names or (free and run_options.COMMON in names)
+    partition = config.get("partition")
+    if OmegaConf.is_config(partition) and partition.get("validation_fraction", "auto") == "auto":
+        fraction = DEFAULT_FRACTION if any(deciders(config).values()) else 0.0
+        OmegaConf.update(config, "partition.validation_fraction", fraction, merge=False, force_add=True)
+
+
+def deciders(config: DictConfig) -> dict[str, bool]:
+    """List what decides on held-out rows, and whether it is part of this run."""
+    names = str(config.choices.get("strategy", "")), *compared(config)
+    return {
+        f"strategy={run_options.NEEDS_PROOF}, which tests groups": run_options.NEEDS_PROOF in names,
+        f"strategy={run_options.VOTES}, which votes": run_options.VOTES in names,
+        "serve=best, which chooses": config.get("serve") == "best",
+        "personal=auto, which chooses": chooses_layers(config),
+        "drift_every, which compares": bool(config.get("drift_every")),
+    }
 
 
 def compared(config: DictConfig) -> list[str]:

@@ -229,6 +229,16 @@ class Grouping(Agglomeration):
 
     min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None
 
+    def cautions(self) -> list[str]:
+        """Warn where the silhouette stands in for the value that the paper sets per data set."""
+        if self.num_clusters is not None or self.threshold is not None:
+            return []
+        return [
+            "the paper sets a threshold or the number of clusters per data set; without "
+            "strategy.parameters.threshold or strategy.parameters.num_clusters, the mean silhouette chooses "
+            "the number, and always at least 2"
+        ]
+
 
 @dataclass(frozen=True, eq=False)
 class Details:

@@ -8,7 +8,6 @@ from typing import Any
 
 import altair as alt
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 import fedclust.results.charts.chart as drawing
@@ -18,17 +17,14 @@ from fedclust.typing import FloatArray, IntArray
 
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
 _MOST_POINTS, _MOST_MARKS, _MOST_MATRICES, _MOST_NUMBERS = 1_500, 40, 10, 160
-_MOST_METHOD_POINTS, _MOST_TRACES, _MOST_PAIRS, _MOST_SPLITS = 300, 4, 6, 4
+_MOST_METHOD_POINTS, _MOST_PAIRS, _MOST_SPLITS = 300, 6, 4
 _MOST_DOTS, _MOST_CLUSTERS = 1_500, 20
-_CAME = {1: "proposed", 2: "split"}
 _SPLIT = "affinity_round_"
-_ERROR = "predicted error, relative to one model's"
 
 _MEANING = {
     "interaction": ("larger is more alike", "sequential"),
     "affinity": ("larger is more alike", "sequential"),
     "distances": ("smaller is more alike", "reversed"),
-    "evidence": ("above 0: evidence that two clients differ; below 0, they look alike", "diverging"),
     "cosines": ("cosine of two clients' updates: larger is more alike", "sequential"),
     "pair_scores": ("smaller is more alike", "reversed"),
 }
@@ -388,60 +384,22 @@ def method_pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Pic
     """
     yield from _convergence(run)
     yield from _choices(small)
-    yield from _tests(small.get("separations"))
     yield from _chains(small, run.assignment)
     yield from _splits(small, run)
     yield from _rewards(small)
-    names = [name for name, values in small.items() if name.startswith("loss_trace") and len(values)]
-    for name in names[:_MOST_TRACES]:
-        yield from _trace(name, small[name])
 
 
 def _choices(small: Mapping[str, NDArray]) -> Iterator[Picture]:
-    """Draw the silhouette, or the predicted error relative to one model's, of each number of clusters.
+    """Draw the silhouette of each number of clusters.
 
     Source: Clust-PSI-PFL, selection of τ, and :mod:`fedclust.clustering.clust_psi_pfl`.
     """
-    for name, keys, best_of, title, label in (
-        ("silhouette", "silhouette_numbers silhouette_scores", np.nanargmax, "", "mean silhouette"),
-        ("error_ratios", "error_ratio_numbers error_ratios", np.nanargmin, " by label counts", _ERROR),
-    ):
-        x, y = (small.get(key, np.zeros(0)) for key in keys.split())
-        if np.isfinite(y).any():
-            best = int(best_of(y))
-            lines, note = [Line(label, x, y)], f"The best is {int(x[best])} clusters, {y[best]:.3f}."
-            if (limit := small.get("error_ratio_limit")) is not None and label == _ERROR:
-                lines.append(Line(f"clients are split below {float(limit):g}", x, np.full(len(x), limit)))
-            drawn = curves(lines, "number of clusters", label)
-            yield Picture(name, f"Choosing the number of clusters{title}", drawn, note)
-
-
-def _tests(tests: FloatArray | None) -> Iterator[Picture]:
-    """Draw how far apart the groups in the losses were; of a cluster's fits in a round, the decisive one.
-
-    Each row of `tests` has the round, the cluster, the number of parts, the separation in units of the
-    required one, and 0 for nothing, 1 for a proposal, 2 for a split.
-    """
-    if tests is None or not np.isfinite(tests[:, 3]).any():
-        return
-    table = pd.DataFrame(tests, columns=["round", "cluster", "parts", "separation", "came"])
-    table = table[np.isfinite(table["separation"])].astype({"round": int, "cluster": int, "parts": int})
-    table = table.sort_values(
-        ["round", "cluster", "came", "separation"], ascending=[True, True, False, False]
-    )
-    table = table.drop_duplicates(["round", "cluster"])
-    lines = [
-        Line(f"cluster {cluster}", of["round"].to_numpy(), of["separation"].to_numpy())
-        for cluster, of in table.groupby("cluster")
-    ]
-    marks = [
-        (each.round, f"cluster {each.cluster}: {_CAME[each.came]}, {each.parts} parts")
-        for each in table[table["came"] > 0].itertuples()
-    ]
-    label = "separation of the nearest two parts"
-    note = f"{label.capitalize()}; above 1 they are further apart than halves of a continuum."
-    drawn = curves(lines, "round", label, marks=marks, form="tight")
-    yield Picture("separations", "Do the clients' losses fall into groups?", drawn, note)
+    x, y = (small.get(f"silhouette_{each}", np.zeros(0)) for each in ("numbers", "scores"))
+    if np.isfinite(y).any():
+        best, label = int(np.nanargmax(y)), "mean silhouette"
+        drawn = curves([Line(label, x, y)], "number of clusters", label)
+        note = f"The best is {int(x[best])} clusters, {y[best]:.3f}."
+        yield Picture("silhouette", "Choosing the number of clusters", drawn, note)
 
 
 def _chains(small: Mapping[str, NDArray], assignment: IntArray | None) -> Iterator[Picture]:
@@ -583,33 +541,3 @@ def _heat(
     drawn = cells(table, rows, Side(columns), colours, **look)
     note = "Left blank where a client was not asked." if rows.title else ""
     return Picture(name, title, drawn, note, page_only=True)
-
-
-def _trace(name: str, entries: FloatArray) -> Iterator[Picture]:
-    """Draw clients' losses relative to their cohort's over the rounds, which set groups apart.
-
-    Source: :mod:`fedclust.clustering.loss_traces`. `entries` has a row per client and round: round, client,
-    value in √nats, and the part that the client went to.
-    """
-    cluster, _, split = name.removeprefix("loss_trace_").replace("_", " ").partition(" round ")
-    clients, row = np.unique(entries[:, 1].astype(int), return_inverse=True)
-    rounds, column = np.unique(entries[:, 0].astype(int), return_inverse=True)
-    part, table = np.zeros(len(clients), dtype=np.int64), np.full((len(clients), len(rounds)), np.nan)
-    part[row], table[row, column] = entries[:, 3], entries[:, 2]
-    order, chosen = np.argsort(part, kind="stable"), evenly(len(rounds), _MOST_METHOD_POINTS)
-    lines = []
-    for number in np.unique(part):
-        own = table[part == number][:, chosen]
-        own = own[:, some := np.isfinite(own).any(axis=0)]
-        ends = np.nanmin(own, axis=0), np.nanmax(own, axis=0)
-        title = f"part {number}, {len(own)} client{'s' * (len(own) != 1)}"
-        lines.append(Line(title, rounds[chosen][some], np.nanmean(own, axis=0), *ends))
-    until = f", up to its split in round {split}" if split else ", never split"
-    note = "Mean of each part; the band reaches from its lowest client to its highest. Root of the loss in "
-    note += "the first steps, less the cohort's mean, in √nats."
-    drawn = curves(lines, "round", "root of the loss less the cohort's mean, √nats", form="tight")
-    yield Picture(name, f"Losses in {cluster}{until}", drawn, note)
-    side = Side([f"client {clients[at]}" for at in order], part[order], "part")
-    named = [f"round {one}" for one in rounds]
-    title = "Each client, ordered by part; rounds from left to right"
-    yield _heat(f"{name}_cells", title, table[order], side, named, "diverging")

@@ -9,7 +9,7 @@ from fedclust.federation.run import evaluation_sample
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP
 from fedclust.runs.server import check_strategy
-from fedclust.strategies import ClusteredStrategy, FedGWCTraces, Local, fedgwc
+from fedclust.strategies import ClusteredStrategy, Local
 from tests.strategies.helpers import weights_of
 
 CLIENTS, ROUNDS = 9, 4
@@ -110,12 +110,9 @@ def _peak(toy, watch, strategy, num_clients) -> int:
     return peaks[0]
 
 
-@pytest.mark.parametrize("kind", [ClusteredStrategy, FedGWCTraces])
-def test_nothing_of_a_round_grows_with_the_square_of_the_clients(toy, watch, kind, monkeypatch) -> None:
-    # Up to 2,000 clients FedGWC keeps a matrix of all pairs for the plots; here up to one.
-    monkeypatch.setattr(fedgwc, "_MOST_CLIENTS", 1)
+def test_nothing_of_a_round_grows_with_the_square_of_the_clients(toy, watch) -> None:
     small, large = (
-        _peak(toy, watch, kind(participation=20 / number, evaluate_clients=20), number)
+        _peak(toy, watch, ClusteredStrategy(participation=20 / number, evaluate_clients=20), number)
         for number in (200, 800)
     )
     assert large < 4 * small  # of four times as many clients

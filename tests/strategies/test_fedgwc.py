@@ -3,11 +3,13 @@ import pytest
 
 from fedclust.clustering.fedgwc import Parameters
 from fedclust.selection import LeastSampled, Uniform
-from fedclust.strategies import ClusteredStrategy, FedGWC, FedGWCTraces
+from fedclust.strategies import ClusteredStrategy, FedGWC
 from fedclust.support.rng import generator
 
 # 0.9^t < 0.01 from t = 44 on, and patience 10: tests from round 53.
-GUARDED = Parameters(tolerance=1e-2, step_size=0.1)
+GUARDED = Parameters(
+    tolerance=1e-2, step_size=0.1, patience=10, min_pair_coverage=0.9, max_davies_bouldin=0.5
+)
 
 
 def _two_kinds(client: int, server_round: int) -> list[float]:
@@ -38,21 +40,28 @@ def test_two_kinds_of_losses_become_two_clusters(started, watch) -> None:
     np.testing.assert_allclose(found["cohort_losses"], expected)
 
 
-@pytest.mark.parametrize("kind", [FedGWC, FedGWCTraces])
-def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least(kind) -> None:
-    strategy, fixed = kind(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
+def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least() -> None:
+    strategy, fixed = FedGWC(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
     assert [strategy.cohort_size(size) for size in (2, 12, 50)] == [2, 3, 5]
     assert [fixed.cohort_size(size) for size in (2, 12)] == [2, 4]
     assert isinstance(strategy.selection, LeastSampled)
-    assert isinstance(kind(selection=Uniform()).selection, Uniform)
+    assert isinstance(FedGWC(selection=Uniform()).selection, Uniform)
 
 
 def test_settings_without_a_split_are_reported_before_round_1() -> None:
     # 3 / 0.1 = 30 clients in each of two parts, there are 59.
-    (caution,) = FedGWC(participation=0.1).cautions(59, 1000)
+    strategy = FedGWC(participation=0.1, parameters=Parameters(min_cluster_size=None))
+    (caution,) = strategy.cautions(59, 1000)
     assert caution == "no split can come: 59 clients are fewer than two clusters of min_cluster_size 30"
-    assert FedGWC(participation=0.1).cautions(60, 1000) == []
+    assert strategy.cautions(60, 1000) == []
     assert ClusteredStrategy().cautions(1, 1) == []
+
+
+def test_where_the_papers_tolerance_cannot_be_met_the_setting_that_can_is_named() -> None:
+    (caution,) = FedGWC(participation=0.8).cautions(30, 1000)
+    assert "near 0.002, above tolerance 1e-05" in caution
+    assert "strategy.parameters.tolerance=auto" in caution
+    assert FedGWC(participation=0.8, parameters=Parameters(tolerance="auto")).cautions(30, 1000) == []
 
 
 def _interaction(started, failing) -> np.ndarray:

@@ -170,7 +170,6 @@ def test_clients_of_the_same_shares_are_one_cluster() -> None:
     np.testing.assert_array_equal(labels, 0)
     assert details.error_ratios == {}
     assert details.homogeneity.p_value > 0.99
-    np.testing.assert_allclose(details.stability, 0.0, atol=1e-12)
 
 
 @pytest.mark.parametrize("counts", [[[5, 0]], [[9, 0], [0, 9]], [[4, 0], [5, 0], [9, 0]]])
@@ -200,17 +199,6 @@ def test_numbering_of_clients_and_classes_does_not_matter(
     assert changed.error_ratios == pytest.approx(details.error_ratios)
 
 
-def test_stability_is_the_sum_of_squared_features() -> None:
-    # Client (3, 1) of two mirrored ones: 0.2 ln 1.4 − 0.2 ln 0.6 = 0.2 ln(7/3).
-    details = assign(np.array([[3, 1], [1, 3]]), Parameters(), 0)[1]
-    np.testing.assert_allclose(details.stability, 0.2 * math.log(7 / 3))
-    counts = np.array([[30, 10], [1, 3], [4, 2]])
-    details = assign(counts, Parameters(), 0)[1]
-    assert details.weighted_stability == pytest.approx(
-        (40 * details.stability[0] + 4 * details.stability[1] + 6 * details.stability[2]) / 50
-    )
-
-
 def test_candidates_stop_at_the_distinct_rows() -> None:
     rows = np.array([[0.0], [0.0], [1.0], [1.0], [2.0]])
     found = candidates(rows, np.ones(5), 4, 0)
@@ -235,23 +223,3 @@ def test_how_many_clusters_are_tried() -> None:
     # K − 1; min(C, ⌊K/2⌋) = 5 > ⌈√10⌉ = 4; C = 10 > ⌈√30⌉ = 6; √100 = 10 > C = 2; ⌈√101⌉; the bound; one.
     sizes = [(3, 10), (10, 10), (30, 10), (100, 2), (101, 2), (10_000, 10), (2, 10)]
     assert [label_groups.max_candidates(*each) for each in sizes] == [2, 5, 10, 10, 11, 32, 1]
-
-
-def test_the_decision_says_why() -> None:
-    def said(p_value: float, ratios: dict[int, float], clients: int = 9) -> str:
-        details = label_groups.Details(
-            label_groups.Homogeneity(1.0, 1.0, 1.0, p_value), ratios, np.zeros(clients)
-        )
-        return label_groups.decision(details, Parameters())
-
-    differ, error = "clients' label shares differ", "predicted to make {} of one model's error"
-    for p_value in (0.43, 0.05):
-        chance = f"no more than chance explains (p = {p_value})"
-        assert said(p_value, {}) == f"one cluster: {differ} {chance}"
-    differ_by_one = f"one cluster: {differ} (p = 0.01), but"
-    assert said(0.01, {}, 2) == f"{differ_by_one} two clients are too few to group"
-    assert said(0.01, {}) == f"{differ_by_one} too little to group by"
-    best = f"the best split, into 3, is {error.format('0.80')}, limit 0.70"
-    assert said(0.01, {2: 0.9, 3: 0.8}) == f"{differ_by_one} {best}"
-    best = f"3 clusters are {error.format('0.50')}, below the limit of 0.70"
-    assert said(1e-9, {2: 0.69, 3: 0.5}) == f"3 clusters: {differ} (p < 0.001), and {best}"

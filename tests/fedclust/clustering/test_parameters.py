@@ -14,7 +14,7 @@ GROUPING = AGGLOMERATION + "min_silhouette=1.5 "
 # By method, settings with values, as YAML has them, that are out of range.
 OUT_OF_RANGE = {
     "auto": "warmup=0 probation=0 finalists=0 min_cluster_size=0 max_proposals=0 most_asked=1 "
-    "projection_size=0 sources=[] sources=[updates] sources=[labels,labels] level=0.0 level=1.0 "
+    "projection_size=0 sources=[] sources=[update] sources=[labels,labels] level=0.0 level=1.0 "
     "min_gain=-0.1 min_gain=2.0",
     "cfl": "eps_1=0.0 eps_2=-1.0 min_rounds=-1 min_silhouette=2.0 min_cluster_size=0 linkage=ward "
     "projection=0",
@@ -34,12 +34,11 @@ OUT_OF_RANGE = {
     "fmcl": AGGLOMERATION + "alpha=-1.0 beta=0.0 epsilon=0.0",
     "ifca": "num_clusters=0 restarts=0 restart_rounds=0",
     "label_groups": "level=0.0 level=1.0 max_error_ratio=0.0 max_error_ratio=1.1 max_clusters=1 num_starts=0",
-    "loss_traces": "probe=1 first_steps=0 sweeps=[] sweeps=[5,5] sweeps=[1,5] max_clusters=1 "
-    "min_cluster_size=1 significance=0.5 min_agreement=0.0 participation=1.5 participation=0.0",
+    "loss_traces": "first_steps=0 max_clusters=1 min_cluster_size=1 significance=0.5",
     "pacfl": GROUPING + "vectors=0 measure=largest input=x",
     "private_groups": "num_groups=1 warmup=0 spread=0.0 spread=.inf vote_clip=2.5 level=0.6",
     "prototype_groups": "level=0.0 level=1.0 separations=[] separations=[0.0,0.5] separations=[0.5,0.5] "
-    "min_explained=0.0 min_explained=1.5 passes=-1 chunk=1 min_examples=0 max_norm=0.0 max_norm=.inf",
+    "min_explained=0.0 min_explained=1.5 passes=-1 chunk=1 min_examples=0",
 }
 
 
@@ -59,7 +58,7 @@ def test_values_out_of_range_are_refused_by_name_and_value(method: str, setting:
 def test_settings_that_exclude_each_other_are_refused() -> None:
     with pytest.raises(ValueError, match="num_clusters and threshold must not both be set, got 2 and 0.5"):
         fmcl.Parameters(num_clusters=2, threshold=0.5)
-    with pytest.raises(ValueError, match="limit_parts false without cohort_size, got 10 and True"):
+    with pytest.raises(ValueError, match="limit_parts false without cohort_size, got 1 and True"):
         fedgwc.Parameters(limit_parts=True)
 
 

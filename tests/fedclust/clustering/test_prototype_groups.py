@@ -9,8 +9,7 @@ from hypothesis import given, settings, strategies as st
 from scipy.stats import f as f_distribution
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.clustering import label_groups, prototype_groups
-from fedclust.clustering.label_groups import Homogeneity
+from fedclust.clustering import prototype_groups
 from fedclust.clustering.prototype_groups import Parameters, Prototypes, assign, class_separation, grow, merge
 
 
@@ -127,9 +126,6 @@ def test_more_kinds_of_clients_than_a_chunk_are_no_groups() -> None:
     np.testing.assert_array_equal(grow(clients, 5.0, 10), 0)
 
 
-WITHOUT_LABELS = Parameters(labels=None)
-
-
 def simulated(
     draws: np.random.Generator,
     counts: np.ndarray,
@@ -158,7 +154,7 @@ def simulated(
 def found_by(parameters: Parameters, draws: np.random.Generator, counts: np.ndarray, *how: Any, **more: Any):
     """Assign simulated clients to clusters."""
     means, scatter = simulated(draws, counts, *how, **more)
-    return assign(means, counts, scatter, parameters, 0)
+    return assign(means, counts, scatter, parameters)
 
 
 def label_counts(draws: np.random.Generator, clients: int, examples: int, alpha: float | None) -> np.ndarray:
@@ -179,10 +175,8 @@ def test_alike_clients_are_one_group_in_95_of_100_federations(alpha: float | Non
     for number in range(100):
         counts = label_counts(draws, (10, 30)[number % 2], (20, 60, 200)[number % 3], alpha)
         reported = simulated(draws, counts, np.zeros(len(counts), dtype=int))
-        labels, _ = assign(reported[0], counts, reported[1], WITHOUT_LABELS, 0)
+        labels, _ = assign(reported[0], counts, reported[1], Parameters())
         splits += labels.max() > 0
-        if alpha is None:  # nor do label counts split IID clients
-            assert assign(reported[0], counts, reported[1], Parameters(), 0)[0].max() == labels.max()
     assert splits <= 5
 
 
@@ -193,7 +187,7 @@ def test_labelling_conventions_are_found(num_groups: int, alpha: float | None) -
     for _ in range(5):
         groups = draws.permutation(np.arange(30) % num_groups)
         counts = label_counts(draws, 30, 50, alpha)
-        labels, details = found_by(WITHOUT_LABELS, draws, counts, groups, rolled(num_groups))
+        labels, details = found_by(Parameters(), draws, counts, groups, rolled(num_groups))
         assert adjusted_rand_score(groups, labels) == 1.0
         assert details.test.p_value < 1e-6
         assert max(details.explained.values()) > 0.9
@@ -205,9 +199,9 @@ def test_refinement_repairs_what_agglomeration_joined_too_early() -> None:
     groups = draws.permutation(np.arange(30) % 3)
     counts = label_counts(draws, 30, 12, 0.1)
     means, scatter = simulated(draws, counts, groups, rolled(3))
-    every = dataclasses.replace(WITHOUT_LABELS, min_examples=1)
-    unrefined = assign(means, counts, scatter, dataclasses.replace(every, passes=0), 0)[0]
-    refined = assign(means, counts, scatter, every, 0)[0]
+    every = dataclasses.replace(Parameters(), min_examples=1)
+    unrefined = assign(means, counts, scatter, dataclasses.replace(every, passes=0))[0]
+    refined = assign(means, counts, scatter, every)[0]
     assert adjusted_rand_score(groups, unrefined) < 0.9
     assert adjusted_rand_score(groups, refined) == 1.0
 
@@ -230,17 +224,6 @@ def test_a_larger_separation_is_tried_where_groups_explain_little() -> None:
     _, details = found_by(Parameters(), draws, counts, np.arange(20), shift=0.45)
     assert list(details.explained) == [0.25, 0.6]
     assert details.explained[0.25] < 0.9
-
-
-def test_label_counts_are_asked_inside_each_group() -> None:
-    # Two conventions; those of the first hold halves of the classes, those of the second all.
-    draws = np.random.default_rng(7)
-    groups, kinds = np.repeat([0, 1], 15), np.r_[np.arange(15) % 2, np.full(15, 2)]
-    shares = np.array([[0.2] * 5 + [0] * 5, [0] * 5 + [0.2] * 5, [0.1] * 10])
-    counts = np.stack([draws.multinomial(200, shares[kind]) for kind in kinds])
-    labels, details = found_by(Parameters(), draws, counts, groups, rolled(2))
-    np.testing.assert_array_equal(labels, kinds)
-    assert set(details.labels) == set(details.groups)
 
 
 def test_a_client_with_one_class_goes_with_its_convention() -> None:
@@ -268,14 +251,14 @@ def test_clients_whose_examples_are_all_the_same_are_still_separated() -> None:
     # No scatter anywhere: what differs by more than single precision's rounding differs.
     draws = np.random.default_rng(13)
     means = draws.normal(size=(10, 8)).astype(np.float32)[rolled(2)[np.arange(6) % 2]]
-    labels, _ = assign(means, np.full((6, 10), 5), np.zeros((6, 10)), Parameters(), 0)
+    labels, _ = assign(means, np.full((6, 10), 5), np.zeros((6, 10)), Parameters())
     np.testing.assert_array_equal(labels, np.arange(6) % 2)
 
 
 def test_one_class_has_no_yardstick() -> None:
     draws = np.random.default_rng(0)
     means = draws.normal(size=(6, 1, 3)) * 100
-    labels, details = assign(means, np.full((6, 1), 9), np.ones((6, 1)), Parameters(), 0)
+    labels, details = assign(means, np.full((6, 1), 9), np.ones((6, 1)), Parameters())
     assert details.test.p_value < 1e-6
     np.testing.assert_array_equal(labels, 0)
 
@@ -288,21 +271,19 @@ def test_numbering_rotation_and_scale_do_not_matter(
     draws = np.random.default_rng(seed)
     counts = label_counts(draws, 14, 40, 0.5)
     means, scatter = simulated(draws, counts, np.arange(14) % 3, rolled(3), shift=0.1)
-    labels, details = assign(means, counts, scatter, WITHOUT_LABELS, 0)
+    labels, details = assign(means, counts, scatter, Parameters())
     rotation = np.linalg.qr(draws.normal(size=(16, 16)))[0]
     again, changed = assign(
         (means.astype(np.float64) @ rotation * scale)[clients][:, classes],
         counts[clients][:, classes],
         (scatter * scale**2)[clients][:, classes],
-        WITHOUT_LABELS,
-        0,
+        Parameters(),
     )
     expected = labels[clients]
     np.testing.assert_array_equal(again[:, None] == again, expected[:, None] == expected)
     assert changed.test.statistic == pytest.approx(details.test.statistic)
     assert changed.class_separation == pytest.approx(details.class_separation * scale**2)
     assert changed.explained == pytest.approx(details.explained)
-    np.testing.assert_allclose(changed.evidence, details.evidence[clients][:, clients], atol=1e-6)
 
 
 def drawn(seed: int, clients: int = 5, classes: int = 3, width: int = 4) -> Prototypes:
@@ -440,7 +421,7 @@ def test_where_nothing_tells_clients_apart_they_are_one_cluster() -> None:
     alike = np.tile(np.random.default_rng(0).normal(size=(1, 4, 8)).astype(np.float32), (6, 1, 1))
     for means, scatter in ((alike, 0.0), (alike, 1.0), (alike[:1], 1.0), (np.zeros((3, 2, 4)), 0.0)):
         shape = means.shape[:2]
-        labels, details = assign(means, np.full(shape, 5), np.full(shape, scatter), Parameters(), 0)
+        labels, details = assign(means, np.full(shape, 5), np.full(shape, scatter), Parameters())
         np.testing.assert_array_equal(labels, 0)
         assert details.explained == {}
 
@@ -454,35 +435,3 @@ def test_shifts_of_prototypes_are_found() -> None:
     # Two classes are 1 + shift apart now, each class of the two groups shift. 160 squares of normal
     # deviates vary by √(2/160) = 11 %, and those of the classes likewise.
     assert details.distances[0, 1] == pytest.approx(3 / 4, rel=0.35)
-
-
-_ALIKE = label_groups.Details(Homogeneity(1.0, 1.0, 1.0, 0.5), {}, np.zeros(2))
-_APART = label_groups.Details(Homogeneity(9.0, 1.0, 1.0, 0.0), {2: 0.5}, np.zeros(3))
-
-
-def said(p_value: float, apart: float, explained: dict, groups: list, labels: dict, clusters: list) -> str:
-    test = prototype_groups.FTest(1.0, 1, 1, p_value)
-    details = prototype_groups.Details(
-        test, apart, explained, np.array(groups), np.zeros((1, 1)), None, labels
-    )
-    return prototype_groups.decision(np.array(clusters), details, Parameters())
-
-
-def test_the_decision_says_why() -> None:
-    one, differ = [0, 0, 0], "one cluster: clients' class prototypes differ"
-    assert said(0.43, 1.0, {}, one, {0: _ALIKE}, one) == (
-        differ + " no more than chance explains (p = 0.43); clients' label shares differ no more than chance "
-        "explains (p = 0.5)"
-    )
-    blind = " (p = 0.01), but the encoder does not tell classes apart"
-    assert said(0.01, 0.0, {}, one, {}, one) == differ + blind
-    assert said(0.01, 1.0, {0.25: 0.0}, one, {}, one) == differ + " (p = 0.01), but form no groups"
-    form = "clusters: clients' class prototypes form 2 groups, which explain"
-    labels = {0: _APART, 1: _ALIKE}
-    assert said(0.0, 1.0, {0.25: 0.4, 0.6: 0.95}, [0, 0, 0, 1], labels, [0, 1, 0, 2]) == (
-        f"3 {form} 95 % of their differences (p < 0.001); label counts split 1 of them"
-    )
-    labels = {0: _ALIKE, 1: _ALIKE}
-    assert said(0.0, 1.0, {0.25: 0.4, 0.6: 0.8}, [0, 1], labels, [0, 1]) == (
-        f"2 {form} only 80 % of their differences (p < 0.001); label counts split none of them"
-    )

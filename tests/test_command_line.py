@@ -256,12 +256,12 @@ def test_a_bad_job_does_not_end_a_sweep(
 ) -> None:
     if in_a_worker:
         monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
-    asked = ("-m", "strategy=fmcl_paper", "strategy.parameters.num_clusters=31,2", *QUICK)
+    asked = ("-m", "strategy=fmcl", "strategy.parameters.num_clusters=31,2", *QUICK)
     outcome = run(*asked, "training.steps=1", "output_dir=sweep")
     assert outcome.code == 1
     *_, heading, job = outcome.complained.splitlines()
     assert heading == "fedclust: 1 job of the sweep failed", outcome.complained
-    assert job.startswith("job 0 (strategy=fmcl_paper strategy.parameters.num_clusters=31 ")
+    assert job.startswith("job 0 (strategy=fmcl strategy.parameters.num_clusters=31 ")
     assert "num_clusters must be <= 30, the number of clients, got 31" in job
     assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"1", "multirun.yaml", "report.html"}
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
@@ -298,7 +298,7 @@ def test_a_sweep_trains_its_baseline_once(run: Run, tmp_path: Path) -> None:
 
 def test_a_folder_of_the_users_own(run: Run, tmp_path: Path) -> None:
     (tmp_path / "my" / "strategy").mkdir(parents=True)
-    preset = "defaults: [/strategy/fmcl_paper@_here_, _self_]\nparameters: {max_clusters: 4}\n"
+    preset = "defaults: [/strategy/fmcl@_here_, _self_]\nparameters: {max_clusters: 4}\n"
     (tmp_path / "my" / "strategy" / "mine.yaml").write_text(preset)
     for number, where in enumerate((["--config-dir", "my"], ["hydra.searchpath=[my]"])):
         quick = ("rounds=1", "training.mode=sequential", f"output_dir=run{number}")
@@ -312,7 +312,7 @@ def test_tab_completion(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "complete -o nospace" in run("-sc", "install=bash").printed
     monkeypatch.setenv("COMP_LINE", "fedclust strategy=fm")
     monkeypatch.setenv("COMP_POINT", "20")
-    assert run("-sc", "query=bash").printed.split() == ["strategy=fmcl", "strategy=fmcl_paper"]
+    assert run("-sc", "query=bash").printed.split() == ["strategy=fmcl"]
 
 
 def test_two_runs_in_one_second(run: Run, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fedclust.results import comparable
 from fedclust.settings.composition import CONF
 
 _SCRIPT = CONF.parent / "benchmarks" / "digests.py"
-_STRATEGIES = ("fedgwc_paper", "ifca")  # splits by losses; asks in every round
+_STRATEGIES = ("fedgwc", "ifca")  # splits by losses; asks in every round
 
 
 @pytest.fixture

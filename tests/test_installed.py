@@ -160,7 +160,7 @@ def test_a_wheel_beside_a_users_package_and_folders_of_our_names(installed: Pyth
     assert run.config["strategy"]["_target_"] == "own_package.ByMajority"
     assert run.config["dataset"]["name"] == "own_csv"
     (beside,) = run.compared.values()
-    assert beside.config["strategy"]["_target_"] == "fedclust.strategies.FedGWCTraces"
+    assert beside.config["strategy"]["_target_"] == "fedclust.strategies.FedGWC"
 
 
 # What the layouts share is imported once; a forked process then imports from each of the folders.

@@ -33,7 +33,7 @@ ROUNDS = 6
 # It splits while it trains, in round 4. That every strategy resumes to the bit is part of its contract
 # (tests/strategies/test_contract.py).
 SPLITS = [
-    "strategy=fedgwc_paper",
+    "strategy=fedgwc",
     "aggregator=fedadam",
     *(
         f"strategy.parameters.{name}={value}"
@@ -142,7 +142,7 @@ def test_a_finished_run_continues_with_more_rounds(tmp_path: Path) -> None:
 
 def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made every client of round 4 fail is mended, and the run goes on as if it had never been."""
-    overrides = ["strategy=fmcl_paper", "aggregator=fedyogi", *SMALL, "rounds=5", "compare=[]"]
+    overrides = ["strategy=fmcl", "aggregator=fedyogi", *SMALL, "rounds=5", "compare=[]"]
     fedclust.run([*overrides, f"output_dir={tmp_path / 'whole'}"])
     honest = Trainer.train
 

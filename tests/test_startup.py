@@ -24,7 +24,7 @@ CLIENTS = (
 REFUSED = {
     ("training.learning_rate=-1",): "training.learning_rate must be > 0 and finite, got -1",
     ("training.epochs=2", "training.steps=2"): "exactly one of epochs and steps must be given, got epochs 2",
-    ("strategy=fedgwc_paper", "strategy.parameters.kernel_width=-1"): "parameters.kernel_width must be > 0",
+    ("strategy=fedgwc", "strategy.parameters.kernel_width=-1"): "parameters.kernel_width must be > 0",
     ("strategy=ifca", "strategy.parameters.num_clusters=0"): "parameters.num_clusters must be >= 1, got 0",
     ("strategy=fedgmcc", "strategy.parameters.steps=-3"): "strategy.parameters.steps must be >= 0, got -3",
     ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",

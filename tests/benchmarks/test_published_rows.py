@@ -130,5 +130,5 @@ def test_the_figures_of_a_setting(
 
 
 def test_the_method_of_a_preset(script: ModuleType) -> None:
-    assert script.row_of("fedgwc_paper", ["fed", "fedgwc"]) == "fedgwc"
+    assert script.row_of("fedgwc", ["fed", "fedgwc"]) == "fedgwc"
     assert script.row_of("fedgwcx", ["fedgwc"]) is None

@@ -68,7 +68,7 @@ def write_run(folder: Path, compared: bool) -> None:
     }
     beside = {"strategy": "fedavg", "global_accuracy": 0.5, **figures}
     folder.mkdir(parents=True)
-    own = {"strategy": "clust_psi_pfl_paper", "global_accuracy": 0.75, **figures}
+    own = {"strategy": "clust_psi_pfl", "global_accuracy": 0.75, **figures}
     own["compare"] = {"fedavg": beside} if compared else {}
     (folder / "summary.json").write_text(json.dumps(own))
     (folder / "rounds.jsonl").write_text(
@@ -128,12 +128,12 @@ def test_measured_figures_are_next_to_published_ones(report, tmp_path: Path) -> 
     assert text.endswith("<!-- /fmnist-alpha-0.05 -->\n\nafter\n")
     assert "| strategy | clusters | global accuracy | published | best global accuracy |" in text
     # Table III at alpha = 0.05; the best of the scored rounds is 0.8.
-    assert "| `clust_psi_pfl_paper` | 2 | 0.750 | 0.83 ± 0.01 | 0.800 |" in text
+    assert "| `clust_psi_pfl` | 2 | 0.750 | 0.83 ± 0.01 | 0.800 |" in text
     assert "| `fedavg` | 2 | 0.500 | 0.68 ± 0.03 | 0.800 |" in text
     assert "Published: Clust-PSI-PFL, Tables III and IV, five seeds." in text
     assert "Command: `python -m fedclust experiment=clust_psi_pfl_fmnist`, seed 0." in text
     assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
-    assert "- Global accuracy of the rounds scored: `clust_psi_pfl_paper` 0.800 (2), 0.750 (3)" in text
+    assert "- Global accuracy of the rounds scored: `clust_psi_pfl` 0.800 (2), 0.750 (3)" in text
     # Three clients with 40 test images: 10 + 5 + 10 are right with their cluster's model, 0 + 0 + 10 with the
     # one of FedAvg;
     # their largest classes are 1/2, 1 and 3/4 of their images.

@@ -64,7 +64,7 @@ def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: in
         (kept,) = [trial for trial in found["trials"] if trial["kept"]]
         assert kept["rounds"] == 3
         assert kept["p_value_corrected"] <= kept["level"] == 0.025
-        assert "by update, better on held-out rows (p < 0.001)" in watch.assignments[-1][2]
+        assert "by updates, better on held-out rows (p < 0.001)" in watch.assignments[-1][2]
     # All that was trained beside the run is on record, and within what was said before round 1.
     beside = counting.trained - sum(len(record["cohort"]) for record in watch.rounds)
     assert found["trial_trainings"] == beside

@@ -10,6 +10,8 @@ from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
 from tests.strategies.helpers import Weights, at, weights_of
 
+ALL_ROUNDS = Parameters(stable_rounds=None)
+
 
 def _model(value: float) -> ArrayRecord:
     return from_state({"w": torch.full((2,), value)})
@@ -18,7 +20,10 @@ def _model(value: float) -> ArrayRecord:
 def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
     # Losses |i − w| under models at 9 and 20: (9, 20), (8, 19), (7, 18), (6, 17), (5, 16), (4, 15). Model 0
     # has everybody's smallest; the vectors lie on a line, of which k-means makes two halves.
-    strategy, federation = CLoVE(network=Weights(10, 10)), Federation(toy(num_clients=6).grid(2))
+    strategy, federation = (
+        CLoVE(network=Weights(10, 10), parameters=ALL_ROUNDS),
+        Federation(toy(num_clients=6).grid(2)),
+    )
     clusters = Clusters(np.zeros(6, dtype=int), (_model(9.0), _model(20.0)))
     found = strategy.before_round(clusters, np.array([0]), at(1, federation)).assignment
     assert len(set(found[:3])) == len(set(found[3:])) == 1
@@ -26,7 +31,9 @@ def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
 
 
 def test_rounds_are_those_of_a_literal_loop(toy) -> None:
-    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2), seed=1)
+    strategy = CLoVE(
+        network=Weights(10, 10), parameters=Parameters(clustering_rounds=2, stable_rounds=None), seed=1
+    )
     federation = toy(num_clients=6, move=lambda client, number: 0.5 * client - number)
     strategy.start(federation.grid(2), _model(0.0), num_rounds=4)
     models = [0.0, 10.0]
@@ -51,7 +58,7 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
 
 
 def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
-    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2))
+    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2, stable_rounds=None))
     federation = Federation(toy(error=lambda *_: "asked").grid())
     clusters = Clusters(np.array([0, 1] * 3), (_model(0.0), _model(1.0)))
     for number, asked in ((2, 6), (3, 0)):
@@ -61,7 +68,7 @@ def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
 
 
 def test_a_client_that_fails_stays(toy) -> None:
-    strategy = CLoVE(network=Weights(10, 10))
+    strategy = CLoVE(network=Weights(10, 10), parameters=ALL_ROUNDS)
     federation = Federation(toy(error=lambda client, _: "busy" if client == 5 else None).grid())
     clusters = Clusters(np.zeros(6, dtype=int), (_model(0.0), _model(4.0)))
     found = strategy.before_round(clusters, np.arange(6), at(1, federation))

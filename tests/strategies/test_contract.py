@@ -35,12 +35,8 @@ SOON = ["strategy.parameters.warmup=1", "strategy.parameters.probation=1"]  # a 
 LIGHT = [f"strategy.parameters.{name}={value}" for name, value in FEW.items()]
 # What makes methods form clusters within three rounds, of eight clients that hardly differ.
 EAGER = {
-    "cfl": ["min_rounds=0", "min_silhouette=-1", "eps_1=9", "eps_2=0.01"],
-    "cfl_paper": ["min_rounds=0", "eps_1=9", "eps_2=0.01"],
-    "fecfl": ["min_silhouette=-1"],
-    "fedclust_weights": ["min_silhouette=-1"],
-    "fl_hc": ["min_silhouette=-1", "rounds=1"],
-    "pacfl": ["min_silhouette=-1"],
+    "cfl": ["min_rounds=0", "eps_1=9", "eps_2=0.01"],
+    "fl_hc": ["rounds=1"],
 }
 FAILING = 2
 REMEMBERING = ("fedadagrad", "fedadam", "fedavgm", "fedyogi")  # aggregators with a state between rounds

@@ -67,7 +67,9 @@ def test_statistics_and_counters_are_not_compared() -> None:
 
 
 def test_cautions() -> None:
-    assert FLHC().cautions(30, 11) == []
+    assert FLHC(parameters=Parameters(threshold=2.0)).cautions(30, 11) == []
+    (said,) = FLHC().cautions(30, 11)
+    assert "without strategy.parameters.threshold or strategy.parameters.num_clusters, the mean" in said
     assert FLHC().cautions(30, 10) == [
         "clusters are formed after round 10 (strategy.parameters.rounds), and there are 10"
     ]

@@ -20,7 +20,7 @@ SMALL = [
     "participation=0.4",
     "training.steps=2",
 ]
-TWO = ("fedavg", "clust_psi_pfl_paper")
+TWO = ("fedavg", "clust_psi_pfl")
 
 
 def _build(*overrides: str):
@@ -38,7 +38,7 @@ def test_goes_on_from_a_checkpoint_on_other_nodes(selection: str, strategy: str,
     whole.start(grid, initial, 4)
     assert [record["round"] for record in seen.rounds] == [1, 2, 3, 4]
     sizes = {cluster: len(whole.clusters.members(cluster)) for cluster in range(len(whole.clusters.models))}
-    if strategy == "clust_psi_pfl_paper":  # two fifths of each cluster, rounded up
+    if strategy == "clust_psi_pfl":  # two fifths of each cluster, rounded up
         expected = sum(-(-2 * size // 5) for size in sizes.values())
         assert {len(record["cohort"]) for record in seen.rounds} == {expected}
     resumed, grid, initial = _build(*chosen, "engine.num_nodes=3")

@@ -142,10 +142,10 @@ def test_weighted_stability_weighs_clients_by_their_examples() -> None:
 @pytest.mark.parametrize(
     ("clients", "limit"), [(1, 2), (2, 2), (4, 2), (5, 3), (9, 3), (10, 4), (100, 10), (101, 11)]
 )
-def test_default_limit_is_the_root_of_the_number_of_clients_rounded_up(clients: int, limit: int) -> None:
-    assert Parameters().limit(clients) == limit
+def test_a_limit_may_be_the_root_of_the_number_of_clients_rounded_up(clients: int, limit: int) -> None:
+    assert Parameters(max_clusters="sqrt").limit(clients) == limit
     assert Parameters(max_clusters=7).limit(clients) == 7
-    assert Parameters(max_clusters=None).limit(clients) is None
+    assert Parameters().limit(clients) is None  # K − 1, as in the paper
 
 
 def test_many_clients_are_scored_by_some_silhouettes(monkeypatch: pytest.MonkeyPatch) -> None:

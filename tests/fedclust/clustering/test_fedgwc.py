@@ -25,7 +25,7 @@ def test_participation_gives_step_size_and_smallest_cluster(
     participation: float, step_size: float, smallest: int
 ) -> None:
     # Theorem A.5: 3 / rho, rounded up; 3 / 0.7 = 4.29. Theorem 5.2 needs a step size below 1: 1/2 at most.
-    resolved = Parameters().resolve(participation)
+    resolved = Parameters(min_cluster_size=None).resolve(participation)
     assert (resolved.step_size, resolved.min_cluster_size) == (step_size, smallest)
     set_before = Parameters(step_size=0.2, min_cluster_size=4).resolve(participation)
     assert (set_before.step_size, set_before.min_cluster_size) == (0.2, 4)
@@ -50,7 +50,7 @@ def test_room_for_parts_and_size_of_the_cohort() -> None:
 
 
 def test_unresolved_parameters_are_refused() -> None:
-    unset = Parameters()
+    unset = Parameters(min_cluster_size=None)
     for name, ask in (("step_size", unset.step_size_of), ("min_cluster_size", unset.max_clusters_of)):
         with pytest.raises(ValueError, match=f"{name} must be set before the first round, as by resolve"):
             ask(10)
@@ -58,7 +58,7 @@ def test_unresolved_parameters_are_refused() -> None:
         Parameters().resolve(1.1)
 
 
-PAPER = Parameters(max_davies_bouldin=1, patience=1, min_pair_coverage=0, min_cluster_size=1)
+PAPER = Parameters()
 # What the authors' released code does, with four clients a round.
 RELEASED = dataclasses.replace(
     PAPER,
@@ -94,14 +94,17 @@ def test_federations_that_are_too_small_are_named() -> None:
     no_split = "no split can come: {} clients are fewer than {}"
     assert said(PAPER, 2, 1.0, 10**6) == [no_split.format(2, "3")]
     # 3 / 0.1 clients in each
-    assert said(Parameters(), 59, 0.1, 10**6) == [no_split.format(59, "two clusters of min_cluster_size 30")]
+    sizes = Parameters(min_cluster_size=None)
+    assert said(sizes, 59, 0.1, 10**6) == [no_split.format(59, "two clusters of min_cluster_size 30")]
     assert said(RELEASED, 7, 0.1, 10**6) == [no_split.format(7, "two cohorts of cohort_size 4")]
 
 
 def test_patience_and_coverage_put_the_first_test_off() -> None:
     # 0.5^t < 0.2 from t = 3 on. 30 clients have 435 pairs, 0.9 of them are 391.5; three a round have 3 pairs:
     # 130.5, so round 131. Ten rounds in a row end in round 140.
-    parameters = Parameters(step_size=0.5, tolerance=0.2, min_cluster_size=3)
+    parameters = Parameters(
+        step_size=0.5, tolerance=0.2, min_cluster_size=3, patience=10, min_pair_coverage=0.9
+    )
     assert said(parameters, 30, 0.1, 141) == []
     (caution,) = said(parameters, 30, 0.1, 140)
     assert "the first test is in round 140 or later, of 140" in caution
@@ -129,8 +132,33 @@ def test_full_participation_is_named_with_the_change_by_chance() -> None:
     # alpha 1/2, all of 30: 2 * 0.25 / 1.5 * (0.57735 - 0.5) / 10 = 0.00258.
     assert said(PAPER, 30, 1.0, 1000) == [
         "no split is likely: chance alone keeps the mean squared change near 0.003, above tolerance 1e-05, "
-        "with 10 local steps and more with fewer"
+        "with 10 local steps and more with fewer; strategy.parameters.tolerance=auto sets it to what chance "
+        "leaves"
     ]
+
+
+def test_a_tolerance_of_auto_is_what_chance_leaves() -> None:
+    # For normal losses E ω = 1/√2 and E ω² = 1/√3, so ω varies by 0.57735 − 0.5 = 0.07735, over S steps by a
+    # share 1/S of that; α 1/2, all of 30: 2 · 0.25 / 1.5 · 0.07735 / S. With 15 of 30, a quarter.
+    auto = dataclasses.replace(PAPER, tolerance="auto").resolve(1.0)
+    assert fedgwc.tolerance_of(auto, 30, 30, steps=10) == pytest.approx(0.0025784, rel=1e-3)
+    assert fedgwc.tolerance_of(auto, 30, 30, steps=5) == pytest.approx(2 * 0.0025784, rel=1e-3)
+    assert fedgwc.tolerance_of(auto, 15, 30, steps=10) == pytest.approx(0.0025784 / 4, rel=1e-3)
+    assert fedgwc.tolerance_of(PAPER.resolve(1.0), 30, 30) == 1e-5
+    assert cautions(auto, 30, 1.0, 1000) == []
+
+
+def test_with_a_tolerance_of_auto_the_matrix_of_alike_clients_settles() -> None:
+    # Ten steps of normal losses, twelve clients, everyone in every round: with ε of the paper it never does.
+    draws, settled = np.random.default_rng(0), {}
+    for tolerance in ("auto", 1e-5):
+        parameters = dataclasses.replace(PAPER, tolerance=tolerance).resolve(1.0)
+        state, rounds = start(np.arange(12), parameters), []
+        for _ in range(100):
+            state, outcome = step(state, np.arange(12), draws.normal(size=(12, 10)), parameters, seed=0)
+            rounds.append(outcome.settled)
+        settled[tolerance] = any(rounds)
+    assert settled == {"auto": True, 1e-5: False}
 
 
 @pytest.mark.parametrize(

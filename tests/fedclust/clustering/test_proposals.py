@@ -44,7 +44,7 @@ def test_updates_show_planted_groups(sizes: tuple[int, ...], position: int) -> N
         updates, groups = planted(np.random.default_rng(seed), sizes, 0.7)
         found = by_updates(updates, 2)
         np.testing.assert_array_equal(found[position].labels, groups)
-        assert {each.source for each in found} == {"update"}
+        assert {each.source for each in found} == {"updates"}
 
 
 @given(st.integers(0, 1000), st.integers(4, 12))
@@ -140,7 +140,7 @@ def labelled(source: str, *labels: int) -> Proposal:
 def test_equal_proposals_count_once_whatever_their_numbers() -> None:
     found = distinct(
         [
-            labelled("update", 0, 0, 1, 1),
+            labelled("updates", 0, 0, 1, 1),
             labelled("losses", 1, 1, 0, 0),  # the same, numbered otherwise
             labelled("labels", 0, 1, 1, 0),
             labelled("labels", 0, 1, 1, 1),  # a part of one
@@ -151,7 +151,7 @@ def test_equal_proposals_count_once_whatever_their_numbers() -> None:
         most=2,
     )
     assert [(each.source, each.labels.tolist()) for each in found] == [
-        ("update", [0, 0, 1, 1]),
+        ("updates", [0, 0, 1, 1]),
         ("labels", [0, 1, 1, 0]),
     ]
 
@@ -159,12 +159,12 @@ def test_equal_proposals_count_once_whatever_their_numbers() -> None:
 def test_every_part_must_have_clients_that_vote() -> None:
     # Of the second part only client 2 has held-out rows: nobody would have shown that its model is better.
     votes = np.array([True, True, True, False, True])
-    one, other = labelled("update", 0, 0, 1, 1, 0), labelled("losses", 0, 0, 1, -1, 1)
+    one, other = labelled("updates", 0, 0, 1, 1, 0), labelled("losses", 0, 0, 1, -1, 1)
     assert distinct([one, other], 2, 9, votes) == [other]
 
 
 def test_proposals_are_equal_where_they_agree_on_whom_both_know() -> None:
-    known = labelled("update", 0, 0, 1, 1, -1)
+    known = labelled("updates", 0, 0, 1, 1, -1)
     same = labelled("losses", 1, 1, 0, -1, 0)
     assert distinct([known, same], 1, 9) == [known]
     # One that knows nobody of the other's second part is another grouping.

@@ -54,7 +54,7 @@ def test_without_any_there_is_no_line_and_runs_of_before_have_no_number_of_clien
 
 
 def trial(rounds: int = 7, kept: bool = False, **figures: object) -> dict:
-    known = {"look": 1, "cluster": 0, "source": "update", "sizes": [20, 10], "why": "no gain"}
+    known = {"look": 1, "cluster": 0, "source": "updates", "sizes": [20, 10], "why": "no gain"}
     return {**known, "rounds": rounds, "kept": kept, **figures}
 
 

@@ -112,7 +112,7 @@ def test_a_users_own_file_has_them_too(tmp_path: Path) -> None:
 def test_they_are_no_choices_of_the_run() -> None:
     config = compose(["strategy=fedgwc"])
     assert not any(GROUP in str(group) for group in config.choices)
-    assert with_strategy(config, "fmcl_paper").strategy.parameters.max_clusters == 10
+    assert with_strategy(config, "fmcl").strategy.parameters.max_clusters == 10
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_they_are_no_choices_of_the_run() -> None:
         ("partition.groups=[1,x]", "a list, each entry a whole number, got [1, 'x']"),
         ("partition.groups=3", "a list, each entry a whole number, got 3"),
         ("training.optimizer=fast", "sgd or adam, got 'fast'"),
-        ("strategy=fedgwc_paper strategy.parameters.kernel_width=wide", "a number, got 'wide'"),
+        ("strategy=fedgwc strategy.parameters.kernel_width=wide", "a number, got 'wide'"),
         ("aggregator=fedavgm aggregator.server_momentum=x", "a number"),
         ("dataset.path=3", "a text or null, got 3"),
         ("strategy=clust_psi_pfl strategy.cohorts=x", "share or released, got 'x'"),

@@ -54,7 +54,7 @@ def test_a_misspelt_name_is_one_line_that_lists_the_valid_ones(override: str, sa
 def mine(tmp_path: Path) -> Path:
     """A folder with a strategy and an experiment of the user's own."""
     (tmp_path / "strategy").mkdir()
-    preset = "defaults: [/strategy/fmcl_paper@_here_, _self_]\nparameters: {max_clusters: 4}\n"
+    preset = "defaults: [/strategy/fmcl@_here_, _self_]\nparameters: {max_clusters: 4}\n"
     (tmp_path / "strategy" / "mine.yaml").write_text(preset)
     (tmp_path / "all.yaml").write_text("defaults: [config, _self_]\nrounds: 7\n")
     return tmp_path
@@ -74,7 +74,7 @@ def test_a_folder_of_the_users_own(mine: Path) -> None:
 
 
 def test_a_slip_beside_a_folder_of_the_users_own(mine: Path) -> None:
-    with pytest.raises(ConfigError, match="strategy must be one of .*fmcl_paper, .*mine, .*got 'min'"):
+    with pytest.raises(ConfigError, match="strategy must be one of .*fmcl, .*mine, .*got 'min'"):
         compose(["strategy=min", f"hydra.searchpath=[{mine}]"])
     with pytest.raises(ConfigError, match="did you mean 'max_clusters'"):
         compose(["strategy=mine", "strategy.parameters.max_cluster=3"], searchpath=[str(mine)])
@@ -118,8 +118,8 @@ def test_a_constructors_error_keeps_its_message() -> None:
 
 def test_another_strategy_has_its_own_defaults_and_nothing_else_changes() -> None:
     config = compose(["strategy=fedgwc_released", "strategy.parameters.kernel_width=4", "seed=3"])
-    other = with_strategy(config, "fedgwc_paper")
-    assert other.choices.strategy == "fedgwc_paper"
+    other = with_strategy(config, "fedgwc")
+    assert other.choices.strategy == "fedgwc"
     assert other.strategy.parameters.kernel_width == 0.5
     assert other.seed == 3
     assert config.strategy.parameters.kernel_width == 4
@@ -128,7 +128,7 @@ def test_another_strategy_has_its_own_defaults_and_nothing_else_changes() -> Non
 
 
 def test_another_strategy_has_what_the_experiment_sets_for_it() -> None:
-    other = with_strategy(compose(["experiment=fedgwc_landmarks", "strategy=fedavg"]), "fedgwc_paper")
+    other = with_strategy(compose(["experiment=fedgwc_landmarks", "strategy=fedavg"]), "fedgwc")
     assert other.strategy.parameters.cohort_size == 10
 
 

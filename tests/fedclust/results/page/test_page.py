@@ -114,7 +114,7 @@ def test_a_run_is_finished_once_all_it_is_compared_with_is(finished_run: Path) -
 def test_every_section_of_a_summary(finished_run: Path) -> None:
     test = {"cluster": 1, "clients": 2, "voted": 2, "gain": 0.1, "interval": [0.05, 0.15], "p_value": 1e-4}
     test |= {"better_for": 2, "proven": True, "accuracy_of_groups": 0.9, "accuracy_of_one_model": 0.5}
-    trial = {"look": 1, "cluster": 0, "source": "update", "sizes": [2, 2], "rounds": 3, "kept": False}
+    trial = {"look": 1, "cluster": 0, "source": "updates", "sizes": [2, 2], "rounds": 3, "kept": False}
     rates = {"sensitivity": 0.5, "specificity": None, "sensitivity_interval": [0.25, 0.75]}
     named = {"name": "0", "rows": 8, "specificity_interval": [None, None], **rates}
     errors = {"brier": 0.5, "calibration_error": 0.125}
@@ -136,7 +136,7 @@ def test_every_section_of_a_summary(finished_run: Path) -> None:
     assert rows["table-tests"] == [
         ["1", "2", "0.900", "0.500", "0.100", "0.050 to 0.150", "< 0.001", "2", "shown to be better"]
     ]
-    assert rows["table-trials"] == [["1", "0", "update", "2 + 2", "3", "–", "–", "refused", "no gain"]]
+    assert rows["table-trials"] == [["1", "0", "updates", "2 + 2", "3", "–", "–", "refused", "no gain"]]
     assert rows["table-decisions"] == [["0", "8", "0.500", "0.250 to 0.750", "–", "–"]]
     assert rows["table-confusion-1"] == [["class 0", "1"]]
     assert rows["table-personal"] == [["none", "4", "–", "–", "–", "0.500"]]

@@ -115,7 +115,7 @@ class Setting:
                 "partition=iid",
                 f"partition.num_clients={self.clients}",
                 f"participation={self.share}",
-                "proof=false",  # holds out a part of the rows
+                "strategy=fedavg",  # auto holds out a part of the rows
                 *overrides,
             ]
         )

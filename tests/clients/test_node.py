@@ -21,7 +21,7 @@ def test_nodes_of_one_process_share_data_and_trainer() -> None:
 
 
 def test_what_only_the_server_reads_prepares_nothing_anew() -> None:
-    first = Node.of(_context())
+    first = Node.of(_context("strategy=fedgwc"))
     assert Node.of(_context("strategy=fedavg", "compare=[]", "wait=3")).trainer is first.trainer
     assert Node.of(_context("seed=1")).data is not first.data
 

@@ -10,7 +10,8 @@ from fedclust.messages.models import from_state
 from fedclust.strategies import CLoVE
 from tests.strategies.helpers import Weights, at, weights_of
 
-ALL_ROUNDS = Parameters(stable_rounds=None)
+ALL_ROUNDS = Parameters(num_starts=10, stable_rounds=None)
+TWO_ROUNDS = Parameters(num_starts=10, clustering_rounds=2, stable_rounds=None)
 
 
 def _model(value: float) -> ArrayRecord:
@@ -20,10 +21,8 @@ def _model(value: float) -> ArrayRecord:
 def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
     # Losses |i − w| under models at 9 and 20: (9, 20), (8, 19), (7, 18), (6, 17), (5, 16), (4, 15). Model 0
     # has everybody's smallest; the vectors lie on a line, of which k-means makes two halves.
-    strategy, federation = (
-        CLoVE(network=Weights(10, 10), parameters=ALL_ROUNDS),
-        Federation(toy(num_clients=6).grid(2)),
-    )
+    strategy = CLoVE(network=Weights(10, 10), parameters=ALL_ROUNDS)
+    federation = Federation(toy(num_clients=6).grid(2))
     clusters = Clusters(np.zeros(6, dtype=int), (_model(9.0), _model(20.0)))
     found = strategy.before_round(clusters, np.array([0]), at(1, federation)).assignment
     assert len(set(found[:3])) == len(set(found[3:])) == 1
@@ -31,9 +30,7 @@ def test_everybody_is_clustered_by_all_losses_not_by_the_smallest(toy) -> None:
 
 
 def test_rounds_are_those_of_a_literal_loop(toy) -> None:
-    strategy = CLoVE(
-        network=Weights(10, 10), parameters=Parameters(clustering_rounds=2, stable_rounds=None), seed=1
-    )
+    strategy = CLoVE(network=Weights(10, 10), parameters=TWO_ROUNDS, seed=1)
     federation = toy(num_clients=6, move=lambda client, number: 0.5 * client - number)
     strategy.start(federation.grid(2), _model(0.0), num_rounds=4)
     models = [0.0, 10.0]
@@ -58,7 +55,7 @@ def test_rounds_are_those_of_a_literal_loop(toy) -> None:
 
 
 def test_after_the_clustering_rounds_nobody_is_asked(toy) -> None:
-    strategy = CLoVE(network=Weights(10, 10), parameters=Parameters(clustering_rounds=2, stable_rounds=None))
+    strategy = CLoVE(network=Weights(10, 10), parameters=TWO_ROUNDS)
     federation = Federation(toy(error=lambda *_: "asked").grid())
     clusters = Clusters(np.array([0, 1] * 3), (_model(0.0), _model(1.0)))
     for number, asked in ((2, 6), (3, 0)):
@@ -76,7 +73,7 @@ def test_a_client_that_fails_stays(toy) -> None:
 
 
 def _begun(toy, stable_rounds: int) -> tuple[CLoVE, Federation, Clusters]:
-    parameters = Parameters(clustering_rounds=None, stable_rounds=stable_rounds)
+    parameters = Parameters(num_starts=10, stable_rounds=stable_rounds)
     strategy, federation = CLoVE(network=Weights(10, 10), parameters=parameters), Federation(toy().grid(2))
     return strategy, federation, strategy.begin(federation, _model(0.0))
 

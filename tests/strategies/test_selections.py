@@ -71,7 +71,7 @@ def test_questions_are_counted_in_bytes(tmp_path: Path, monkeypatch: pytest.Monk
         for name in ("uniform", "fedcls", "poc", "haccs")
     }
     up = {name: [line["bytes_up_unbundled"] for line in lines] for name, (_, lines) in found.items()}
-    _, grid, initial = _build("proof=false")
+    _, grid, initial = _build("strategy=fedavg")
     federation = Federation(grid)
     federation.describe()
     described = federation.description_traffic.totals()["bytes_up_unbundled"]

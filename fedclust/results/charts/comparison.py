@@ -339,7 +339,7 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
     """Turn a matrix of ``matrices.npz`` into distances between clients.
 
     Where larger means more alike, a distance is the largest value − the value; otherwise it is the value, or,
-    if some values are below 0, as for evidence, the value − the least one.
+    if some values are below 0, as for cosines, the value − the least one.
 
     Parameters
     ----------

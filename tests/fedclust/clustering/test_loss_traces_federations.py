@@ -27,7 +27,7 @@ class Federation:
     factor: float = 0.0
     seed: int = 0
 
-    def traced(self, share: float, rounds: int = 25, order: np.ndarray | None = None) -> Trace:
+    def traced(self, share: float, rounds: int = 40, order: np.ndarray | None = None) -> Trace:
         """Record the losses of so many rounds, in each of which a share takes part, perhaps renumbered."""
         draws, groups = np.random.default_rng(self.seed), np.array(self.groups)
         order = np.arange(len(groups)) if order is None else order

@@ -230,7 +230,7 @@ def test_larger_is_more_alike_or_not() -> None:
     np.testing.assert_allclose(comparison.distances_of("affinity", alike), expected)
     evidence = np.array([[np.nan, -2.0, 3.0], [-2.0, np.nan, 0.0], [3.0, 0.0, np.nan]])
     np.testing.assert_allclose(
-        comparison.distances_of("evidence", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]]
+        comparison.distances_of("cosines", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]]
     )
     np.testing.assert_allclose(comparison.distances_of("distances", RECTANGLE), RECTANGLE)
 

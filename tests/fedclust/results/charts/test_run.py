@@ -180,24 +180,10 @@ def of_method(folder: Path, small: dict | None = None, **run: object) -> dict[st
 def test_choices_say_which_number_is_best(tmp_path: Path) -> None:
     small = {
         "silhouette_numbers": np.array([2, 3, 4]), "silhouette_scores": np.array([0.25, 0.5, np.nan]),
-        "error_ratio_numbers": np.array([2, 3]), "error_ratios": np.array([0.75, 0.875]),
-        "error_ratio_limit": np.array(0.7),
     }  # fmt: skip
     found = of_method(tmp_path, small)
     assert lines(found["silhouette"]) == {"mean silhouette": [0.25, 0.5, None]}
     assert found["silhouette"].note == "The best is 3 clusters, 0.500."
-    assert lines(found["error_ratios"])["clients are split below 0.7"] == [0.7, 0.7]
-    assert found["error_ratios"].note == "The best is 2 clusters, 0.750."
-
-
-def test_separations_of_each_cluster(tmp_path: Path) -> None:
-    # Round, cluster, parts, separation, what came of it. Of two fits in a round that of which something came.
-    tests = np.array(
-        [[2, 0, 2, 0.5, 0], [4, 0, 2, 1.25, 2], [4, 0, 3, 1.5, 0], [6, 1, 2, np.nan, 0], [8, 1, 3, 1.125, 1]]
-    )
-    drawn = of_method(tmp_path, {"separations": tests})["separations"]
-    assert [(row["x"], row["y"]) for row in rows(drawn)] == [([2, 4], [0.5, 1.25]), ([8], [1.125])]
-    assert marks(drawn) == [(4, "cluster 0: split, 2 parts"), (8, "cluster 1: proposed, 3 parts")]
 
 
 def test_chains_between_models(tmp_path: Path) -> None:
@@ -212,36 +198,6 @@ def test_chains_between_models(tmp_path: Path) -> None:
     assert second.title == "From client 1's model to client 2's, apart"
     assert lines(first) == {"fitted chain": [0.2, 0.1, 0], "straight line": [0.2, 0.4, 0]}
     assert lines(second)["fitted chain"] == [0.3, None, 0]
-
-
-def test_traces_of_losses(tmp_path: Path) -> None:
-    # Round, client, entry, part: clients 5 and 9 in part 0; client 7 in part 1, not asked in round 2.
-    entries = np.array([[1, 5, 1, 0], [1, 7, -4, 1], [1, 9, 3, 0], [2, 5, 2, 0], [2, 9, 2, 0]], dtype=float)
-    drawn, heat = of_method(tmp_path, {"loss_trace_cluster_3_round_7": entries}).values()
-    assert (drawn.name, drawn.title) == (
-        "loss_trace_cluster_3_round_7",
-        "Losses in cluster 3, up to its split in round 7",
-    )
-    assert [(row["line"], row["y"], row["low"], row["high"]) for row in rows(drawn)] == [
-        ("part 0, 2 clients", [2, 2], [1, 2], [3, 2]),
-        ("part 1, 1 client", [-4], [-4], [-4]),
-    ]
-    assert rows(heat, "rect") == [1, 2, 3, 2, -4, ""]
-    assert names(heat) == (["client 5", "client 9", "client 7"], ["round 1", "round 2"])
-    assert heat.page_only
-
-
-def test_long_traces_are_shrunk(tmp_path: Path) -> None:
-    # 200 clients over 300 rounds, each entry its client's number: two clients and three rounds in a cell.
-    rounds, clients = np.meshgrid(np.arange(300), np.arange(200))
-    entries = (
-        np.stack([rounds, clients, clients, np.zeros_like(rounds)], axis=-1).reshape(-1, 4).astype(float)
-    )
-    drawn, heat = of_method(tmp_path, {"loss_trace_cluster_0": entries}).values()
-    assert len(rows(heat, "rect")) == 100 * 100
-    assert rows(heat, "rect")[0] == 0.5  # the mean of 0 and 1
-    assert names(heat)[0][1] == "client 2 and 1 more"
-    assert len(rows(drawn)[0]["x"]) == 300
 
 
 def report(mse: float, **more: object) -> dict:
@@ -334,8 +290,7 @@ def test_what_each_clusters_model_answers_and_nothing_of_empty_arrays(tmp_path: 
         confusion = np.array([[[[1, 1], [0, 2]], [[2, 0], [1, 1]]], [[[0, 0], [0, 0]], [[5, 0], [0, 5]]]])
         recorder.matrices(
             confusion=confusion, confusion_clusters=[4, 7], silhouette_numbers=[], silhouette_scores=[],
-            loss_trace_cluster_0=np.empty((0, 4)), error_ratio_numbers=[], error_ratios=[],
-            separations=[[6, 0, 2, -np.inf, 0]], curve_points=[0.0, 1.0], curve_pairs=np.empty((0, 2)),
+            curve_points=[0.0, 1.0], curve_pairs=np.empty((0, 2)),
             curve_losses=np.empty((0, 2)), line_losses=np.empty((0, 2)),
         )  # fmt: skip
     (drawn,) = pictures(SavedRun(tmp_path / "run"))

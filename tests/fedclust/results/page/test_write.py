@@ -69,9 +69,7 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
     with Recorder(folder, {"rounds": 400}) as recorder:
         squares = {f"affinity_round_{each}": np.eye(40) + 0.5 for each in range(2, 8)}
         cohort = {"cohort_losses": rng.random((40, 100)), "cohort_clients": np.arange(40.0)}
-        entries = np.stack([*np.indices((100, 40)).reshape(2, -1), rng.normal(size=4_000)], axis=1)
-        traces = {f"loss_trace_cluster_{each}": np.insert(entries, 3, 0, axis=1) for each in range(5)}
-        recorder.matrices(**squares, **cohort, **traces, cohort_round=np.array(9.0))
+        recorder.matrices(**squares, **cohort, cohort_round=np.array(9.0))
     (folder / "rounds.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
     (folder / "clusters.json").write_text(json.dumps(changes))
     for name in ("fedavg", "fedgwc", "fmcl"):
@@ -79,8 +77,7 @@ def test_the_size_of_a_large_run(tmp_path: Path) -> None:
         shutil.copy(folder / "rounds.jsonl", folder / "compare" / name)
     view = view_run(folder)
     assert 300_000 < len(document(view).encode()) - len(bundle().encode()) < 700_000
-    assert {"rewards", "loss_trace_cluster_3", "interaction_convergence"} <= view["pictures"].keys()
-    assert "loss_trace_cluster_4" not in view["pictures"]
+    assert {"rewards", "interaction_convergence"} <= view["pictures"].keys()
 
 
 def _colours(block: str) -> dict[str, str]:

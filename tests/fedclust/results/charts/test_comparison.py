@@ -228,9 +228,9 @@ def test_larger_is_more_alike_or_not() -> None:
     # Off the diagonal the largest is 0.75; a pair is the mean of its two entries: (0 + 0.5) / 2.
     expected = [[0, 0.25, 0.25], [0.25, 0, 0.25], [0.25, 0.25, 0]]
     np.testing.assert_allclose(comparison.distances_of("affinity", alike), expected)
-    evidence = np.array([[np.nan, -2.0, 3.0], [-2.0, np.nan, 0.0], [3.0, 0.0, np.nan]])
+    cosines = np.array([[np.nan, -0.5, 1.0], [-0.5, np.nan, 0.0], [1.0, 0.0, np.nan]])
     np.testing.assert_allclose(
-        comparison.distances_of("cosines", evidence), [[0, 0, 5], [0, 0, 2], [5, 2, 0]]
+        comparison.distances_of("cosines", cosines), [[0, 1.5, 0], [1.5, 0, 1], [0, 1, 0]]
     )
     np.testing.assert_allclose(comparison.distances_of("distances", RECTANGLE), RECTANGLE)
 

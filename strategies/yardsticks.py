@@ -28,7 +28,6 @@ class KnownGroups(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-
     holds_client_dp = frozenset()  # groups are taken for public
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -80,7 +79,6 @@ class Local(ClusteredStrategy):
     one, of which every share takes part, so all clients train in every round, whatever `participation` is.
     The server keeps a model per client.
     """
-
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""

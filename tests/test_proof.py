@@ -143,7 +143,7 @@ def test_a_compared_strategy_serves_as_it_does_by_itself(
 
 
 def test_every_strategy_has_its_own_rule_who_serves() -> None:
-    names = ("fedgmcc", "fedsoft", "known_groups", "local", "fedgwc_paper", "auto", "fmcl")
+    names = ("fedgmcc", "fedsoft", "known_groups", "local", "fedgwc", "auto", "fmcl")
     for given, rules in ((), ["cluster"] * 5 + ["best"] * 2), (("serve=best",), ["best"] * 7):
         config = compose(["strategy=fedavg", f"compare=[{','.join(names)}]", *given])
         plan = Plan.of(config, run_settings(config))

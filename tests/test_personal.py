@@ -88,8 +88,9 @@ def test_on_top_of_the_model_that_serves(tmp_path: Path) -> None:
             return fedclust.federation.Clusters.of(np.array([0, 0, 1, 1]), model)
 
     found = fedclust.simulate(
-        Halves(), _still(), FOUR, rounds=1, training=STILL, personal="prior", proof=True, folder=tmp_path
-    )
+        Halves(), _still(), FOUR, rounds=1, training=STILL, personal="prior", proof=True, serve="best",
+        folder=tmp_path,
+    )  # fmt: skip
     # Nobody has rows to prove the halves on, so all are served the model for all and its class shares count.
     assert set(found.clients["served"]) == {"common"}
     assert found.summary["personal"]["figures"]["prior"]["mean_client_accuracy"] == 1.0

@@ -28,9 +28,13 @@ from fedclust.settings.folders import expand
 from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
 from fedclust.training.trainer import Trainer
 
+FRACTION = "partition.validation_fraction"
+
 
 class Known(ClusteredStrategy):
     """The known groups; halves of the clients where none are known."""
+
+    serves = "best"
 
     def begin(self, federation, model) -> Clusters:
         groups = federation.describe().groups
@@ -50,7 +54,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = ("strategy=known", "rounds=40", "evaluate_every=1000", "training.mode=sequential")
+QUICK = ("strategy=known", "rounds=40", "evaluate_every=1000", "training.mode=sequential", f"{FRACTION}=0.1")
 
 
 def _run(folder: Path, known: Path, *overrides: str) -> tuple[SavedRun, str]:
@@ -144,7 +148,7 @@ def test_a_compared_strategy_serves_as_it_does_by_itself(
 
 def test_every_strategy_has_its_own_rule_who_serves() -> None:
     names = ("fedgmcc", "fedsoft", "known_groups", "local", "fedgwc", "auto", "fmcl")
-    for given, rules in ((), ["cluster"] * 5 + ["best"] * 2), (("serve=best",), ["best"] * 7):
+    for given, rules in ((), ["cluster"] * 5 + ["best", "cluster"]), (("serve=best",), ["best"] * 7):
         config = compose(["strategy=fedavg", f"compare=[{','.join(names)}]", *given])
         plan = Plan.of(config, run_settings(config))
         assert [plan.serves(name) for name in names] == rules
@@ -196,9 +200,12 @@ def test_a_resumed_run_repeats_its_proof(alike: SavedRun, known: Path) -> None:
     [
         (
             ["proof=false"],
-            "No verdict on training in groups: a run with proof=true compare=[fedavg] tests it",
+            "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all",
         ),
-        (["compare=[]"], "No verdict on training in groups: a run with proof=true compare=[fedavg] tests it"),
+        (
+            ["compare=[]"],
+            "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all",
+        ),
         (["strategy=fedavg"], "No verdict: this is one model for all"),
     ],
 )
@@ -231,6 +238,21 @@ def test_a_client_that_fails_in_the_proof_does_not_vote(
     assert run.summary["failed_replies"] == 0
 
 
+def test_a_paper_method_trains_on_all_rows_and_is_compared_on_test_rows(tmp_path: Path) -> None:
+    run = fedclust.run(
+        ["strategy=fmcl", "rounds=12", "training.mode=sequential", f"output_dir={tmp_path}"]
+    ).saved
+    assert run.summary["serve"] == "cluster"
+    text = run.summary["verdict"]["text"]
+    assert text.startswith("Train in 2 groups: ")
+    assert "held-out" not in text
+    assert run.clients is not None
+    assert run.clients["num_train"].sum() == 1437  # of 1,797 digits, a fifth are test rows; none are held out
+    out = io.StringIO()
+    print_report(run, Console(file=out))
+    assert "(serve=cluster); strategy=auto trains in groups only where that proves" in out.getvalue()
+
+
 # -- A user's own arrays --------------------------------------------------------------------------------
 
 
@@ -246,11 +268,13 @@ TRAINING = fedclust.LocalTraining(learning_rate=0.2, batch_size=10, epochs=1, mo
 def test_two_clients() -> None:
     draws = np.random.default_rng(0)
     arrays = [_client(draws, False, 400), _client(draws, True, 400)]
-    result = fedclust.simulate(Known(), nn.Linear(8, 4), arrays, rounds=10, training=TRAINING, proof=True)
+    result = fedclust.simulate(
+        Known(), nn.Linear(8, 4), arrays, rounds=10, training=TRAINING, proof=True, serve="best"
+    )
     assert result.verdict is not None
     assert result.verdict["text"].startswith("Train in 2 groups")
     assert result.verdict["better_for"] == 2
-    # 400 rows: a fifth, 80, test; a tenth of the 320 left, 32, held out.
+    # 400 rows: a fifth, 80, test; a tenth of the 320 left, 32, held out to decide who serves.
     assert result.clients["num_test"].tolist() == [80, 80]
     assert result.clients["num_train"].tolist() == [288, 288]
     assert result.verdict["test_rows"] == 160

@@ -17,6 +17,7 @@ from fedclust.results import SavedRun, comparable, print_report
 from fedclust.runs import runner
 from fedclust.settings.composition import ConfigError
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.rng import generator
 
 # -- Two classes, by hand --------------------------------------------------------------------------------
 
@@ -73,6 +74,47 @@ def test_the_flip_that_arithmetic_predicts() -> None:
     assert chances[0, 1].item() == pytest.approx(odds / (1 + odds), abs=1e-5)
     assert found.predict(2, np.array([[-2.0]], dtype="float32")).argmax().item() == 1
     assert found.model_for(0)(torch.tensor([[2.0]])).argmax().item() == 1  # the network itself is without
+
+
+def test_fine_tuning_by_hand() -> None:
+    how = Finetune(epochs=2, learning_rate=1.0)
+    four = [(train, test, test) for train, _, test in FOUR]
+    found = fedclust.simulate("fedavg", _still(), four, rounds=1, training=STILL, personal=how)
+    # All training rows are at 0 and in one batch, so each pass adds n_c/n − p to the biases: of 9 and 1,
+    #   from p = 1/2: ±0.4, so p(0) = 1/(1 + e^−0.8) = 0.6900; then ±(0.4 + 0.9 − 0.6900) = ±0.6100.
+    # They answer class 1 where x > 1.2200: right but for x = 2. The others, where x > −1.2200, but for −2.
+    assert found.clients["personal_accuracy"].tolist() == [0.75] * 4
+    # Losses ln(1 + e^±(x − 1.2200)) of −1, 1, 2 and 3, of which 2 is wrong.
+    odds = np.exp([-1 - 1.22, 1 - 1.22, 2 - 1.22, 1.22 - 3])
+    np.testing.assert_allclose(found.clients["validation_loss_finetune"], np.log(1 + odds).mean(), atol=1e-4)
+
+
+@pytest.mark.parametrize("layers", ["all", "last"])
+def test_fine_tuning_is_the_literal_loop(layers: str) -> None:
+    draws, network = np.random.default_rng(1), nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 2))
+    clients = [[(draws.normal(size=(n, 2)).astype("f4"), draws.integers(0, 2, n)) for n in (own, 9, 9)]
+               for own in (7, 1, 12, 3)]  # fmt: skip
+    in_rounds = {"schedule": "exponential", "decay": 0.1, "proximal_mu": 9.0}
+    training = fedclust.LocalTraining(learning_rate=0.3, batch_size=4, epochs=1, momentum=0.5, **in_rounds)
+    personal = Finetune(epochs=3, layers=layers)
+    found = fedclust.simulate("local", network, clients, rounds=1, training=training, personal=personal)
+    for client, parts in enumerate(clients):
+        train, held_out, test = (tuple(map(torch.from_numpy, part)) for part in parts)
+        model, order = found.model_for(client), generator(0, "batches", 2, client)
+        tuned = model.parameters() if layers == "all" else model[2].parameters()
+        optimiser = torch.optim.SGD(tuned, lr=0.3, momentum=0.5)
+        for _ in range(3):
+            for rows in np.array_split(places := order.permutation(len(train[0])), range(4, len(places), 4)):
+                optimiser.zero_grad()
+                nn.functional.cross_entropy(model(train[0][rows]), train[1][rows]).backward()
+                optimiser.step()
+        row, expected = (
+            found.clients.iloc[client],
+            nn.functional.cross_entropy(model(held_out[0]), held_out[1]),
+        )
+        assert row["validation_loss_finetune"] == pytest.approx(expected.item(), rel=1e-3)
+        right = (model(test[0]).argmax(1) == test[1]).float().mean()
+        assert row["personal_accuracy"] == pytest.approx(right.item())
 
 
 def test_without_a_choice_nothing_is_asked_and_nothing_said() -> None:

@@ -83,7 +83,7 @@ class PowerOfChoice(options.PowerOfChoice):
 
     Source: Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
     Power-of-Choice Selection Strategies", 2020, Section 3, the variant π_pow-d. Clients answer with the mean
-    loss of the current model over their whole training part.
+    loss of the current model over their whole training part; of equal losses, random ones are chosen.
 
     A client that does not answer is not chosen; the next ones in the random order are asked instead.
 
@@ -111,9 +111,9 @@ class PowerOfChoice(options.PowerOfChoice):
             last = asked if first == 0 else first + size - len(losses)
             losses |= federation.losses([candidates.model], order[first:last])
             first = last
-        answered = np.array(sorted(losses), dtype=np.int64)
+        answered = generator.permutation(np.array(sorted(losses), dtype=np.int64))  # ties: the first
         values = np.array([losses[client][0] for client in answered.tolist()])
-        return answered[largest(values, min(size, len(answered)))]
+        return np.sort(answered[largest(values, min(size, len(answered)))])
 
 
 class FedCLS(options.FedCLS):

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,19 @@ class Lossy(WrappedGrid):
             if self._lost(client, kind, self._sent[client, kind]):
                 reply = Message(Error(5, "gone"), reply_to=Message(reply.content, client, kind))
             yield reply
+
+
+def agglomerations(
+    apart: Callable[[int, int], float], parts: set[tuple[int, ...]], linkage: str, stop: Callable[..., bool]
+) -> list[set[tuple[int, ...]]]:
+    """Merge the two closest parts until told to stop, literally: every grouping that ties may lead to."""
+    link = {"single": min, "complete": max, "average": lambda values: sum(values) / len(values)}[linkage]
+    far = {pair: link([apart(i, j) for i in pair[0] for j in pair[1]]) for pair in combinations(parts, 2)}
+    if not far or stop(len(parts), min(far.values())):
+        return [parts]
+    closest = [pair for pair, value in far.items() if value <= min(far.values()) + 1e-9]
+    merged = [parts - {*pair} | {tuple(sorted(sum(pair, ())))} for pair in closest]
+    return [each for some in merged for each in agglomerations(apart, some, linkage, stop)]
 
 
 def weight_of(model: ArrayRecord) -> float:

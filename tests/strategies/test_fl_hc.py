@@ -7,6 +7,7 @@ from flwr.app import Array, ArrayRecord
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.strategies import FLHC
 from fedclust.strategies.fl_hc import compared
+from tests.strategies.helpers import agglomerations
 
 
 def _two_ways(client: int, server_round: int) -> list[float]:
@@ -29,6 +30,36 @@ def test_clients_are_clustered_once_after_n_rounds(started, watch, metric, num_n
     # Each cluster goes on from the common model: w after 2 rounds of everybody's mean, then its own.
     first, second = (model["w"].numpy() for model in strategy.clusters.models)
     assert first[0] - second[0] == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_rounds_are_those_of_a_literal_loop(started, seed: int) -> None:
+    """FedAvg; one round of everybody; the two closest groups merge; FedAvg of each group."""
+    draws, number = np.random.default_rng(seed), min(seed + 1, 6)
+    moves = draws.integers(1, 4, (number, 6, 2)).astype(float)  # few values: equal changes, equal distances
+    metric, linkage = draws.choice(["l1", "l2", "cosine"]), draws.choice(["single", "complete", "average"])
+    (rounds, wanted), most = draws.integers(1, 4, 2).tolist(), 0.02 if metric == "cosine" else 1.0
+    stopping = {"num_clusters": wanted} if seed % 2 else {"threshold": most}
+    parameters = Parameters(rounds=rounds, metric=metric, linkage=linkage, **stopping)
+    move = {"num_clients": number, "move": lambda client, r: moves[client, r].tolist()}
+    strategy = started(FLHC(parameters=parameters, participation=1.0), 5, **move)
+
+    def apart(one: int, other: int) -> float:
+        a, b = moves[one, rounds + 1], moves[other, rounds + 1]
+        cosine = a @ b / (a @ a * (b @ b)) ** 0.5
+        return {"l1": abs(a - b).sum(), "l2": ((a - b) ** 2).sum() ** 0.5, "cosine": 1 - cosine}[metric]
+
+    def stop(count: int, least: float) -> bool:
+        return count <= wanted if seed % 2 else least > most + 1e-9
+
+    found = {tuple(strategy.clusters.members(cluster)) for cluster in range(len(strategy.clusters.models))}
+    assert found in agglomerations(apart, {(client,) for client in range(number)}, linkage, stop)
+    for cluster, model in enumerate(strategy.clusters.models):
+        expected = np.zeros(2)
+        for r in range(1, 6):
+            members = range(number) if r <= rounds else strategy.clusters.members(cluster)
+            expected += np.average([moves[k, r] for k in members], axis=0, weights=[k + 1 for k in members])
+        np.testing.assert_allclose(model["w"].numpy(), expected, rtol=1e-5)
 
 
 def test_all_clients_are_asked_also_those_that_do_not_take_part(started, watch) -> None:

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from torch import nn
 
+import fedclust
 from fedclust.clustering import fecfl, pacfl
 from fedclust.federation import FederationError
 from fedclust.strategies import FECFL, PACFL
+from tests.strategies.helpers import agglomerations
 
 
 def test_pacfl_groups_by_the_angles_of_what_clients_answer(started, watch) -> None:
@@ -36,6 +39,31 @@ def test_fecfl_groups_by_clients_mean_embeddings(started, watch) -> None:
     assert watch.assignments == [(0, [0, 0, 1, 1, 1, 1], "before round 1")]
     # Mean embeddings (0.9, 0.1) and (0.1, 0.9): 1 - 0.18 / 0.82.
     assert strategy.findings(strategy.clusters).arrays["distances"][0, 2] == pytest.approx(1 - 0.18 / 0.82)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_fecfl_is_the_literal_loop_over_rows(seed: int) -> None:
+    """A mean over rows, cosines between means, the two closest groups merge; client 0's mean is 0."""
+    draws, number = np.random.default_rng(seed), min(seed + 1, 6)
+    rows = [draws.integers(0, 3, (draws.integers(1, 9), 2)).astype("f4") for _ in range(number)]
+    rows[0] = np.array([[1, 2], [-1, -2]], dtype="f4")
+    clients = [((x, draws.integers(0, 2, len(x))), None, (x, np.ones(len(x), int))) for x in rows]
+    linkage, wanted = str(draws.choice(["single", "complete", "average"])), int(draws.integers(1, number + 1))
+    stopping = {"num_clusters": wanted} if seed % 2 else {"threshold": 0.1}
+    parameters = fecfl.Parameters(input="pixels", linkage=linkage, **stopping)
+    how = fedclust.LocalTraining(learning_rate=0.1, batch_size=9, steps=1)
+    strategy = FECFL(parameters=parameters)
+    found = fedclust.simulate(strategy, nn.Linear(2, 2), clients, rounds=1, training=how)
+
+    def apart(one: int, other: int) -> float:
+        a, b = (sum(row.astype(float) for row in rows[k]) / len(rows[k]) for k in (one, other))
+        return 1 - a @ b / (a @ a * (b @ b)) ** 0.5 if a.any() and b.any() else 1.0
+
+    def stop(count: int, least: float) -> bool:
+        return count <= wanted if seed % 2 else least > 0.1
+
+    groups = {tuple(np.flatnonzero(found.assignment == cluster)) for cluster in {*found.assignment}}
+    assert groups in agglomerations(apart, {(client,) for client in range(number)}, linkage, stop)
 
 
 def test_a_client_that_cannot_answer_stops_the_run(toy) -> None:

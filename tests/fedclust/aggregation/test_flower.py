@@ -25,6 +25,8 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 from torch import nn
 
+import fedclust
+from fedclust import LocalTraining
 from fedclust.aggregation.flower import (
     FairAvg,
     NotFinite,
@@ -37,7 +39,7 @@ from fedclust.aggregation.flower import (
     restored,
     train_from,
 )
-from fedclust.federation import Reply
+from fedclust.federation import Clusters, Reply
 from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
 from fedclust.messages.models import from_state
@@ -391,6 +393,32 @@ def test_every_client_counts_the_same(toy, num_nodes: int) -> None:
     np.testing.assert_array_equal(strategy.clusters.models[0]["w"].numpy(), [2.5, 2.5])
     (message, *_) = FairAvg(**NO_MINIMA).configure_train(1, toy.model(), ConfigRecord(), toy().grid())
     assert read_instruction(message.content).equal_weights
+
+
+@pytest.mark.parametrize("num_nodes", [1, 3])
+def test_rounds_of_equal_clients_are_those_of_a_literal_loop(num_nodes: int) -> None:
+    """Two steps of softmax regression on each client's rows; the plain mean of the cohort."""
+    draws, network = np.random.default_rng(0), nn.Linear(2, 2)
+    rows = [(draws.normal(size=(n, 2)).astype("f4"), draws.integers(0, 2, n)) for n in (9, 1, 4, 2, 3)]
+    begin = {"begin": lambda self, federation, model: Clusters.of([0, 0, 0, 0, 1], model)}  # one is alone
+    strategy = type("Two", (ClusteredStrategy,), begin)(aggregator=FairAvg, participation=0.5)
+    how = LocalTraining(learning_rate=0.5, batch_size=9, epochs=2)
+    clients = [(own, None, own) for own in rows]
+    found = fedclust.simulate(strategy, network, clients, rounds=3, training=how, num_nodes=num_nodes)
+    for cluster, members in enumerate([{0, 1, 2, 3}, {4}]):
+        model = [each.detach().numpy().astype(float) for each in network.parameters()]
+        for cohort in found.rounds["cohort"]:
+            trained = []
+            for x, y in (rows[client] for client in members & {*cohort}):
+                weight, bias = model
+                for _ in range(2):
+                    odds = np.exp(x @ weight.T + bias)
+                    wrong = (odds / odds.sum(axis=1, keepdims=True) - np.eye(2)[y]) / len(y)
+                    weight, bias = weight - 0.5 * wrong.T @ x, bias - 0.5 * wrong.sum(axis=0)
+                trained.append((weight, bias))
+            model = [sum(each) / len(trained) for each in zip(*trained, strict=True)]
+        for tensor, expected in zip(found.model_of(cluster).parameters(), model, strict=True):
+            np.testing.assert_allclose(tensor.detach(), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("shared_means", [True, False])

@@ -1,5 +1,4 @@
 import numpy as np
-from hypothesis import given, strategies as st
 
 from fedclust.clustering.fedcls import choose, label_vectors
 
@@ -30,25 +29,3 @@ def test_distances_to_all_who_were_chosen_are_added_up() -> None:
     vectors = np.array([[1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1], [0, 0, 1, 1, 0]], dtype=bool)
     orders = {tuple(choose(vectors, 3, np.random.default_rng(seed)).tolist()) for seed in range(60)}
     assert {order for order in orders if order[0] == 0} == {(0, 3, 2)}
-
-
-def test_clients_with_the_same_classes_are_equally_likely() -> None:
-    generator = np.random.default_rng(0)
-    vectors = np.ones((4, 3), dtype=bool)
-    drawn = np.concatenate([choose(vectors, 2, generator) for _ in range(2000)])
-    # Each of four is chosen with probability 1/2, sd 0.011.
-    np.testing.assert_allclose(np.bincount(drawn) / 2000, 0.5, atol=0.06)
-
-
-@given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 99))
-def test_against_a_literal_loop(clients: int, classes: int, seed: int) -> None:
-    vectors = np.random.default_rng(seed).integers(0, 2, (clients, classes)).astype(bool)
-    order = choose(vectors, clients, np.random.default_rng(seed)).tolist()
-    assert sorted(order) == list(range(clients))
-    for turn in range(1, clients):
-        sums = {
-            client: sum(int((vectors[client] != vectors[other]).sum()) for other in order[:turn])
-            for client in range(clients)
-            if client not in order[:turn]
-        }
-        assert sums[order[turn]] == max(sums.values())

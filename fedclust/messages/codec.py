@@ -49,7 +49,7 @@ _KINDS = {"f": "numbers", "iu": "whole numbers", "u": "whole numbers without a s
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
 AnyRecord = TypeVar("AnyRecord", ArrayRecord, ConfigRecord, MetricRecord)
-AnyRecords = TypeVar("AnyRecords", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
+AnyRecords = TypeVar("AnyRecords", bound=ArrayRecord | ConfigRecord | MetricRecord | RecordDict)
 Answer = TypeVar("Answer")
 
 

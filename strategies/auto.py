@@ -532,8 +532,8 @@ class Auto(ClusteredStrategy):
         together = np.zeros_like(before), union.models
         apart = clusters.assignment, clusters.models
         asked, least = members.tolist(), self.parameters.min_gain
-        measured, _ = ask_differences(federation, together, apart, asked)
-        comparison = compare_differences(list(measured.values()), least)
+        measured, _ = ask_differences(federation, together, apart, asked, least)
+        comparison = compare(list(measured.values()), least)
         kept = comparison.p_value > union.level
         shown = "not shown to be" if kept else "shown to be"
         tested = {"p_value_corrected": comparison.p_value, "level": union.level, "kept": kept}

@@ -144,7 +144,8 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     part, as a look needs a cluster of at least 2s clients. Their cohorts together have at most min(K, ⌈ρK⌉ +
     clusters) clients. A look costs a training of each client that it asks, one round for each proposal and
     `probation` rounds for each finalist, as long as rounds are left; a round of one proposal costs at most
-    one training per client of its cluster's cohort.
+    one training per client of its cluster's cohort. From the second look on, one model for two clusters may
+    train for all rounds of a trial.
 
     Parameters
     ----------
@@ -175,7 +176,8 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         later = min(parameters.probation, max(left - 1, 0)) * min(
             parameters.finalists, parameters.max_proposals
         )
-        total += asked + (first + later) * trained
+        union = min(1 + parameters.probation, left) if number else 0
+        total += asked + (first + later + union) * trained
     return Spending(total, total / cohort, len(looks))
 
 

@@ -10,8 +10,9 @@ from torch import nn
 
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
-from fedclust.clustering.auto import Parameters, most_spending
-from fedclust.federation import ClientGrid, Federation, FederationError
+from fedclust.clustering.auto import Choice, Parameters, most_spending
+from fedclust.clustering.proposals import Proposal
+from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
 from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy
 from fedclust.training import LocalTraining
@@ -80,16 +81,68 @@ def test_where_nothing_is_kept_the_run_is_the_one_of_one_model() -> None:
     assert_same_models(plain, strategy)
 
 
-@pytest.mark.parametrize("after", [5, 6])
-def test_a_run_resumed_on_trial_ends_the_same(after: int, tmp_path) -> None:
+@pytest.mark.parametrize(("after", "rounds"), [(5, ROUNDS), (6, ROUNDS), (10, 12)])
+def test_a_run_resumed_on_trial_ends_the_same(after: int, rounds: int, tmp_path) -> None:
+    # After round 10 the two clusters are on trial as one.
     whole, grid, initial = build(*CONVENTIONS, "aggregator=fedadam")
     Keeping(whole, tmp_path, after)
-    whole.start(grid, initial, ROUNDS)
+    whole.start(grid, initial, rounds)
     resumed, grid, initial = build(*CONVENTIONS, "aggregator=fedadam", "engine.num_nodes=3")
-    resumed.start(grid, initial, ROUNDS, resume=kept(tmp_path, after))
+    resumed.start(grid, initial, rounds, resume=kept(tmp_path, after))
     assert len(whole.clusters.models) == 2
     assert trials_of(whole) == trials_of(resumed)
     assert_same_models(whole, resumed)
+
+
+def proposing(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> None:
+    """Let the first looks propose these parts of clients 0 to 7, and later ones none."""
+    left = iter(looks)
+
+    def proposed(strategy: Auto, clusters: Clusters, cluster: int, _federation: Federation):
+        labels = np.array(next(left, [0] * 8))
+        return ([Proposal("updates", labels)] if labels.any() else []), 0, {}
+
+    monkeypatch.setattr(Auto, "_proposed", proposed)
+
+
+def test_a_client_in_the_wrong_part_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Clients 4 to 7 name the classes the other way round; the proposal has client 3 with them.
+    proposing(monkeypatch, [0, 0, 0, 1, 1, 1, 1, 1])
+    result = own_run(own_clients(8, 12))
+    assert result.summary["assignment"] == [0] * 4 + [1] * 4
+    (kept,) = [trial for trial in result.summary["trials"] if trial["kept"]]
+    assert kept["sizes"] == [4, 4]
+
+
+@pytest.mark.parametrize("conventions", [1, 2])
+def test_two_clusters_become_one_unless_shown_to_be_better_apart(
+    conventions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A verdict that finds anything better splits clients that are all alike, too, after round 7; the next
+    # look, after round 8, has the two clusters together on trial for three rounds.
+    proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])
+    lenient = lambda *_, **__: Choice(0, (0.01,))  # noqa: E731
+    monkeypatch.setattr("fedclust.clustering.auto.choose", lenient)
+    monkeypatch.setattr("fedclust.clustering.auto.most_promising", lambda *_: [0])
+    monkeypatch.setattr(Auto, "_moved", lambda _, clusters, __: clusters)
+    monkeypatch.setattr("fedclust.strategies.auto.placed", lambda trials, *_, **__: list(trials))
+    clients = own_clients(8, 12)
+    summary = own_run(clients if conventions == 2 else clients[:4] * 2, rounds=12).summary
+    (union,) = [trial for trial in summary["trials"] if trial["source"] == "union"]
+    assert (union["cluster"], union["sizes"], union["rounds"]) == (0, [8], 3)
+    assert union["kept"] == (conventions == 1)
+    assert summary["num_clusters"] == conventions
+    assert (union["p_value"] <= 0.05) == (conventions == 2)
+
+
+def test_clients_move_to_the_cluster_whose_model_fits_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The proposal has client 3 on the wrong side, and is split as it is.
+    proposing(monkeypatch, [0, 0, 0, 1, 1, 1, 1, 1])
+    monkeypatch.setattr("fedclust.strategies.auto.placed", lambda trials, *_, **__: list(trials))
+    summary = own_run(own_clients(8, 12), rounds=12).summary
+    assert summary["assignment"] == [0] * 4 + [1] * 4
+    (kept,) = [trial for trial in summary["trials"] if trial["kept"]]
+    assert kept["sizes"] == [3, 5]
 
 
 def test_a_node_lost_on_trial_costs_its_clients_only(watch) -> None:

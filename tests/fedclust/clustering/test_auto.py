@@ -39,8 +39,8 @@ def test_most_spending_by_hand() -> None:
     parameters = Parameters(warmup=2, probation=3)
     first = 10 + (8 * 1 + 2 * 3) * 5
     # After round 4 a second look, at most 10 // 4 = 2 clusters with cohorts of 5 + 2 at most; 2 rounds are
-    # left, one for all proposals and one for the finalists.
-    second = 10 + (8 * 1 + 2 * 1) * 7
+    # left, one for all proposals and one for the finalists; one model for two clusters trains in both.
+    second = 10 + (8 * 1 + 2 * 1 + 2) * 7
     assert most_spending(10, 0.5, 6, parameters) == auto.Spending(first + second, (first + second) / 5, 2)
 
 

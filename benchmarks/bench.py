@@ -15,6 +15,7 @@ import numpy as np
 from common import ROOT, arguments, commit_of, over_seeds, records
 from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
+from fedclust.clustering.auto import SOURCES
 from fedclust.clustering.shared import wording
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import save
@@ -54,6 +55,10 @@ def methods(num_groups: int) -> dict[str, Method]:
         "clust_psi_pfl": Method(("strategy=clust_psi_pfl",)),
         "fmcl": Method(("strategy=fmcl",)),
         "auto": Method(("strategy=auto",)),
+        **{
+            f"auto {source}": Method(("strategy=auto", f"strategy.parameters.sources=[{source}]"))
+            for source in SOURCES
+        },
         **(known if num_groups > 1 else {}),
         "centralised": Method(("strategy=centralised", "serve=cluster"), "all rows"),
     }
@@ -187,14 +192,13 @@ def method_table(partition: str, by_method: Mapping[str, Figures], *, times: boo
 
 
 def scores(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> tuple[list[str], np.ndarray]:
-    """List the methods that ran everywhere, and their accuracy on each federation and seed, shape (N, k)."""
+    """List the methods that ran everywhere, and their mean accuracy on each kind of federation, shape (N, k).
+
+    Seeds of one kind are no further evidence of which method suits which kind, so they are averaged first.
+    """
     names = [name for name in methods(1) if name not in _YARDSTICKS]
     names = [name for name in names if all(name in by_method for by_method in found.values())]
-    rows = [
-        [by_method[name].accuracy[seed] for name in names]
-        for by_method in found.values()
-        for seed in range(min(len(by_method[name].accuracy) for name in names))
-    ]
+    rows = [[float(np.mean(by_method[name].accuracy)) for name in names] for by_method in found.values()]
     return names, np.array(rows)
 
 
@@ -210,7 +214,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
     noted = f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}."
     ranked = (
         f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})\n\n"
-        f"{len(table_of_scores)} federations (kinds × seeds), {len(names)} methods. Friedman's test that all "
+        f"{len(table_of_scores)} kinds of federations, {len(names)} methods, each by its mean over seeds. Friedman's test that all "
         f"are alike: {wording.chance(chance)}; critical difference {difference:.2f}."
     )
     parts = {

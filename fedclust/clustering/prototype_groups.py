@@ -560,7 +560,12 @@ def _distance_to_others(
 
 
 MIN_EXAMPLES = 5
-"""A prototype of fewer reveals single examples. Groups on the digits were the same with all prototypes."""
+"""A prototype of fewer reveals single examples.
+
+Withholding them has a cost: with two conventions over Dirichlet 0.5 (digits, 30 clients), clients with few
+classes of five examples were put with the others on two seeds of five. `auto` puts such clients right by the
+losses of the models on trial: the known groups on all of five seeds (201, 202, 205 to 207).
+"""
 
 
 @dataclass(frozen=True)

@@ -451,7 +451,8 @@ def _convergence(run: SavedRun) -> Iterator[Picture]:
     for cluster, own in shown.items():
         mine = sorted(kept & own.keys())
         lines.append(Line(f"cluster {cluster}", mine, [own[moment] for moment in mine]))
-    if tolerance := ((run.config.get("strategy") or {}).get("parameters") or {}).get("tolerance"):
+    tolerance = ((run.config.get("strategy") or {}).get("parameters") or {}).get("tolerance")
+    if isinstance(tolerance, float):  # "auto" is another for each cluster
         lines.append(Line("split is tried below", [rounds[0], rounds[-1]], [tolerance, tolerance]))
     note = "Mean squared change of a cluster's matrix in a round, on a logarithmic scale of at most eight "
     note += "powers of ten. A cluster that is split starts again at 1."

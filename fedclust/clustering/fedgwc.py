@@ -286,7 +286,7 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
             f"{rounds} (tolerance is reached in round {falls}, min_pair_coverage in round {meets} or later)"
         ]
     change = change_by_chance(parameters, cohort, num_clients)
-    if change > tolerance:
+    if parameters.tolerance != "auto" and change > tolerance:
         return [
             f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
             f"tolerance {tolerance:g}, with {_STEPS} local steps and more with fewer; "

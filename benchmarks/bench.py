@@ -214,8 +214,8 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
     noted = f"Commit {commit}; 30 clients; seeds {', '.join(map(str, seeds))}."
     ranked = (
         f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})\n\n"
-        f"{len(table_of_scores)} kinds of federations, {len(names)} methods, each by its mean over seeds. Friedman's test that all "
-        f"are alike: {wording.chance(chance)}; critical difference {difference:.2f}."
+        f"{len(table_of_scores)} kinds of federations, {len(names)} methods, each by its mean over seeds. "
+        f"Friedman's test that all are alike: {wording.chance(chance)}; critical difference {difference:.2f}."
     )
     parts = {
         "times": _TIMED if times else _UNTIMED,

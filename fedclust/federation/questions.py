@@ -66,7 +66,7 @@ def ask_differences(
     pairs = _pairs(federation, common, grouped, asked)
     described = federation.describe()
     rows = most_rows((described.num_test if on_test_rows else described.num_validation)[list(asked)])
-    how = {"margin": margin, "rows": rows, "on_test_rows": on_test_rows}
+    how: dict[str, Any] = {"margin": margin, "rows": rows, "on_test_rows": on_test_rows}
     answers = federation.ask(
         {client: evaluation.ProofQuestion(*pair, **how) for client, pair in pairs.items()}
     )

@@ -202,33 +202,44 @@ def _client_names(data: Dataset, train: Sequence[IntArray]) -> tuple[str, ...] |
     return tuple(data.natural_names[owner] for (owner,) in owners)
 
 
-def classes_in_data(dataset: Mapping[str, Any]) -> int:
-    """Count the distinct labels in a dataset's training part.
+def sizes_in_data(dataset: Mapping[str, Any]) -> dict[str, Any]:
+    """Count in a dataset's training part what models are built from.
 
     Parameters
     ----------
     dataset
-        The resolved ``dataset`` node; ``num_classes`` may be unset.
+        The resolved ``dataset`` node; the sizes themselves may be missing.
+
+    Returns
+    -------
+    ``num_classes``; of a table also ``input_shape`` and ``category_sizes``.
 
     Raises
     ------
     SourceError
-        If the source is missing or unreadable, lacks the label column, or has a single label.
+        If the source is missing or unreadable, lacks the label column, or its labels are not two or more
+        classes.
     ValueError
         If another setting is out of range.
     """
-    # The builder requires a number of classes, but the count does not depend on it.
-    builder = make_builder({**dataset, "num_classes": 2})
+    builder = _builder_without_sizes(dataset)
     if not isinstance(builder, SourcedDataset):
         raise SourceError(f"dataset {builder.name}: dataset.num_classes must be given")
     with builder.named():
-        count = _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
-        if count < 2:
-            raise SourceError(f"{builder.label} must hold at least 2 different labels, got {count}")
-    return count
+        sizes: dict[str, Any] = json.loads(
+            _count(json.dumps(dict(dataset), sort_keys=True), json.dumps(builder.identity()))
+        )
+        if sizes["num_classes"] < 2:
+            rule = f"{builder.label} must hold at least 2 different labels"
+            raise SourceError(f"{rule}, got {sizes['num_classes']}")
+    return sizes
+
+
+def _builder_without_sizes(dataset: Mapping[str, Any]) -> Any:
+    # The builder requires sizes, but what is counted does not depend on them.
+    return make_builder({"input_shape": [1], **dataset, "num_classes": 2})
 
 
 @lru_cache(maxsize=8)  # a configuration is resolved many times; a changed file has another identity
-def _count(dataset: str, identity: str) -> int:  # noqa: ARG001
-    builder: Any = make_builder({**json.loads(dataset), "num_classes": 2})
-    return int(builder.count_classes())
+def _count(dataset: str, identity: str) -> str:  # noqa: ARG001
+    return json.dumps(_builder_without_sizes(json.loads(dataset)).sizes_in_data())

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.check.findings import not_classes
 from fedclust.data.dataset import OWNERS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import few
 from fedclust.typing import BoolArray, IntArray
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz")
+TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
 HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
@@ -156,8 +157,9 @@ class Source:
         if not root.is_dir():
             raise SourceError(f"there is no file or folder {root}; {self._ways()}")
         names = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
-        kinds = (".parquet",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
-        for suffixes in kinds if self.label_pattern is None else kinds[2:]:
+        names = [name for name in names if not re.search(r"(^|/)cache-[^/]*\.arrow$", name)]  # of `datasets`
+        kinds = (".parquet",), (".arrow",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
+        for suffixes in kinds if self.label_pattern is None else kinds[3:]:
             if files := [root / name for name in names if name.lower().endswith(suffixes)]:
                 return root, files
         raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
@@ -174,6 +176,9 @@ class Source:
             for file in files:  # one by one, so that an error names its file
                 self._read(file, lambda file: ds.dataset(file, format="parquet"))
             return Part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
+        if kind.endswith(".arrow"):  # as datasets' save_to_disk writes them
+            tables = [self._read(file, _read_arrow) for file in files]
+            return Part(ds.dataset(pa.concat_tables(tables)), root, place)
         if kind.endswith((".csv", ".csv.gz")):
             import pandas as pd
 
@@ -263,6 +268,16 @@ class Source:
             # files are broken.
             reason = f"{type(error).__name__}: {error}"
             raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
+
+
+def _read_arrow(file: Path) -> "pa.Table":
+    """Read an Arrow stream or file, memory-mapped."""
+    import pyarrow as pa
+
+    try:
+        return pa.ipc.open_stream(pa.memory_map(str(file))).read_all()
+    except pa.ArrowInvalid:
+        return pa.ipc.open_file(pa.memory_map(str(file))).read_all()
 
 
 def walk(root: Path) -> list[str]:
@@ -461,18 +476,21 @@ class SourcedDataset(Source, DatasetBuilder):
             rows = rows.filter(pc.field(find_column(part, name, "only")) == value)
         return replace(part, rows=rows)
 
-    def count_classes(self) -> int:
-        """Count the distinct labels in the source's training part, without `drop_labels`.
+    def sizes_in_data(self) -> dict[str, Any]:
+        """Count the distinct labels in the source's training part, without `drop_labels`, as ``num_classes``.
 
         Raises
         ------
         SourceError
-            If the source is missing or unreadable, or lacks the label column.
+            If the source is missing or unreadable, lacks the label column, or its labels are no classes.
         """
         import pandas as pd
 
         with self.opened() as parts:
-            return len(pd.unique(self.read_labels(parts[:1])[0][0].ravel()))
+            labels = pd.Series(self.read_labels(parts[:1])[0][0].ravel(), name=str(self.label))
+            for wrong in not_classes(labels):
+                raise SourceError(wrong.line)
+            return {"num_classes": labels.nunique()}
 
     def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
         """Read the label column unchanged.

@@ -6,43 +6,23 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
+from fedclust.data.check.findings import ELSEWHERE, Finding, check_table
+from fedclust.data.check.identifiers import suspicion
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
-from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column
+from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column, values_of
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    import pandas as pd
-
 
 Kind: TypeAlias = Literal["number", "category"]
 
 _COLUMNS = "columns.json"
-
-# -- Identifiers and dates, which a model should not learn from
-_FEW = 20  # with fewer rows, repeated values prove nothing
-_ROWS_PER_IDENTIFIER = 20  # a value that occurs in more rows than this on average is a category
-_SAMPLE = 1000  # distinct texts checked for dates
-_SHARE = 0.95  # share of texts that must parse as dates: files have typing errors
-
-_ID_WORDS = {"id", "ids", "uuid", "guid", "identifier"}
-_TIME = r"(?:[T ,]+\d{1,2}:\d{2}.*)?"
-_MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
-_DATE = re.compile(
-    rf"\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}{_TIME}"  # 2024-01-31
-    rf"|\d{{1,2}}[-/.]\d{{1,2}}[-/.](?:\d{{4}}|\d{{2}}){_TIME}"  # 31.01.2024, 1/31/24
-    rf"|\d{{1,2}}[- .]+{_MONTH}[- ,]+\d{{2,4}}{_TIME}"  # 31 January 2024
-    rf"|{_MONTH}[- ]+\d{{1,2}}[, ]+\d{{4}}{_TIME}"  # Jan 31, 2024
-    r"|\d{1,2}:\d{2}(?::\d{2}(?:\.\d+)?)?",  # 23:59
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +96,55 @@ class Tables(SourcedDataset):
             taken.add(find_column(part, self.natural, "natural"))
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
+    def findings(self, parts: Sequence[Part], group: str | None = None) -> list[Finding]:
+        """Check the rows of all parts; see :func:`fedclust.data.check.findings.check_table`.
+
+        Parameters
+        ----------
+        parts
+            The training part and, if there is one, the test part.
+        group
+            Column with the key of the person that a row belongs to.
+
+        Raises
+        ------
+        SourceError
+            If a configured column is missing.
+        """
+        import pandas as pd
+
+        label = find_column(parts[0], self.label, "label")
+        wanted = [label, *self.kinds(parts[0]), *([] if group is None else [group])]
+        here = [[name for name in wanted if name in part.rows.schema.names] for part in parts]
+        frames = [
+            part.rows.to_table(columns=names).to_pandas() for part, names in zip(parts, here, strict=True)
+        ]
+        table = pd.concat(frames, ignore_index=True)
+        # Columns that are configured as categories may hold anything.
+        keep = {*self.keep, *(self.categories or ())}
+        return check_table(table[~table[label].isin(list(self.drop_labels))], label, group, keep)
+
+    def sizes_in_data(self) -> dict[str, Any]:
+        """Count the classes, the width of an encoded row, and the values of each category column.
+
+        Raises
+        ------
+        SourceError
+            If the source is missing or unreadable, or a column cannot be used.
+        """
+        with self.opened() as parts:
+            arrays, kept = self.read_labels(parts[:1])
+            kinds = self._fit_columns(parts[0])
+            categories = [name for name in kinds if kinds[name] == "category"]
+            counts = [len(set(category_texts(values_of(parts[:1], name, kept)))) for name in categories]
+            numbers, index = len(kinds) - len(categories), self.encoding == "index"
+            width = numbers + (len(counts) if index else sum(counts))
+            if not width:
+                raise SourceError(f"the source must have a column besides {self.label}, got none")
+            sizes = [each + 1 for each in counts] if index else None
+            classes = len(set(arrays[0].tolist()))
+            return {"num_classes": classes, "input_shape": [width], "category_sizes": sizes}
+
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Encode both parts, fitted on the training part; save the raw columns for refitting."""
         import pandas as pd
@@ -185,6 +214,9 @@ class Tables(SourcedDataset):
     def _fit_columns(self, part: Part) -> dict[str, Kind | None]:
         """Return the kind of each column; check that none looks like an identifier or a date."""
         kinds = self.kinds(part)
+        errors = [each for each in self.findings([part]) if each.severity == "error"]
+        if lines := [each.line for each in errors if each.rule not in ELSEWHERE]:
+            raise SourceError("; ".join(lines[:3]))
         unfit: dict[str, str] = {}
         for name, kind in kinds.items() if self.chooses else ():
             if kind is None:
@@ -220,64 +252,3 @@ def _override(key: str, names: Sequence[str]) -> str:
     plain = re.compile(r"[A-Za-z_]\w*", re.ASCII)
     quoted = [name if plain.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names]
     return shlex.quote(f"dataset.{key}=[{','.join(quoted)}]")
-
-
-def suspicion(name: str, values: "pd.Series") -> str | None:
-    """Explain why a column looks like an identifier or a date.
-
-    - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
-    - Identifiers: texts that mostly occur once; whole numbers that rise (or fall) from each row to the next;
-      texts or whole numbers in a column with a name like ``patient_id`` or ``visitId``, unless a value occurs
-      in more than 20 rows on average. Columns of fewer than 20 rows are never called identifiers.
-
-    Parameters
-    ----------
-    name
-        The column's name.
-    values
-        Its values: numbers, booleans or texts.
-
-    Returns
-    -------
-    A short reason; None for an ordinary column.
-    """
-    from pandas.api import types
-
-    present = values.dropna()
-    if not len(present) or types.is_bool_dtype(present):
-        return None
-    if types.is_numeric_dtype(present):
-        whole = bool((present == present.round()).all())
-        reason = _suspicious_numbers(present) if types.is_integer_dtype(present) else None
-    else:
-        whole = True
-        reason = _suspicious_texts(present.astype(str))
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
-    if reason is None and whole and not _ID_WORDS.isdisjoint({*words[:1], *words[-1:]}):
-        different = present.nunique()
-        if different >= _FEW and different * _ROWS_PER_IDENTIFIER >= len(present):
-            return f"its name, and {different} distinct values in {len(present)} rows"
-    return reason
-
-
-def _suspicious_numbers(values: "pd.Series") -> str | None:
-    import pandas as pd
-
-    if values.between(1900_01_01, 2100_12_31).all():
-        dates = pd.to_datetime(values.drop_duplicates().astype(str), format="%Y%m%d", errors="coerce")
-        if dates.notna().all():
-            return f"dates, such as {values.iloc[0]}"
-    in_order = values.is_monotonic_increasing or values.is_monotonic_decreasing
-    if len(values) >= _FEW and values.is_unique and in_order:
-        return f"it numbers the rows, from {values.iloc[0]} to {values.iloc[-1]}"
-    return None
-
-
-def _suspicious_texts(values: "pd.Series") -> str | None:
-    different = values.drop_duplicates()
-    sample = different.iloc[:_SAMPLE].str.strip()
-    if sample.str.fullmatch(_DATE).mean() >= _SHARE:
-        return f"dates or times, such as {sample.iloc[0]!r}"
-    if len(values) >= _FEW and 2 * len(different) > len(values):
-        return f"{len(different)} distinct texts in {len(values)} rows"
-    return None

@@ -18,6 +18,7 @@ from fedclust.grids.client_grid import ClientGrid, is_lost
 from fedclust.grids.nodes import FederationError, Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
+from fedclust.support.checks import few
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,13 @@ class SiteGrid(ClientGrid):
         """Names of the clients in order of their ids, shape (K,); known after :meth:`connect`."""
         return tuple(self._names[place] for place in self._places)
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Why each site without a client in the run is left out, by its name."""
+        there = {name.partition("/")[0] for name in self.names}
+        absent = dict.fromkeys(sorted(set(self._rules.expected or ()) - there), "it was not online")
+        return absent | {site: " ".join(reason.split()) for site, reason in self.refused.items()}
+
     places = names  # identify the clients of a run when it is resumed
 
     def connect(
@@ -211,9 +219,10 @@ class SiteGrid(ClientGrid):
             if reason := unfit_for(statement, self.agreement):
                 self.refuse(site, reason)
                 continue
-            units = other_units(site, statement, self.agreement)
-            self.cautions += tuple(units)
-            for line in units:
+            further = other_units(site, statement, self.agreement)
+            further += [f"{site}: {line}" for line in statement.warnings]
+            self.cautions += tuple(further)
+            for line in further:
                 self._say(f"warning: {line}")
         self._names += tuple(name for name in new if site_of[name] not in self.refused)
         for site, reason in self._send_agreement({node: registered}).items():
@@ -320,7 +329,10 @@ class SiteGrid(ClientGrid):
         if missing:
             text += f"; offline: {', '.join(missing)}"
         if self.refused:
-            text += "; refused: " + "; ".join(f"{site}: {why}" for site, why in self.refused.items())
+            sites: dict[str, list[str]] = {}  # by reason: often all have the same
+            for site, reason in self.refused.items():
+                sites.setdefault(reason, []).append(site)
+            text += "; refused: " + "; ".join(f"{few(each)}: {why}" for why, each in sites.items())
         return FederationError(text)
 
     def _hosted(self, reply: Message, host: Host) -> Host:

@@ -418,6 +418,7 @@ class Registered:
 # -- Statements, and the agreement --------------------------------------------------------------------------
 
 _VALUES = codec.Texts(raw=True)  # of columns, or their names: as the site's rows have them
+_MOST_WARNINGS = 20  # of a site; more are not shown
 _PIXELS = {
     "count": codec.Whole(1),
     "total": codec.Whole(0, 255 * codec.MOST_EXAMPLES),
@@ -516,7 +517,8 @@ def _statement(body: str, at: codec.Reading) -> Statement:
     columns = {
         name: _column(each, f"column {codec.short(name)}", at) for name, each in stated.columns.items()
     }
-    return dataclasses.replace(stated, columns=columns)
+    warnings = codec.Texts().read(stated.warnings[:_MOST_WARNINGS], "warnings", at)
+    return dataclasses.replace(stated, columns=columns, warnings=warnings)
 
 
 def _check_numbers(value: Any, entries: Mapping[str, codec.Entry], name: str, at: codec.Reading) -> None:

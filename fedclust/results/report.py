@@ -15,8 +15,20 @@ from rich.text import Text
 from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
+<<<<<<< HEAD
 from fedclust.results.summary import decision_lines, how_to_get_one, listed, personal_line
 from fedclust.settings.run_options import NEEDS_PROOF
+=======
+from fedclust.results.summary import (
+    decision_lines,
+    how_to_get_one,
+    left_out_lines,
+    listed,
+    never_predicted_line,
+    personal_line,
+    warning_lines,
+)
+>>>>>>> 6030030 (The data doctor: fedclust check, checks before round 1, persons undivided, sizes of a pooled table counted)
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS = 12, 12
@@ -268,6 +280,7 @@ def final_table(run: SavedRun) -> RenderableType:
         parts.append(trials_table(summary["trials"]))
     parts.append(_figures(summary))
     lines = [*decision_lines(summary), personal_line(summary), newcomers_line(summary)]
+    lines += warning_lines(summary)
     lines += [drift_line(run.rounds), went_back_line(run.rounds)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
@@ -301,9 +314,10 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     """Report the proof's verdict, which models serve the clients, and which clients did not vote."""
     summary = run.summary
     verdict = summary.get("verdict")
+    first = [line for line in (never_predicted_line(summary), *left_out_lines(summary)) if line]
     if not verdict:
-        return [Text(how_to_get_one(run.config), style="dim")]
-    lines = [Text(f"{verdict['text']}.", style="bold")]
+        return [Text(how_to_get_one(run.config), style="dim"), *map(Text, first)]
+    lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, first)]
     if verdict["gain"] is not None:
         lines.append(Text(SCALE, style="dim"))
     if run.clients is not None and "served" in run.clients:

@@ -13,6 +13,7 @@ from fedclust.metrics import Outcomes, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof
 from fedclust.settings.run_options import KEEP
+from fedclust.support.checks import few
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def without_large(
 
 _MOST_CLASSES = 100  # for intervals, and for counts of each pair of classes
 _MOST_CLUSTERS = 50
+_MOST_LINES = 5  # about sites, in a report
 
 
 def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict[str, Any]:
@@ -162,6 +164,39 @@ def decision_lines(summary: Mapping[str, Any]) -> list[str]:
         text = f"Brier score {values['brier']:.3f}, calibration error {values['calibration_error']:.3f}"
         lines.append(f"{text} (0 is best; brackets: 95% intervals)" if lines else f"{text} (0 is best)")
     return lines
+
+
+def never_predicted_line(summary: Mapping[str, Any]) -> str | None:
+    """Report in one line the classes with test rows that no row is predicted as; None if there are none."""
+    values = summary.get("decisions") or {}
+    if not values.get("confusion"):
+        return None
+    counts = np.array(values["confusion"])
+    rows, total = counts.sum(axis=1), counts.sum()
+    never = np.flatnonzero((counts.sum(axis=0) == 0) & (rows > 0))
+    if not never.size:
+        return None
+    names = [str(each["name"]) for each in values["classes"]]
+    shown = few((f"{names[label]} ({rows[label]:,} of {total:,} test rows)" for label in never), 3)
+    most = names[int(rows.argmax())]
+    accuracy = (
+        f"accuracy {counts.trace() / total:.3f}, and {rows.max() / total:.3f} by always answering {most}"
+    )
+    return f"Never predicted: {shown}; {accuracy}"
+
+
+def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Name the sites that could not take part, with the reason, a line each."""
+    left = list((summary.get("sites_left_out") or {}).items())
+    lines = [f"Left out: {site}: {reason}" for site, reason in left[:_MOST_LINES]]
+    return lines + [f"Left out: {len(left) - _MOST_LINES} more sites"] * (len(left) > _MOST_LINES)
+
+
+def warning_lines(summary: Mapping[str, Any]) -> list[str]:
+    """List what the sites' keepers should look at in their data, a line each."""
+    found = summary.get("data_warnings") or []
+    lines = [f"Check the data of {line}" for line in found[:_MOST_LINES]]
+    return lines + [f"{len(found) - _MOST_LINES} more in summary.json"] * (len(found) > _MOST_LINES)
 
 
 def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:

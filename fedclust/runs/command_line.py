@@ -29,9 +29,9 @@ from fedclust.settings.composition import ConfigError, compose, one_line, with_c
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
-_VERBS = {"watch": "fedclust.runs.watch", "predict": "fedclust.runs.predict"}
+_VERBS = {name: f"fedclust.runs.{name}" for name in ("check", "watch", "predict")}
 _HELP = """fedclust GROUP=CHOICE … KEY=VALUE …: run a clustered federation; -m runs a sweep
-fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
+fedclust check FILE…, fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
 
 == Groups and their choices ==
 {groups}

@@ -27,6 +27,7 @@ from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
+from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import description, evaluation, training
 from fedclust.models import construction
@@ -613,6 +614,8 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
 
     simulated, network = isinstance(grid, DirectGrid), plan.build_network()
     summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
+    if isinstance(clients, SiteGrid):
+        summary |= {"sites_left_out": clients.left_out, "data_warnings": list(clients.cautions)}
     if settings.task == "advise" and common is not None:
         from fedclust.runs.advice import give_advice
 

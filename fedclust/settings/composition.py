@@ -32,17 +32,21 @@ from fedclust.support.layout import CONF
 COMPOSED, OVERRIDES = "config", "overrides"
 
 
-def _classes_in_data(*, _parent_: DictConfig) -> int:
-    """Resolve ``num_classes: ${classes_in_data:}`` of a ``dataset`` node."""
-    from fedclust.data.loading import classes_in_data  # imports torch, which takes seconds
+def _in_data(size: str, *, _parent_: DictConfig) -> Any:
+    """Resolve ``${in_data:num_classes}`` and the like of a ``dataset`` node."""
+    from fedclust.data.loading import sizes_in_data  # imports torch, which takes seconds
 
-    values = {str(key): _parent_[key] for key in _parent_ if key != "num_classes"}
-    return classes_in_data({key: plain(value) for key, value in values.items()})
+    raw: Any = OmegaConf.to_container(_parent_, resolve=False)
+    known = [str(key) for key in _parent_ if not (key in OPEN and raw[key] in UNKNOWN)]
+    sizes = sizes_in_data({key: plain(_parent_[key]) for key in known})
+    if size not in sizes:
+        raise ConfigError(f"dataset.{size} must be given for dataset {_parent_.name}")
+    return sizes[size]
 
 
 # Hydra 1.4's OmegaConf 2.4 deprecates the first name; in 2.3 the second is a different function.
 _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
-_register("classes_in_data", _classes_in_data, replace=True)
+_register("in_data", _in_data, replace=True)
 choices.register()
 
 TARGET = "fedclust.data.sites.Own"
@@ -52,7 +56,7 @@ OPEN = ("num_classes", "input_shape", "category_sizes")
 """Keys of the ``dataset`` node that the sites' agreement sets."""
 
 MISSING = "???"
-UNKNOWN = (None, MISSING, "${classes_in_data:}")
+UNKNOWN = (None, MISSING, *(f"${{in_data:{key}}}" for key in OPEN))
 
 _SEARCHPATH = "hydra.searchpath"
 

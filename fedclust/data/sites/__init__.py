@@ -35,6 +35,9 @@ class Own:
         Seconds: without names, the run starts once there are `min_clients` and no new one came for so long.
     min_samples
         A client of the ``natural`` column with fewer rows is left out.
+    group
+        Column with the key of the person that a row belongs to; None: every row is a person of its own. A
+        person's rows all train, or all test, or are all held out. The column is not an input.
     test
         ``"holdout"``: `test_fraction` of each client's rows, drawn from (seed, client's name).
         ``"official"``: the site's own test file.
@@ -51,6 +54,7 @@ class Own:
     min_clients: int = 2
     settle: float = 20.0
     min_samples: int = 2
+    group: str | None = None
     test: Literal["holdout", "official"] = "holdout"
     test_fraction: float = 0.2
     validation_fraction: float | Literal["auto"] = "auto"

@@ -22,6 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from fedclust.data.cache import digest
+from fedclust.data.check.findings import spelling
 from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, NumberColumn, TableEncoder
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
@@ -84,12 +85,16 @@ class Moments:
         As scikit-learn's ``StandardScaler`` after its ``SimpleImputer``: over all rows, and 1 for a column
         that is constant up to rounding.
         """
+        return 1.0 if self.constant else math.sqrt(self.squares / self.rows)
+
+    @property
+    def constant(self) -> bool:
+        """Whether the values are equal up to rounding, or there are none."""
         if not self.count:
-            return 1.0
+            return True
         variance = self.squares / self.rows
         eps = float(np.finfo(np.float64).eps)
-        constant = variance <= self.rows * eps * variance + (self.rows * self.mean * eps) ** 2
-        return 1.0 if constant or variance == 0 else math.sqrt(variance)
+        return variance <= self.rows * eps * variance + (self.rows * self.mean * eps) ** 2
 
     @property
     def size(self) -> float:
@@ -121,6 +126,13 @@ class Column:
     trained: tuple[bool, ...] = ()
     unfit: str = ""
 
+    @property
+    def constant(self) -> bool:
+        """Whether all training rows have the same value."""
+        if self.kind == NUMBER:
+            return self.moments.rows > 1 and self.moments.constant
+        return self.kind == CATEGORY and len(self.values) == 1
+
 
 @dataclass(frozen=True)
 class Pixels:
@@ -151,12 +163,15 @@ class Statement:
         For images: each channel of the source's training part.
     words
         For texts without a pretrained tokenizer: the count of each word in the training rows.
+    warnings
+        What somebody should look at in the data, without values; see :mod:`fedclust.data.check.findings`.
     """
 
     labels: tuple[Label, ...]
     columns: Mapping[str, Column] = field(default_factory=dict)
     pixels: tuple[Pixels, ...] = ()
     words: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """List the contents in one line, for the log."""
@@ -168,6 +183,7 @@ class Statement:
             "count, mean and sum of squares of {} column(s)": kinds.count(NUMBER),
             "count, sum and sum of squares of {} channel(s)": len(self.pixels),
             "{} words with their counts": len(self.words),
+            "{} warning(s) about its data": len(self.warnings),
         }
         return ", ".join(part.format(number) for part, number in parts.items() if number)
 
@@ -320,6 +336,8 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     if not left:
         return Outcome(None, refused, tuple(cautions))
     labels, names = _classes(left, wanted)
+    cautions += [f"{site}: {line}" for site, each in left.items() for line in each.warnings]
+    cautions += _apart(left, kinds)
     numbers, categories = _encoders(left, kinds)
     for column in numbers:
         sizes = {site: each.columns[column.name].moments.size for site, each in left.items()}
@@ -347,7 +365,59 @@ def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[s
         elif texts[site] != most:
             kinds = ("texts", "numbers") if most else ("numbers", "texts")
             refused[site] = f"labels must be {kinds[0]} as at most sites, got {kinds[1]}"
+    left = {site: each for site, each in statements.items() if site not in refused}
+    return refused if wanted.class_names is not None else refused | _other_spellings(left)
+
+
+def _other_spellings(statements: Mapping[str, Statement]) -> dict[str, str]:
+    """Refuse the sites that spell a class otherwise than most; raise ValueError where no spelling leads."""
+    held: dict[str, Counter[str]] = {}
+    for each in statements.values():
+        for label in each.labels:
+            if isinstance(label, str):
+                held.setdefault(spelling(label), Counter())[label] += 1
+    refused: dict[str, str] = {}
+    for spelt in held.values():
+        (first, most), *others = spelt.most_common()
+        if others and others[0][1] == most:
+            rule = "sites must spell a class alike, with the same case and blanks"
+            sites = {text: few(s for s, each in statements.items() if text in each.labels) for text in spelt}
+            got = ", ".join(f"{text!r} at {sites[text]}" for text in sorted(spelt))
+            raise ValueError(f"{rule}, got {got}: correct the labels of one")
+        for other, _ in others:
+            for site, each in statements.items():
+                if other in each.labels:
+                    refused[site] = f"label {other!r} must be spelt {first!r}, as at most sites"
     return refused
+
+
+def _apart(left: Mapping[str, Statement], kinds: Mapping[str, Kind]) -> list[str]:
+    """List columns that are empty or constant at some sites, and categories that one site alone has."""
+    found: list[str] = []
+    for name, kind in kinds.items() if len(left) > 1 else ():
+        columns = {site: each.columns[name] for site, each in left.items()}
+        for what, alike in (
+            ("no value", [site for site in columns if columns[site].kind == EMPTY]),
+            ("one value in all rows", [site for site in columns if columns[site].constant]),
+        ):
+            if alike:
+                where = "every site" if len(alike) == len(columns) else few(alike)
+                advice = f"leave it out with 'dataset.ignore=[{name}]', or ask why"
+                found.append(f"{where}: {name} has {what}; {advice}")
+        if kind == NUMBER:
+            continue
+        holders = Counter(value for column in columns.values() for value in column.values)
+        for site, column in columns.items():
+            alone = [value for value in column.values if holders[value] == 1 and value != MISSING]
+            if alone and len(alone) < len(holders):
+                alike = {spelling(value) for value in alone}
+                others = [value for value in holders if spelling(value) in alike and value not in alone]
+                elsewhere = f" (elsewhere {few(map(repr, others), 3)})" if others else ""
+                values = few(map(repr, alone), 3)
+                found.append(
+                    f"{site}: no other site has {values} in {name}{elsewhere}; check how it is coded"
+                )
+    return found
 
 
 def _named(label: Label, names: Sequence[str]) -> int | None:

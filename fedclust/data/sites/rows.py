@@ -8,22 +8,26 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import cache
+from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
 from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import hold_out_client, holdout
 from fedclust.data.sites import Own, SiteError, agreement
-from fedclust.data.source import Labels, Part, values_of, whole_numbers
+from fedclust.data.source import Labels, Part, column, find_column, values_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FORMAT = 1
 _CHUNK = 1024  # images counted at a time
@@ -56,6 +60,8 @@ class SiteRows:
         Names of the site's clients, sorted.
     train, test, validation
         Kept rows of each client's parts; `validation` is empty if no rows are held out.
+    warnings
+        What somebody should look at in the data, a line each, without values.
     """
 
     name: str
@@ -68,6 +74,7 @@ class SiteRows:
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
     validation: tuple[IntArray, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def trained(self) -> IntArray:
@@ -129,6 +136,10 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
     with private(builder), builder.opened() as parts:
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
+        group = None if own.group is None else find_column(parts[0], own.group, "group")
+        if group is not None and isinstance(builder, Tables):
+            builder = dataclasses.replace(builder, ignore=[*builder.ignore, group])
+        warnings = _check(builder, parts, group)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
         if labels.dtype.kind not in "if":  # the same at every site
@@ -141,27 +152,70 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             rule = f"names of clients must be at most {_LONGEST} printable characters"
             raise SiteError(f"{rule}, got {unfit[0]!r}")
         ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
+        person = np.arange(len(labels)) if group is None else _persons(values_of(parts, group, kept))
         seed = seed if own.seed is None else own.seed
         held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
             rows = np.flatnonzero(owner == number)
-            if len(rows) < own.min_samples:
-                sizes.append(len(rows))
+            people, first = np.unique(person[rows], return_index=True)
+            if len(people) < own.min_samples:
+                sizes.append(len(people))
                 continue
             if own.test == "official":
                 tested = rows >= num_train
+                if np.isin(person[rows[tested]], person[rows[~tested]]).any():
+                    raise SiteError(
+                        "a person must be in the training file or in the test file, some are in both"
+                    )
             else:  # as for pooled data, but by the client's name alone
                 draws = generator(seed, _TEST, key_of(client))
-                tested = holdout(np.zeros(len(rows), np.int64), ranks[rows], own.test_fraction, draws)
+                alone = np.zeros(len(people), np.int64)
+                chosen = holdout(alone, ranks[rows[first]], own.test_fraction, draws)
+                tested = np.isin(person[rows], people[chosen])
             train = rows[~tested]
-            validated = hold_out_client(len(train), own.fraction, seed, key_of(client))
+            people = np.unique(person[train])
+            chosen = hold_out_client(len(people), own.fraction, seed, key_of(client))
+            validated = np.flatnonzero(np.isin(person[train], people[chosen]))
             if len(train):
                 held[client] = np.delete(train, validated), rows[tested], train[validated]
         if not held:
-            raise SiteError(f"a client must have at least {own.min_samples} rows, got {max(sizes)}")
+            what = "rows" if group is None else "persons"
+            raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
         divided = [tuple(each) for each in zip(*held.values(), strict=True)][: 3 if own.fraction else 2]
-        return SiteRows(name, builder, parts, kept, labels, num_train, tuple(held), *divided)
+        parts_of_clients = dict(zip(("train", "test", "validation"), divided, strict=False))
+        about = name, builder, parts, kept, labels, num_train, tuple(held)
+        return SiteRows(*about, **parts_of_clients, warnings=warnings)
+
+
+def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[str, ...]:
+    """Check a site's data; return the warnings, a line each.
+
+    Raises
+    ------
+    SiteError
+        If something must be mended first. Neither this nor the lines hold a value, a count or a path.
+    """
+    if isinstance(builder, Tables):
+        found = builder.findings(parts, group)
+    elif isinstance(builder, Text):
+        found = not_classes(column(parts[0], find_column(parts[0], builder.label, "label")).to_pandas())
+    else:
+        return ()
+    found = [each for each in found if each.rule not in ELSEWHERE]
+    if errors := [each for each in found if each.severity == "error"]:
+        raise SiteError(f"{'; '.join(lines(errors, 3, public=True))}; fedclust check FILE shows where")
+    return tuple(line[:900] for line in lines(found, 6, public=True))
+
+
+def _persons(keys: "pd.Series[Any]") -> IntArray:
+    """Number the persons of rows, shape (N,); a row without a key is a person of its own."""
+    import pandas as pd
+
+    codes = pd.factorize(keys)[0].astype(np.int64)
+    gaps = codes < 0
+    codes[gaps] = codes.max(initial=-1) + 1 + np.arange(gaps.sum())
+    return codes
 
 
 def key_of(name: str) -> int:
@@ -205,13 +259,15 @@ def describe(rows: SiteRows) -> agreement.Statement:
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
             columns = {name: _column(rows, builder, name, kind) for name, kind in kinds.items()}
-            return agreement.Statement(labels, columns)
+            return agreement.Statement(labels, columns, warnings=rows.warnings)
         if isinstance(builder, Images):
             return agreement.Statement(labels, pixels=_pixels(images_of(rows, builder)[: rows.num_train]))
         if builder.tokenizer is not None:
-            return agreement.Statement(labels)
+            return agreement.Statement(labels, warnings=rows.warnings)
         texts = texts_of(rows, builder)
-        return agreement.Statement(labels, words=count_words(texts[row] for row in rows.trained))
+        return agreement.Statement(
+            labels, warnings=rows.warnings, words=count_words(texts[row] for row in rows.trained)
+        )
 
 
 def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> agreement.Column:

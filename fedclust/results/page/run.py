@@ -13,6 +13,7 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
+from fedclust.results.summary import warning_lines
 from fedclust.support.checks import few
 from fedclust.typing import IntArray
 
@@ -65,7 +66,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "done": done,
         "total": int(total or 0),
         "verdict": verdict,
-        "noted": [str(note) for note in (summary.get("decision"), *lines) if note],
+        "noted": [str(note) for note in (summary.get("decision"), *lines, *warning_lines(summary)) if note],
         "tiles": _tiles(run, done, of, costs[0]),
         "facts": list(_facts(run)),
         "pictures": made,

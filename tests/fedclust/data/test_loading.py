@@ -10,7 +10,7 @@ import torch
 
 from fedclust.data import FederatedData, load, loading
 from fedclust.data.dataset import Dataset
-from fedclust.data.loading import classes_in_data, make_builder, save_partition
+from fedclust.data.loading import make_builder, save_partition, sizes_in_data
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.shifts import Invert, Noise, Relabel
 from fedclust.data.source import SourceError
@@ -224,21 +224,21 @@ def write_stars(folder: Path, stars: list[Any], name: str = "train.csv") -> dict
 def test_different_labels_of_the_training_part_are_counted(tmp_path: Path) -> None:
     write_stars(tmp_path, [4], "test.csv")
     node = write_stars(tmp_path, [1, 5, 3, 1])
-    assert classes_in_data(node) == 3
-    assert classes_in_data({**node, "drop_labels": [3]}) == 2
+    assert sizes_in_data(node) == {"num_classes": 3}
+    assert sizes_in_data({**node, "drop_labels": [3]}) == {"num_classes": 2}
     write_stars(tmp_path, ["a", "b", "c", "d"])  # a file that has changed is counted anew
     os.utime(tmp_path / "train.csv", ns=(1, 1))
-    assert classes_in_data(node) == 4
+    assert sizes_in_data(node) == {"num_classes": 4}
 
 
 def test_what_cannot_be_counted(tmp_path: Path) -> None:
     node = write_stars(tmp_path, ["a", "a"])
     with pytest.raises(SourceError, match="stars must hold at least 2 different labels, got 1"):
-        classes_in_data(node)
+        sizes_in_data(node)
     with pytest.raises(SourceError, match=r"label must be a column .* got star; .*train\.csv\)"):
-        classes_in_data({**node, "label": "star"})
+        sizes_in_data({**node, "label": "star"})
     with pytest.raises(SourceError, match=r"dataset digits: dataset\.num_classes must be given"):
-        classes_in_data(DIGITS)
+        sizes_in_data(DIGITS)
 
 
 def test_a_configuration_of_texts_needs_the_path_and_the_columns_only(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The data doctor: check a table before anything learns from it, or leaves its site."""

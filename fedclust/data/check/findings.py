@@ -1,0 +1,416 @@
+"""What should be mended in a table before a model learns from it.
+
+Pure: a pandas table comes in, findings go out. The words of a finding are fixed, so that they may leave a
+site with the name of its column (:attr:`Finding.public`). Its counts, rows and values stay at the site
+(:attr:`Finding.line`).
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+
+from fedclust.data.check.identifiers import suspicion
+from fedclust.support.checks import few
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    Values: TypeAlias = pd.Series[Any]
+
+Severity: TypeAlias = Literal["error", "warning"]
+
+MOST_COLUMNS = 50_000  # a file with more is usually turned round
+RARE = 0.05  # share of rows of a class that is called rare
+_MANY_NUMBERS = 10  # more distinct numbers than this are measured, not codes
+_MANY_CLASSES, _MOST_CLASSES = (
+    20,
+    100,
+)  # of labels that are numbers: from here on doubtful; surely not classes
+_ROWS_PER_CLASS = 10  # labels that occur in fewer rows on average are measured
+_FEWEST_LABELS = 10  # with fewer distinct labels, a small table proves nothing
+
+_MARKERS = {
+    *("", "?", "-", "--", ".", "*", "x", "unknown", "unk", "missing", "none", "na", "n/a", "nan", "null"),
+    *(
+        "nil",
+        "not known",
+        "not available",
+        "not done",
+        "not measured",
+        "tbd",
+        "inf",
+        "-inf",
+        "#n/a",
+        "#value!",
+    ),
+}
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
+_NEARLY = re.compile(r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+_WORDS = {
+    "wide": ("too many columns", "a row must be a person, a column a quantity: is it turned round?"),
+    "rows": ("no rows", "give a file with a row for each person"),
+    "header": ("a first line of values, not of names", "add a line with the columns' names"),
+    "stray": (
+        "texts in a column of numbers",
+        "correct these cells or leave them empty, or use it as categories with 'dataset.keep=[{}]'",
+    ),
+    "comma": ("numbers with a decimal comma", "give dataset.csv_options.decimal=','"),
+    "infinite": ("infinite numbers", "correct these cells or leave them empty"),
+    "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
+    "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
+    "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
+    "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
+    "identifier": (
+        "values that look like identifiers or dates",
+        "leave it out with 'dataset.ignore=[{0}]', or use it with 'dataset.keep=[{0}]'; "
+        "if it is a person's key, give partition.group={0}",
+    ),
+    "unlabelled": ("rows without a label", "label them or leave them out"),
+    "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
+    "continuous": (
+        "too many different values to be classes",
+        "fedclust classifies, it does not predict amounts: group the values into classes, low and high",
+    ),
+    "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
+    "multi-label": (
+        "several labels in one row",
+        "fedclust classifies into one class per row: make a column for each label, and a run for each column",
+    ),
+    "rare": ("a class in fewer than 5 % of the rows", "read its sensitivity and the balanced accuracy"),
+    "no key": ("rows without a person's key", "each counts as a person of its own; fill in keys you know"),
+    "copies": ("rows that repeat another of the same person", "remove them: they count twice"),
+    "repeated": (
+        "rows that repeat another in every column",
+        "remove them, or give the person's key with partition.group=COLUMN: the same row trains and tests",
+    ),
+}  # fmt: skip
+_WARNINGS = {
+    *("marker", "spelling", "empty", "constant", "one class", "many classes", "rare", "no key", "copies"),
+    "repeated",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to mend in a table.
+
+    Attributes
+    ----------
+    rule
+        Name of the check, a key of this module's texts.
+    severity
+        ``"error"``: the table should not be used as it is. ``"warning"``: somebody should look.
+    column
+        Name of the column; empty if the finding is about the table.
+    rows
+        Number of rows that it is about; 0 if all.
+    of
+        Number of rows of the table.
+    detail
+        Values and where they are, which stay at the site.
+    """
+
+    rule: str
+    severity: Severity
+    column: str
+    rows: int = 0
+    of: int = 0
+    detail: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """What to do."""
+        return _WORDS[self.rule][1].format(self.column)
+
+    @property
+    def public(self) -> str:
+        """The finding in one line, without a value or a count."""
+        return f"{self._where}{_WORDS[self.rule][0]}; {self.remedy}"
+
+    @property
+    def line(self) -> str:
+        """The finding in one line, for who may see the table."""
+        rows = f", in {self.rows:,} of {self.of:,} rows" if self.rows else ""
+        return (
+            f"{self._where}{_WORDS[self.rule][0]}{rows}{self.detail and f' ({self.detail})'}; {self.remedy}"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"{self.column}: " if self.column else ""
+
+
+ELSEWHERE = frozenset({"identifier", "empty", "constant", "unlabelled"})
+"""Checks that reading the labels and the sites' agreement make themselves."""
+
+
+def check_table(
+    table: "pd.DataFrame", target: str | None = None, group: str | None = None, keep: Collection[str] = ()
+) -> list[Finding]:
+    """Check a table.
+
+    Parameters
+    ----------
+    table
+        A row per example; all columns but `target` and `group` are inputs.
+    target
+        Column with the labels; None if it is not known.
+    group
+        Column with the key of the person that a row belongs to; None without one.
+    keep
+        Columns to use as they are.
+
+    Returns
+    -------
+    The findings, errors first, then in the order of the columns. A table without rows, with very many
+    columns, or without a header has one finding.
+    """
+    size, names = len(table), [str(name) for name in table.columns]
+    if len(names) > MOST_COLUMNS:
+        return [_finding("wide", "", detail=f"{len(names):,}")]
+    if not size:
+        return [_finding("rows", "")]
+    if 2 * sum(bool(_NUMBER.fullmatch(name.strip())) for name in names) > len(names):
+        return [_finding("header", "", detail=few(names, 3))]
+    found: list[Finding] = []
+    for name in table.columns:
+        if name not in (target, group) and name not in keep:
+            found += _column(table[name], str(name))
+    if target is not None and target not in keep:
+        found += check_target(table[target])
+    found += _persons(table, group)
+    return sorted(found, key=lambda each: each.severity != "error")
+
+
+def check_target(labels: "Values") -> list[Finding]:
+    """Check a column of labels: classes, one per row, spelt in one way and none of them rare."""
+    from pandas.api import types
+
+    name, size, number = str(labels.name), len(labels), types.is_numeric_dtype(labels)
+    number &= not types.is_bool_dtype(labels)
+    present = labels.dropna() if number else labels.dropna().astype(str)
+    found: list[Finding] = []
+    if gaps := size - len(present):
+        found.append(_finding("unlabelled", name, gaps, size, _rows(labels.index[labels.isna()])))
+    counts = present.value_counts()
+    if len(counts) < 2:
+        return found + [_finding("one class", name, detail=_quoted(counts.index)) for _ in counts]
+    if several := [] if number else _several(list(counts.index)):
+        found.append(_finding("multi-label", name, int(counts[several].sum()), size, _quoted(several)))
+        return found
+    if _measured(counts.index.to_numpy(), len(present), number):
+        return [*found, _finding("continuous", name, detail=f"{len(counts)} in {len(present):,} rows")]
+    if number and len(counts) > _MANY_CLASSES:
+        return [*found, _finding("many classes", name, detail=f"{len(counts)}")]
+    if not number:
+        found += _spellings(present, name, "error")
+        found += _strays(present.str.strip(), name, size)
+    rare = counts[counts < len(present) * min(RARE, 0.5 / len(counts))]
+    if len(rare):
+        detail = ", ".join(f"{_quoted([value])}: {count}" for value, count in list(rare.items())[:3])
+        found.append(_finding("rare", name, int(rare.sum()), size, detail))
+    return found
+
+
+def not_classes(labels: "Values") -> list[Finding]:
+    """Check only that labels are no amounts, and one per row."""
+    from pandas.api import types
+
+    wrong = {"multi-label", "continuous"} if types.is_numeric_dtype(labels) else {"multi-label"}
+    return [each for each in check_target(labels) if each.rule in wrong]
+
+
+def lines(
+    findings: Iterable[Finding], most: int, *, public: bool = False, severity: bool = False
+) -> list[str]:
+    """Write findings in at most `most` lines and one more; columns with the same finding share a line.
+
+    Parameters
+    ----------
+    findings
+        The findings.
+    most
+        Number of lines.
+    public
+        Whether to leave out values and counts.
+    severity
+        Whether to begin each line with its severity.
+    """
+    by_rule: dict[tuple[str, str], list[Finding]] = {}
+    for each in findings:
+        by_rule.setdefault((each.severity, each.rule), []).append(each)
+    written = []
+    for group in by_rule.values():
+        alike = len(group) > 3
+        shown = group[:1] if alike else group
+        texts = [each.public if public else each.line for each in shown]
+        if severity:
+            texts = [f"{group[0].severity}: {text}" for text in texts]
+        if alike:
+            texts[0] += f" (likewise {few([each.column for each in group[1:]], 4)})"
+        written += texts
+    more = len(written) - most
+    return written[:most] + ([f"and {more} more"] if more > 0 else [])
+
+
+def _finding(rule: str, column: str, rows: int = 0, of: int = 0, detail: str = "") -> Finding:
+    return Finding(rule, "warning" if rule in _WARNINGS else "error", column, rows, of, detail)
+
+
+def _column(values: "Values", name: str) -> Iterator[Finding]:
+    from pandas.api import types
+
+    size, present = len(values), values.dropna()
+    number = types.is_numeric_dtype(values)
+    texts = None if number or types.is_datetime64_any_dtype(values) else present.astype(str).str.strip()
+    if not len(present) or (texts is not None and (texts == "").all()):
+        yield _finding("empty", name)
+        return
+    if texts is None and number and not types.is_bool_dtype(values):
+        endless = np.isinf(present.to_numpy(dtype=np.float64))
+        if endless.any():
+            yield _finding("infinite", name, int(endless.sum()), size)
+    if present.nunique() == 1:
+        yield _finding("constant", name, detail=_quoted(present.iloc[:1]) if len(present) == size else "")
+        return
+    if texts is None and not number:
+        yield _finding("identifier", name, detail=f"its type, {values.dtype}")
+        return
+    strays = [] if texts is None else _strays(texts, name, size)
+    yield from strays
+    if texts is not None:
+        yield from _spellings(present.astype(str), name, "warning")
+    if not any(each.severity == "error" for each in strays) and (reason := suspicion(name, values)):
+        yield _finding("identifier", name, detail=reason)
+
+
+def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
+    """Find what is no number in a column of texts most of which are numbers; shape of `texts` (present,)."""
+    counts = texts.value_counts()
+    plain = np.array([bool(_NUMBER.fullmatch(text)) for text in counts.index])
+    nearly = plain | [bool(_NEARLY.fullmatch(text)) for text in counts.index]
+    marker = np.array(
+        [text.lower().rstrip("?! ") in _MARKERS or text.lower() in _MARKERS for text in counts.index]
+    )
+    rows = counts.to_numpy()
+    numbers, others = int(rows[nearly].sum()), int(rows[~nearly & ~marker].sum())
+    distinct = int(nearly.sum())
+    stray = ~plain
+    if not numbers or numbers <= others or not stray.any():
+        return []
+    detail = _examples(texts, [str(text) for text in counts.index[stray]])
+    found = int(rows[stray].sum())
+    comma = np.array([bool(_COMMA.fullmatch(text)) for text in counts.index])
+    if 2 * int(rows[comma].sum()) > numbers:
+        return [_finding("comma", name, int(rows[comma].sum()), size, detail)]
+    if distinct > _MANY_NUMBERS or (distinct >= 5 and 2 * distinct > numbers):
+        return [_finding("stray", name, found, size, detail)]
+    # Few numbers are codes, and a text among them another code, unless it says that the value is missing.
+    if marker.any() and not (stray & ~marker).any():
+        return [_finding("marker", name, found, size, detail)]
+    return []
+
+
+def _spellings(texts: "Values", name: str, severity: Severity) -> list[Finding]:
+    """Find values that differ in case or blanks only."""
+    counts = texts.value_counts()
+    spelt: dict[str, list[str]] = {}
+    for text in map(str, counts.index):
+        spelt.setdefault(spelling(text), []).append(text)
+    several = [each for each in spelt.values() if len(each) > 1]
+    if not several:
+        return []
+    fewer = [text for each in several for text in each[1:]]  # the most frequent spelling stands first
+    detail = few((" and ".join(map(repr, each)) for each in several), 3)
+    return [Finding("spelling", severity, name, int(counts[fewer].sum()), len(texts), detail)]
+
+
+def spelling(text: str) -> str:
+    """Return a text without differences of case and blanks."""
+    return " ".join(text.split()).casefold()
+
+
+def _measured(values: Any, rows: int, number: bool) -> bool:
+    """Return whether distinct labels are measurements or free texts, not classes; shape (distinct,)."""
+    different = len(values)
+    if number and different >= _FEWEST_LABELS and 2 * different > rows:
+        return True
+    if different <= _MANY_CLASSES:
+        return False
+    whole = number and bool((values == np.round(values)).all())
+    return rows < _ROWS_PER_CLASS * different or (number and (not whole or different > _MOST_CLASSES))
+
+
+def _parts(text: str) -> set[str]:
+    """Divide a label such as ``flu;asthma`` or ``['flu', 'asthma']`` into its labels; none if it is one."""
+    inside = re.fullmatch(r"\s*[\[{(](.*)[\]})]\s*", text)
+    parts = re.split(r"[;|]|,", inside[1]) if inside else re.split(r"[;|]", text)
+    stripped = {part.strip(" '\"") for part in parts} - {""}
+    return stripped if len(stripped) > 1 or (inside and stripped) else set()
+
+
+def _several(texts: list[str]) -> list[str]:
+    """List the texts that are several labels: each of these occurs in other texts, too."""
+    parts = {text: _parts(text) for text in texts}
+    seen = Counter(part for text in texts for part in parts[text] or {text.strip()})
+    return [text for text in texts if parts[text] and all(seen[part] > 1 for part in parts[text])]
+
+
+def _persons(table: "pd.DataFrame", group: str | None) -> Iterator[Finding]:
+    size = len(table)
+    if group is not None:
+        missing = table[group].isna()
+        if missing.any():
+            yield _finding("no key", group, int(missing.sum()), size, _rows(table.index[missing]))
+        copies = _copies(table[~missing])
+        if copies:
+            yield _finding("copies", group, copies, size)
+        return
+    if (copies := _copies(table)) and copies > 10 * _copies_by_chance(table):
+        yield _finding("repeated", "", copies, size)
+
+
+def _copies(table: "pd.DataFrame") -> int:
+    try:
+        return int(table.duplicated().sum())
+    except TypeError:  # lists cannot be compared
+        return 0
+
+
+def _copies_by_chance(table: "pd.DataFrame") -> float:
+    """Estimate how many pairs of rows would be alike if the columns were independent."""
+    pairs = len(table) * (len(table) - 1) / 2
+    for name in table.columns:
+        if pairs < 1e-3:
+            break
+        pairs *= float((table[name].value_counts(normalize=True, dropna=False) ** 2).sum())
+    return pairs
+
+
+def _examples(texts: "Values", chosen: list[str]) -> str:
+    """Name up to three values, each with its rows, counted from 1 without the header."""
+    parts = []
+    for value in chosen[:3]:
+        rows = texts.index[(texts == value).to_numpy()]
+        parts.append(f"{_short(value)} {_rows(rows)}")
+    return "; ".join(parts) + (f"; and {len(chosen) - 3} more" if len(chosen) > 3 else "")
+
+
+def _rows(rows: Iterable[int]) -> str:
+    numbers = [int(row) + 1 for row in rows]
+    return f"in row{'s' * (len(numbers) > 1)} {few(numbers, 3)}"
+
+
+def _quoted(values: Iterable[Any]) -> str:
+    return few(map(_short, values), 3)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return repr(text if len(text) <= 30 else text[:29] + "…")

@@ -1,0 +1,135 @@
+"""Tables made by hand, each with what is wrong in it; clean tables have no finding."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from fedclust.data.check.findings import Finding, check_table, lines
+
+_AGES = [20 + 1.5 * k for k in range(40)]  # 40 different numbers
+_SEXES = ["f", "m"] * 20
+_LABELS = ["ill", "well"] * 20
+
+
+def _with(values: list[Any], changes: dict[int, Any]) -> list[Any]:
+    return [changes.get(place, value) for place, value in enumerate(values)]
+
+
+def _found(
+    columns: dict[str, Any], labels: list[Any] = _LABELS, **options: Any
+) -> list[tuple[str, str, str, int]]:
+    table = pd.DataFrame({**columns, "y": labels})
+    return [(each.severity, each.rule, each.column, each.rows) for each in check_table(table, "y", **options)]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (_with(_AGES, {3: "<500", 5: "n/a?", 7: "unknown", 9: "unknown"}), ("error", "stray", 4)),
+        (_with(_AGES, {3: "27,5"}), ("error", "stray", 1)),
+        ([f"{20 + k},5" for k in range(40)], ("error", "comma", 40)),
+        (_with(_AGES, {3: np.inf}), ("error", "infinite", 1)),
+        (_with(list("0123") * 10, {3: "?"}), ("warning", "marker", 1)),
+        (_with(_SEXES, {0: "F", 1: "m ", 2: "F"}), ("warning", "spelling", 3)),
+        ([None] * 40, ("warning", "empty", 0)),
+        ([" "] * 40, ("warning", "empty", 0)),
+        ([7] * 40, ("warning", "constant", 0)),
+        (["f"] * 39 + [None], ("warning", "constant", 0)),
+        (list(range(100, 140)), ("error", "identifier", 0)),
+        ([f"Smith {k}" for k in range(40)], ("error", "identifier", 0)),
+        (["2024-01-31", "2024-02-01"] * 20, ("error", "identifier", 0)),
+        (list(pd.date_range("2024-01-01", periods=40)), ("error", "identifier", 0)),
+        (_AGES, None),
+        (_with(_AGES, {3: None}), None),
+        (["3a", "3b", "1", "2"] * 10, None),  # grades: texts among few numbers
+        (["f", "m", "unknown", "f"] * 10, None),  # a category of its own
+        (["V45", "250.1", "E878", "x"] * 10, None),
+    ],
+)
+def test_a_column(column: list[Any], expected: tuple[str, str, int] | None) -> None:
+    found = _found({"column": column})
+    assert found == ([] if expected is None else [(expected[0], expected[1], "column", expected[2])])
+    assert _found({"column": column}, keep=["column"]) == []
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ([25 + k for k in range(40)], ("error", "continuous", 0)),
+        ([0.1 * k for k in range(25)] * 2, ("error", "continuous", 0)),
+        (list(range(101)) * 20, ("error", "continuous", 0)),
+        (list(range(30)) * 20, ("warning", "many classes", 0)),
+        ([f"word {k}" for k in range(40)], ("error", "continuous", 0)),
+        (["flu", "asthma", "flu;asthma", "none"] * 10, ("error", "multi-label", 10)),
+        (["['flu']", "['flu', 'asthma']", "['asthma']"] * 10, ("error", "multi-label", 30)),
+        (["ill", "well", "ILL", "well "] * 10, ("error", "spelling", 20)),
+        (["ill"] * 3 + ["well"] * 97, ("warning", "rare", 3)),  # 3 %
+        (["ill"] * 5 + ["well"] * 95, None),  # 5 %
+        (["ill"] * 40, ("warning", "one class", 0)),
+        (["ill", "well", None, "ill"] * 10, ("error", "unlabelled", 10)),
+        (list(range(10)) * 10, None),
+        (["stage 1; mild", "stage 1; grave", "stage 2; new"] * 10, None),
+    ],
+)
+def test_labels(labels: list[Any], expected: tuple[str, str, int] | None) -> None:
+    found = _found({"x": np.arange(len(labels)) % 7}, labels)
+    assert found == ([] if expected is None else [(expected[0], expected[1], "y", expected[2])])
+
+
+def test_rows_of_persons() -> None:
+    table = {"x": _AGES[:38] + _AGES[:2], "person": [f"p{k % 19}" for k in range(40)]}
+    labels = _LABELS[:38] + _LABELS[:2]  # rows 38 and 39 repeat rows 0 and 1, of the same persons
+    assert _found(table, labels, group="person") == [("warning", "copies", "person", 2)]
+    gaps = {"x": _AGES, "person": [None, *["p1", "p2"] * 19, "p1"]}
+    assert _found(gaps, group="person") == [("warning", "no key", "person", 1)]
+    # 40 · 39/2 = 780 pairs; alike by chance in x: 780 (36 + 2 · 4)/1600 = 21.5, and half of these in y.
+    # Three such columns: 780 · 0.0275³/2 = 0.008, and 2 rows are.
+    assert _found({"x": table["x"]}, labels) == []
+    columns = {
+        name: [(step * k) % 38 / 7 for k in range(38)] for name, step in (("x", 1), ("z", 5), ("v", 7))
+    }
+    repeated = {name: values + values[:2] for name, values in columns.items()}
+    assert _found(repeated, labels) == [("warning", "repeated", "", 2)]
+
+
+def test_a_table_that_is_none() -> None:
+    assert _found({"x": []}, []) == [("error", "rows", "", 0)]
+    wide = pd.DataFrame(np.zeros((1, 10**5)), columns=[f"c{k}" for k in range(10**5)])
+    assert [each.rule for each in check_table(wide, None)] == ["wide"]
+    headless = pd.DataFrame({"63": [1, 2], "1.0": [3, 4], "cp1": ["a", "b"]})
+    assert [each.rule for each in check_table(headless, None)] == ["header"]
+
+
+def test_a_line_shows_rows_and_the_public_one_no_value() -> None:
+    table = pd.DataFrame({"age": _with(_AGES, {3: "<500", 7: "unknown", 9: "unknown"}), "y": _LABELS})
+    (found,) = check_table(table, "y")
+    where = "age: texts in a column of numbers"
+    assert found.line.startswith(
+        f"{where}, in 3 of 40 rows ('unknown' in rows 8, 10; '<500' in row 4); correct"
+    )
+    assert found.public.startswith(f"{where}; correct")
+    assert "500" not in found.public
+    alike = [Finding("empty", "warning", f"c{k}") for k in range(9)]
+    assert lines(alike, 5) == [f"{alike[0].line} (likewise c1, c2, c3, c4 and 4 more)"]
+    assert lines(alike[:3], 1) == [alike[0].line, "and 2 more"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_clean_tables_have_no_finding(data: st.DataObject) -> None:
+    rows, seed = data.draw(st.integers(60, 200)), data.draw(st.integers(0, 2**32 - 1))
+    draws = np.random.default_rng(seed)
+    classes = data.draw(st.integers(2, 4))
+    labels = draws.permutation(np.arange(rows) % classes)
+    table: dict[str, Any] = {"y": [f"class {label}" for label in labels] if seed % 2 else labels}
+    for number in range(data.draw(st.integers(1, 4))):
+        table[f"n{number}"] = draws.normal(data.draw(st.floats(-1e6, 1e6)), 10, rows)
+        table[f"w{number}"] = draws.permutation(np.arange(rows) % 50)
+        names = data.draw(st.lists(st.sampled_from("abcdefgh"), min_size=2, max_size=5, unique=True))
+        texts = np.array(names, dtype=object)[draws.permutation(np.arange(rows) % len(names))]
+        table[f"t{number}"] = np.where(draws.random(rows) < 0.1, None, texts)
+    frame = pd.DataFrame(table)
+    assert check_table(frame, "y") == []

@@ -107,7 +107,7 @@ def _is_one_line(outcome: Outcome) -> bool:
             "must be a ClientApp, 'fedclust.clients.node' is a module",
         ),
         (["partition=iid", "partition.num_clients=100000"], "100000"),
-        (["dataset=csv", "dataset.path=x.csv"], "dataset.num_classes, dataset.input_shape must be given"),
+        (["dataset=csv", "dataset.num_classes=???"], "dataset.num_classes must be given"),
         (
             ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
             "there is no file or folder",

@@ -36,6 +36,8 @@ def _in_data(size: str, *, _parent_: DictConfig) -> Any:
     """Resolve ``${in_data:num_classes}`` and the like of a ``dataset`` node."""
     from fedclust.data.loading import sizes_in_data  # imports torch, which takes seconds
 
+    if size == "category_sizes" and _parent_.get("encoding") != "index":
+        return None
     raw: Any = OmegaConf.to_container(_parent_, resolve=False)
     known = [str(key) for key in _parent_ if not (key in OPEN and raw[key] in UNKNOWN)]
     sizes = sizes_in_data({key: plain(_parent_[key]) for key in known})

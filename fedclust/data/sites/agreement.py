@@ -410,8 +410,8 @@ def _apart(left: Mapping[str, Statement], kinds: Mapping[str, Kind]) -> list[str
         for site, column in columns.items():
             alone = [value for value in column.values if holders[value] == 1 and value != MISSING]
             if alone and len(alone) < len(holders):
-                alike = {spelling(value) for value in alone}
-                others = [value for value in holders if spelling(value) in alike and value not in alone]
+                keys = {spelling(value) for value in alone}
+                others = [value for value in holders if spelling(value) in keys and value not in alone]
                 elsewhere = f" (elsewhere {few(map(repr, others), 3)})" if others else ""
                 values = few(map(repr, alone), 3)
                 found.append(

@@ -175,17 +175,16 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
                 tested = np.isin(person[rows], people[chosen])
             train = rows[~tested]
             people = np.unique(person[train])
-            chosen = hold_out_client(len(people), own.fraction, seed, key_of(client))
-            validated = np.flatnonzero(np.isin(person[train], people[chosen]))
+            held_out = people[hold_out_client(len(people), own.fraction, seed, key_of(client))]
+            validated = np.flatnonzero(np.isin(person[train], held_out))
             if len(train):
                 held[client] = np.delete(train, validated), rows[tested], train[validated]
         if not held:
             what = "rows" if group is None else "persons"
             raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
-        divided = [tuple(each) for each in zip(*held.values(), strict=True)][: 3 if own.fraction else 2]
-        parts_of_clients = dict(zip(("train", "test", "validation"), divided, strict=False))
-        about = name, builder, parts, kept, labels, num_train, tuple(held)
-        return SiteRows(*about, **parts_of_clients, warnings=warnings)
+        train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
+        about = name, builder, parts, kept, labels, num_train, tuple(held), train_rows, test_rows
+        return SiteRows(*about, validation if own.fraction else (), warnings)
 
 
 def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def test_a_value_is_given_once(tmp_path: Path) -> None:
     [
         ("+aggregator.no_such=1", "no_such"),
         ("model._target_=none.such", "none"),
-        ("dataset=csv dataset.path=x.csv", "dataset.num_classes, dataset.input_shape must be given"),
+        ("dataset=csv dataset.path=x.csv dataset.num_classes=???", "dataset.num_classes must be given"),
     ],
 )
 def test_what_a_server_builds(overrides: str, said: str) -> None:

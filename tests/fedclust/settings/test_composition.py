@@ -99,7 +99,7 @@ def test_keys_are_those_of_the_choice() -> None:
 
 
 def test_what_must_be_given_is_named() -> None:
-    incomplete = compose(["dataset=csv", "dataset.path=x.csv"])
+    incomplete = compose(["dataset=csv", "dataset.num_classes=???", "dataset.input_shape=???"])
     said = "^dataset.num_classes, dataset.input_shape must be given$"
     with pytest.raises(ConfigError, match=said):
         to_run_config(incomplete)

@@ -15,10 +15,6 @@ from rich.text import Text
 from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
 from fedclust.results.saved_run import SavedRun
-<<<<<<< HEAD
-from fedclust.results.summary import decision_lines, how_to_get_one, listed, personal_line
-from fedclust.settings.run_options import NEEDS_PROOF
-=======
 from fedclust.results.summary import (
     decision_lines,
     how_to_get_one,
@@ -28,7 +24,7 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
->>>>>>> 6030030 (The data doctor: fedclust check, checks before round 1, persons undivided, sizes of a pooled table counted)
+from fedclust.settings.run_options import NEEDS_PROOF
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS = 12, 12

@@ -106,7 +106,7 @@ def test_what_must_be_given_is_named() -> None:
     with pytest.raises(ConfigError, match=said):
         plain(incomplete)
     with pytest.raises(ConfigError, match=said):
-        from_run_config({"overrides": "dataset=csv dataset.path=x.csv"})
+        from_run_config({"overrides": "dataset=csv dataset.num_classes=??? dataset.input_shape=???"})
 
 
 def test_a_constructors_error_keeps_its_message() -> None:

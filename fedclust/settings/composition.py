@@ -103,11 +103,31 @@ def compose(
             raise ConfigError(f"{key} must name a folder that exists, got {folder}")
     with _separate_hydra(searchpath):
         try:
+            _refuse_paths(overrides)
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
             return with_choices(composed, composed.hydra)
         # ValueError and TypeError: a list's key, a choice that is no text.
         except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
+
+
+def _refuse_paths(overrides: Sequence[str]) -> None:
+    """Refuse a path in place of a group's choice before Hydra opens the file that it leads to.
+
+    Raises
+    ------
+    ConfigError
+        If a choice is not made of the names of a file and its folders.
+    """
+    for override in OverridesParser.create().parse_overrides(list(overrides)):
+        group = str(override.key_or_group)
+        if not (CONF / group.partition("/")[0]).is_dir() and not group.startswith("hydra/"):
+            continue
+        value = override.value()
+        for choice in value if isinstance(value, list) else [value]:
+            if isinstance(choice, str) and not _CHOICE.fullmatch(choice):
+                listed = ", ".join(GlobalHydra.instance().config_loader().get_group_options(group))
+                raise ConfigError(f"{group} must be one of {listed}, got {choice!r}")
 
 
 def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
@@ -169,6 +189,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     return kept
 
 
+_CHOICE = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")  # no .., no absolute path, no scheme
 _CHOOSES = "fedclust.personal.layers.Auto"
 _CLIENT_DP = "fedclust.privacy.ClientDP"
 

@@ -175,3 +175,15 @@ def test_node_settings_ignore_what_nodes_do_not_use() -> None:
     assert hash(first) == hash(second)
     assert first != other
     assert first["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    "override", ["partition={}", "+partition@partition.base={}", "strategy='{}'", "hydra/job_logging={}"]
+)
+def test_a_choice_is_a_name_and_never_a_path(override: str, tmp_path: Path) -> None:
+    (tmp_path / "credentials.yaml").write_text("db: {password: canary}", encoding="utf-8")
+    up = "../" * (len(CONF.resolve().parts) + 2) + str(tmp_path / "credentials").lstrip("/")
+    for path in (up, f"iid/../{up}", str(tmp_path / "credentials"), f"file://{tmp_path}/credentials"):
+        with pytest.raises(ConfigError) as refused:
+            compose([override.format(path), "++partition._target_=fedclust.data.partitioners.Iid"])
+        assert "canary" not in str(refused.value)

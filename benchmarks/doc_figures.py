@@ -21,9 +21,6 @@ IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SMALL = ("partition.num_clients=12", "partition.groups=[7,5]", "training.steps=10", "rounds=12")
 RUNS = {
     # strategy: (its overrides, its plot)
-    "fedgwc": (("rounds=60",), "loss_trace_cluster_*"),
-    "clust_psi_pfl": (("rounds=60", "partition=dirichlet"), "error_ratios"),
-    "fmcl": (("rounds=60",), "evidence"),
     "fedgmcc": (SMALL, "outputs_along_chains"),
     "auto": (("rounds=60",), "accuracy_per_round"),
 }
@@ -100,7 +97,7 @@ def main() -> None:
         (drawn, *_) = sorted((where / "plots").glob(f"{plot}.png"))
         with Image.open(drawn) as image:
             save(image, f"method_{strategy}")
-        if strategy == "fedgwc":
+        if strategy == "auto":
             save_chart(concepts(result), where / "concepts.png")
             with Image.open(where / "concepts.png") as image:
                 save(image, "concepts")

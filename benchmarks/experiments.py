@@ -47,7 +47,7 @@ def fashion_mnist(setting: str, *overrides: str) -> Experiment:
     return Experiment(f"Fashion-MNIST, {setting}", (*common, *overrides, "evaluate_every=10"), seeds=(0,))
 
 
-ONE_SHOT = "compare=[fedgwc_paper,clust_psi_pfl,clust_psi_pfl_paper,fmcl,fmcl_paper,fedavg]"
+ONE_SHOT = "compare=[fedgwc,clust_psi_pfl,fmcl,fedavg]"
 EXPERIMENTS = {
     "fmnist-alpha-0.3": fashion_mnist("Dirichlet, α = 0.3", "partition.alpha=0.3"),
     "fmnist-alpha-0.05": fashion_mnist("Dirichlet, α = 0.05", "partition.alpha=0.05"),

@@ -73,7 +73,7 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_of(strategy: str, methods: Iterable[str]) -> str | None:
-    """Find the method of a strategy, that of a preset such as ``fedgwc_paper`` being ``fedgwc``; or None."""
+    """Find the method of a strategy, that of ``fedgwc_released`` being ``fedgwc``; or None."""
     names = [name for name in methods if strategy == name or strategy.startswith(f"{name}_")]
     return max(names, key=len, default=None)
 

@@ -39,8 +39,12 @@ def symmetric(draws: np.random.Generator, number: int) -> np.ndarray:
 
 
 def skewed(draws: np.random.Generator, number: int) -> np.ndarray:
-    """Draw differences of mean 0: in two of a hundred a loss of 1.2, else a gain."""
-    return np.where(draws.random(number) < 0.02, -1.2, 0.024 / 0.98)
+    """Draw differences of mean 0: in two of a hundred a loss of 1.2, else a gain, no two alike.
+
+    If all gains were alike, rows without a loss would go to the bets, which hold, and not to Hall's test.
+    """
+    rare, gains = draws.random(number) < 0.02, draws.normal(0.024 / 0.98, 0.02, number)
+    return np.where(rare, -1.2, gains)
 
 
 KINDS: dict[str, Draw] = {"symmetric": symmetric, "skewed": skewed}

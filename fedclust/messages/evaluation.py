@@ -577,8 +577,9 @@ class FigureAnswer:
             for pair, on, limit in zip(pairs, tried, _LIMITS, strict=True)
             for each in pair
         ]
-        more = self.hits[1] - self.hits[0] - self.sums[1, 0]
-        if not (all(fits) and possible(rows.by_shares)) or abs(more) > _ROUND_OFF * (1 + self.count):
+        off = _ROUND_OFF * (1 + self.count)
+        more = abs(self.hits[1] - self.hits[0] - self.sums[1, 0])
+        if not all(fits) or not possible(rows.by_shares) or more > off or self.hits.max() > self.count + off:
             raise at.bad(f"hits, sums and bets must be those of {self.count} rows, they are not")
 
     @classmethod

@@ -11,7 +11,7 @@ all differences are alike, the margins against which no bet was won. Sources: th
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from fedclust.proof.paired import (
     LARGEST_BRIER,
     Evidence,
     evidence,
+    in_the_middle,
     inverse_hall,
     moments,
     p_value,
@@ -109,7 +110,8 @@ class Figure:
         Clients with a positive difference of Brier scores, and clients with rows.
     collapsed
         Whether A predicts no better than each client's class shares, which need no model: not shown to be
-        better, and better by no more than 0.01 Brier.
+        better, and better by no more than 0.01 Brier, without the most and the least favourable tenth of
+        ten clients or more.
     confidence
         Of all intervals.
     """
@@ -158,10 +160,7 @@ def interval(
     if not count:
         return math.nan, math.nan
     mean, deviation, skewness = moments(above)
-    nobody_bet = not len(above.log_wealth)
-    if deviation == 0 and nobody_bet:  # Hoeffding's inequality
-        half = limit * math.sqrt(2 * math.log(2 / (1 - confidence)) / count)
-        return max(mean - half, -limit), min(mean + half, limit)
+    nobody_bet, tried = not len(above.log_wealth), margins(limit)
     if deviation > 0 and (count >= ENOUGH_ROWS or nobody_bet):
         from scipy.special import stdtrit
 
@@ -169,7 +168,10 @@ def interval(
         ratios = (inverse_hall(each, skewness, count) for each in (reach, -reach))
         low, high = (mean - deviation * each for each in ratios)
         return max(low, -limit), min(high, limit)
-    tried, won = margins(limit), 2 / (1 - confidence)
+    if nobody_bet:  # of rows that are all alike, what anybody would have won is known
+        above, below = (evidence(np.array([each]), tried, limit) for each in (mean, -mean))
+        above, below = (replace(each, log_wealth=count * each.log_wealth) for each in (above, below))
+    won = 2 / (1 - confidence)
     # A margin against which nobody won may be the mean, and so may what lies between it and the next.
     step = tried[1] - tried[0]
     low = tried[np.argmax(wealth(above) < won)] - step
@@ -193,7 +195,8 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
     rows, having = brier.count, [each for each in reports if each.brier.count]
     hits = [float(sum(each.hits[side] for each in reports)) for side in (0, 1)]
     below, less = ([getattr(each, name) for each in reports] for name in ("brier_below", "accuracy_below"))
-    against_shares = pooled([each.by_shares for each in reports])
+    # As in a test, one client's numbers can neither make nor hide a collapse of many.
+    against_shares = pooled(in_the_middle([each.by_shares for each in reports])[1])
     return Figure(
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),

@@ -92,9 +92,10 @@ def stakes(margins: FloatArray, limit: float = LARGEST_BRIER) -> tuple[FloatArra
         m, the margin as a share of the differences' range, in [0, 1], shape (margins,).
     stakes
         λ/(2m), at least λ/2 and so that 1 + stake·(x − m) > 0 for every x in [0, 1], shape (margins, 8).
+        Where m is about 0 they are limited: a larger one would turn a row's rounding into a gain.
     """
     fair = (1 + np.asarray(margins, dtype=np.float64) / limit) / 2
-    return fair, np.array(BETS) / (2 * np.maximum(fair, 1e-9)[:, None])
+    return fair, np.array(BETS) / (2 * np.maximum(fair, 1e-4)[:, None])
 
 
 def evidence(
@@ -297,6 +298,13 @@ class Comparison:
         }
 
 
+def in_the_middle(reports: Sequence[Evidence]) -> tuple[list[Evidence], list[Evidence]]:
+    """Return the votes, which have rows, and those left without :func:`num_set_aside` on either side."""
+    votes = sorted((each for each in reports if each.count), key=lambda each: each.mean)
+    aside = num_set_aside(len(votes))
+    return votes, votes[aside : len(votes) - aside]
+
+
 def num_set_aside(num_clients: int) -> int:
     """Return how many of the most favourable votes, and of the least favourable, are set aside.
 
@@ -323,9 +331,8 @@ def compare(reports: Sequence[Evidence], margin: float = 0.0) -> Comparison:
     -------
     The gain itself, and the p-value of a gain above the margin.
     """
-    votes = sorted((each for each in reports if each.count), key=lambda each: each.mean)
-    aside = num_set_aside(len(votes))
-    whole, others = pooled(votes), pooled(votes[aside : len(votes) - aside])
+    votes, middle = in_the_middle(reports)
+    whole, others = pooled(votes), pooled(middle)
     # Without a tenth of the clients on either side, the rows that are left are of the same kind.
     of_others = p_value(others, margin, enough=whole.count >= ENOUGH_ROWS)
     return Comparison(

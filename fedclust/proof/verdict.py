@@ -224,7 +224,7 @@ def prove_grouping(
         text = "Train one model for all: no grouping was shown to be better; "
         text += _not_shown(f"{method}'s {number} clusters", whole, shown)
     if collapsed:
-        shown = replace(shown, collapsed=True)
+        shown = replace(figure(everyone), collapsed=True)
         named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
         why = f" ({trouble})" if trouble else ""
         text, grouped = f"{COLLAPSED}{why}: no verdict on groups against it; {named}", False

@@ -97,7 +97,7 @@ MESSAGES = [(answer, question) for question, answers in ANSWERS for answer in an
 QUESTIONS = [
     *(question for question, _ in ANSWERS[2:] if question is not None),
     replace(PERSONAL, epochs=None, layers_trained=None, learning_rate=None),
-    description.PrototypesQuestion("untrained", True, 10, 3, 1.5),
+    description.PrototypesQuestion("untrained", True, 10, 3),
     description.Agreed(Agreement((0, 1), ("a", "b"), (2,)), {"n/a": 1}, 3),
 ]
 
@@ -183,6 +183,14 @@ def test_counts_that_do_not_fit(arrays: dict[str, np.ndarray], reason: str) -> N
     content["outcomes"] = _model(**arrays)
     with pytest.raises(BadReply, match=f"client 7, round 3: .*{reason}"):
         decode(evaluation.Evaluation, content, Reading(7, 3))
+
+
+def test_no_more_hits_than_the_rows_that_a_client_says_it_has() -> None:
+    told = evaluation.FigureAnswer.of(Rows.of(np.ones((2, 1)), np.ones(1), np.ones((2, 1)), True))
+    at = Reading(7, asked=FIGURE)
+    assert decode(evaluation.FigureAnswer, encode(told), at).hits.tolist() == [1, 1]
+    with pytest.raises(BadReply, match="must be those of 1 rows"):  # 3 were asked for
+        decode(evaluation.FigureAnswer, encode(replace(told, hits=np.full(2, 3.0))), at)
 
 
 NODE = Reading(sender="a node's reply")

@@ -46,13 +46,24 @@ def test_of_few_rows_the_interval_is_where_no_bet_is_won() -> None:
 def test_rows_that_are_all_alike_have_an_interval_all_the_same() -> None:
     low, high = interval(*both(np.zeros(50), bets=True))
     assert -0.5 < low < 0 < high < 0.5
-    # Nobody bets where rows are many: Hoeffding's 2√(2 ln 40/800).
+    # Nobody bets where rows are many, but what bets on equal rows come to is known.
+    assert interval(*both(np.full(90, 0.2))) == interval(*both(np.full(90, 0.2), bets=True))
     low, high = interval(*both(np.full(800, 1.0)))
     assert (low, high) == pytest.approx(
-        (1 - 2 * math.sqrt(2 * math.log(40) / 800), 1 + 2 * math.sqrt(math.log(40) / 400))
-    )
+        (0.95, 1.05)
+    )  # at 0.95: 1.9/1.475 · 0.0125 · 800 = 12.9 nats, at 1: none
     assert interval(*both(np.full(3, 2.0), bets=True))[1] == 2
     assert interval(*both(np.full(3, -1.0), 1.0, bets=True))[0] == -1
+
+
+def test_one_client_cannot_make_a_collapse_of_many() -> None:
+    # A's Brier score is 0.3, that of class shares 0.5; client 0 says 2 and 0 of three times as many rows.
+    brier, hits = np.full((2, 20), 0.3), np.ones((2, 20))
+    honest = [Rows.of(brier, np.full(20, 0.5), hits, False)] * 9
+    lie = Rows.of(np.full((2, 60), 2.0), np.zeros(60), np.ones((2, 60)), False)
+    assert (9 * 20 * 0.2 - 60 * 2) / 240 < 0
+    assert not measure([lie, *honest]).collapsed
+    assert measure([lie]).collapsed
 
 
 def test_a_figure_by_hand() -> None:

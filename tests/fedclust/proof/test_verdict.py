@@ -103,6 +103,16 @@ def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
     assert alone.verdict.text == f"{COLLAPSED}: no verdict on groups against it; FMCL found no groups"
 
 
+def test_against_a_collapsed_model_the_figures_are_of_all_clusters() -> None:
+    brier, hits = np.stack([np.full(100, 0.5), 0.1 + NOISE]), np.stack([np.zeros(100), np.ones(100)])
+    right, wrong = (Rows.of(brier, np.full(100, 0.45), each, False) for each in (hits, np.zeros((2, 100))))
+    found = prove_grouping(
+        TWO, held_out([0.6] * 3 + [-0.6] * 3), {k: right if k < 3 else wrong for k in range(6)}, method="FMCL"
+    )
+    assert [each.proven for each in found.clusters] == [True, False]
+    assert "FMCL's 2 clusters have 0.500 instead of 0.000 of" in found.verdict.text  # not cluster 0's 1.000
+
+
 def test_a_model_that_is_a_little_better_than_class_shares_did_not_collapse() -> None:
     brier, hits = np.stack([np.full(100, 0.5) + NOISE, 0.1 + NOISE]), np.ones((2, 100))
     # 100 rows: 0.05 above 0.5 with standard error 0.01 is shown; 0.005 is neither shown nor worth it.

@@ -222,7 +222,9 @@ class Auto(ClusteredStrategy):
         trials = [
             replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
             if trial.joins is None
-            else trial
+            else replace(
+                trial, labels=padded(trial.labels, int(np.isin(homes, [trial.cluster, trial.joins]).sum()), 0)
+            )
             for trial in memory.trials
         ]
         traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
@@ -468,7 +470,8 @@ class Auto(ClusteredStrategy):
         """Move clients to the cluster whose model has the least loss on their training rows.
 
         Their own cluster's model was trained on these rows and the others were not, so it takes a client that
-        was put with the wrong ones. No cluster gets fewer clients than a part must have.
+        was put with the wrong ones. No cluster is left with fewer clients with held-out rows than a part must
+        have.
         """
         serving, before = np.flatnonzero(clusters.sizes), clusters.assignment
         if len(serving) < 2:
@@ -478,8 +481,8 @@ class Auto(ClusteredStrategy):
         for client, losses in measured.items():
             if np.isfinite(losses).all():
                 after[client] = serving[losses.argmin()]
-        sizes, least = np.bincount(after, minlength=len(clusters.models)), self.parameters.min_cluster_size
-        after = np.where(np.isin(before, np.flatnonzero(sizes < least)), before, after)
+        votes = federation.describe().num_validation > 0
+        after = proposals.without_small(before, after, votes, self.parameters.min_cluster_size)
         moved = np.flatnonzero(after != before)
         if not len(moved):
             return clusters
@@ -523,6 +526,7 @@ class Auto(ClusteredStrategy):
     ) -> tuple[Clusters, dict[str, Any]]:
         """Make two clusters one again unless their own models are shown to be better than one for both.
 
+        They stay two where nobody in one of them answers: silence is no evidence.
         `before` is the assignment before this round's splits, which end the trial of what they split.
         """
         one, other = union.cluster, int(union.joins or 0)
@@ -534,10 +538,13 @@ class Auto(ClusteredStrategy):
         asked, least = members.tolist(), self.parameters.min_gain
         measured, _ = ask_differences(federation, together, apart, asked, least)
         comparison = compare(list(measured.values()), least)
-        kept = comparison.p_value > union.level
+        heard = {int(before[client]) for client, each in measured.items() if each.count}
+        kept = comparison.p_value > union.level and len(heard) == 2
         shown = "not shown to be" if kept else "shown to be"
         tested = {"p_value_corrected": comparison.p_value, "level": union.level, "kept": kept}
         why = f"two models are {shown} better than one at the level of {union.level:.2g}"
+        if len(heard) < 2:
+            why = "nobody in one of the two clusters compared the models"
         entry = union.entry(**comparison.figures() | tested | {"why": why})
         if not kept:
             return clusters, entry
@@ -661,7 +668,7 @@ def placed(
     anew
         None to place only clients whose part is not known. Else everyone is placed anew, which puts right
         what the parts' models show the proposal to have wrong; a trial of which a part would have fewer
-        clients than this stays as it is.
+        clients with held-out rows than this stays as it is.
     """
     unknown = np.any([trial.labels < 0 for trial in trials], axis=0) if trials else np.zeros(0, dtype=bool)
     asked = members if anew is not None else members[unknown]
@@ -681,7 +688,8 @@ def placed(
         if anew is not None:
             moved = labels.copy()
             moved[[*losses]] = [int(values.argmin()) for values in losses.values()]
-            if np.bincount(moved, minlength=len(trial.models)).min() >= anew:
+            voting = moved[federation.describe().num_validation[members] > 0]
+            if np.bincount(voting, minlength=len(trial.models)).min() >= anew:
                 labels = moved
         after.append(replace(trial, labels=labels))
         first = last

@@ -255,6 +255,33 @@ def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
     return placed
 
 
+def without_small(before: IntArray, after: IntArray, votes: BoolArray, min_size: int) -> IntArray:
+    """Undo moves out of clusters that these would leave too small.
+
+    Repeated, as a move that is undone may have made another cluster large enough.
+
+    Parameters
+    ----------
+    before, after
+        Cluster of each client, shape (n,).
+    votes
+        Which clients have held-out rows, shape (n,).
+    min_size
+        Fewest clients of a cluster that vote, or else nobody leaves it.
+
+    Returns
+    -------
+    Cluster of each client, shape (n,).
+    """
+    after = np.array(after)
+    while True:
+        sizes = np.bincount(after[votes], minlength=int(max(before.max(), after.max())) + 1)
+        undone = (after != before) & (sizes[before] < min_size)
+        if not undone.any():
+            return after
+        after[undone] = before[undone]
+
+
 def _same(one: Proposal, other: Proposal) -> bool:
     both = (one.labels >= 0) & (other.labels >= 0)
     first, second = one.labels[both], other.labels[both]

@@ -1,10 +1,12 @@
 """Auto on real digits: twelve clients, a look after four rounds, three rounds of trials."""
 
 from collections.abc import Iterable
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
@@ -14,7 +16,8 @@ from fedclust.clustering.auto import Choice, Parameters, most_spending
 from fedclust.clustering.proposals import Proposal
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
 from fedclust.settings.composition import compose
-from fedclust.strategies import Auto, ClusteredStrategy
+from fedclust.strategies import Auto, ClusteredStrategy, auto as auto_module
+from fedclust.strategies.auto import Trial, placed
 from fedclust.training import LocalTraining
 from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
@@ -133,6 +136,34 @@ def test_two_clusters_become_one_unless_shown_to_be_better_apart(
     assert union["kept"] == (conventions == 1)
     assert summary["num_clusters"] == conventions
     assert (union["p_value"] <= 0.05) == (conventions == 2)
+
+
+def test_two_clusters_stay_two_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody answers a comparison after round 7, in which the clusters were made.
+    proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])
+    asked = auto_module.ask_differences
+
+    def silent(federation: Federation, *sides, **how):
+        measured, failures = asked(federation, *sides, **how)
+        return (measured if federation.server_round <= 7 else {}), failures
+
+    monkeypatch.setattr(auto_module, "ask_differences", silent)
+    summary = own_run(own_clients(8, 12), rounds=12).summary
+    (union,) = [trial for trial in summary["trials"] if trial["source"] == "union"]
+    assert (union["kept"], union["voted"]) == (False, 0)
+    assert summary["num_clusters"] == 2
+
+
+def test_a_part_keeps_clients_that_vote() -> None:
+    # Client 6 has no held-out rows: were client 3 to leave 6 and 7, only one of a part's two would vote.
+    members = np.arange(8)
+    trial = Trial(0, "updates", np.array([0, 0, 0, 1, 0, 0, 1, 1]), (ArrayRecord(), ArrayRecord()))
+    federation = SimpleNamespace(
+        losses=lambda _, clients: {each: np.array([each > 5, each <= 5], dtype=float) for each in clients},
+        describe=lambda: SimpleNamespace(num_validation=np.array([9, 9, 9, 9, 9, 9, 0, 9])),
+    )
+    assert placed([trial], members, federation, anew=2)[0].labels.tolist() == trial.labels.tolist()
+    assert placed([trial], members, federation, anew=1)[0].labels.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
 
 
 def test_clients_move_to_the_cluster_whose_model_fits_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -258,7 +258,8 @@ class Auto(ClusteredStrategy):
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
         rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
-        kept, tried = sum(bool(entry["kept"]) for entry in memory.history), len(memory.history)
+        over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]
+        joined, kept, tried = sum(over), len(over) - sum(over), len(memory.history)
         number = int(np.count_nonzero(clusters.sizes))
         named = {"losses": loss_traces.alone(memory.traces), **memory.alone}
         alone = sorted({client for clients in named.values() for client in clients})
@@ -267,6 +268,10 @@ class Auto(ClusteredStrategy):
             auto.decision(number, memory.looks, tried, kept, len(memory.trials)),
             f"trials cost as much training as {rounds:.1f} rounds",
         ]
+        if joined:
+            sentences.insert(
+                1, f"{'one pair' if joined == 1 else f'{joined} pairs'} of clusters joined again"
+            )
         sentences += [
             f"{wording.alone(named[source])}, with {what} unlike all others'"
             for source, what in _TOLD.items()

@@ -135,6 +135,9 @@ def test_two_clusters_become_one_unless_shown_to_be_better_apart(
     assert (union["cluster"], union["sizes"], union["rounds"]) == (0, [8], 3)
     assert union["kept"] == (conventions == 1)
     assert summary["num_clusters"] == conventions
+    number = "one cluster" if conventions == 1 else "2 clusters"
+    assert summary["decision"].startswith(f"{number}: 1 of 2 groupings from 2 looks proved better")
+    assert ("one pair of clusters joined again" in summary["decision"]) == (conventions == 1)
     assert (union["p_value"] <= 0.05) == (conventions == 2)
 
 

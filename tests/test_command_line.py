@@ -159,7 +159,7 @@ def test_the_configuration_is_shown_without_running(run: Run, tmp_path: Path) ->
     assert outcome.code == 0
     shown = yaml.safe_load(outcome.printed)
     assert shown["partition"]["alpha"] == 0.25
-    assert shown["rounds"] == 130
+    assert (shown["strategy"]["_target_"], shown["rounds"]) == ("fedclust.strategies.Auto", 60)
     assert not list(tmp_path.iterdir())
 
 

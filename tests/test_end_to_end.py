@@ -15,11 +15,39 @@ from fedclust.results import SavedRun, comparable
 from fedclust.training.trainer import Trainer
 
 SUMMARY_KEYS = {
-    "strategy", "seed", "rounds", "num_clients", "num_clusters", "cluster_sizes", "assignment",
-    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "share_weighted_accuracy", "macro_f1",
-    "auc", "pooled_macro_f1", "pooled_auc", "ad", "sdad", "was", "wadb", "rand_index", "adjusted_rand_index",
-    "weighted_psi", "seconds", "failed_replies", "bytes_down", "bytes_up", "bytes_down_unbundled",
-    "bytes_up_unbundled", "compare",
+    "strategy",
+    "seed",
+    "rounds",
+    "num_clients",
+    "num_clusters",
+    "cluster_sizes",
+    "assignment",
+    "global_accuracy",
+    "mean_client_accuracy",
+    "balanced_accuracy",
+    "share_weighted_accuracy",
+    "macro_f1",
+    "auc",
+    "pooled_macro_f1",
+    "pooled_auc",
+    "ad",
+    "sdad",
+    "was",
+    "wadb",
+    "rand_index",
+    "adjusted_rand_index",
+    "weighted_psi",
+    "seconds",
+    "failed_replies",
+    "bytes_down",
+    "bytes_up",
+    "bytes_down_unbundled",
+    "bytes_up_unbundled",
+    "compare",
+}
+AUTO_KEYS = {
+    "verdict", "decision", "decisions", "alone", "trials", "looks", "trial_trainings", "trial_rounds",
+    "trial_bytes_down", "trial_bytes_up", "serve", "serve_cluster", "proof", "personal",
 }  # fmt: skip
 
 
@@ -29,7 +57,7 @@ def _run(folder: Path, *overrides: str, num_nodes: int = 1) -> SavedRun:
 
 @pytest.fixture(scope="module")
 def default_run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
-    """The default federation, FedGWC and FedAvg; evaluated only at the end."""
+    """The default federation, auto and FedAvg; evaluated only at the end."""
     return _run(tmp_path_factory.mktemp("default"), "seed=1", "evaluate_every=1000")
 
 
@@ -57,12 +85,13 @@ def test_a_run_leaves_every_file(default_run: SavedRun) -> None:
     folder = default_run.folder
     names = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
     own = {"config.yaml", "rounds.jsonl", "clients.parquet", "clusters.json", "summary.json"}
-    own.add("checkpoints/round-000130.safetensors")
+    own.add("checkpoints/round-000060.safetensors")
     beside = {f"compare/fedavg/{name}" for name in own}
     pictures = {
         f"plots/{name}.png"
         for name in (
-            "accuracy_per_round", "interaction", "affinity", "labels_per_cluster", "accuracy_ecdf",
+            "accuracy_per_round", "answers_between_clusters", "labels_per_client", "labels_per_cluster",
+            "accuracy_ecdf",
         )
     }  # fmt: skip
     assert own | beside | pictures <= names
@@ -71,17 +100,17 @@ def test_a_run_leaves_every_file(default_run: SavedRun) -> None:
 
 def test_the_summary_has_every_key(default_run: SavedRun) -> None:
     summary = json.loads((default_run.folder / "summary.json").read_text())
-    assert summary.keys() >= SUMMARY_KEYS
+    assert summary.keys() >= SUMMARY_KEYS | AUTO_KEYS
     assert summary["compare"].keys() == {"fedavg"}
     assert summary["compare"]["fedavg"].keys() >= SUMMARY_KEYS
-    told = {"strategy": "fedgwc", "seed": 1, "rounds": 130, "num_clients": 30}
+    told = {"strategy": "auto", "seed": 1, "rounds": 60, "num_clients": 30}
     assert {key: summary[key] for key in told} == told
 
 
 def test_the_files_agree(default_run: SavedRun) -> None:
     summary, last = default_run.summary, default_run.rounds[-1]
     table = pd.read_parquet(default_run.folder / "clients.parquet")
-    assert [line["round"] for line in default_run.rounds] == list(range(1, 131))
+    assert [line["round"] for line in default_run.rounds] == list(range(1, 61))
     assert table["client"].tolist() == list(range(30))
     assert table["cluster"].tolist() == summary["assignment"] == default_run.changes[-1]["assignment"]
     sizes = np.bincount(summary["assignment"]).tolist()
@@ -113,7 +142,7 @@ def test_an_assignment_never_changes_without_an_entry(default_run: SavedRun) -> 
 def test_the_saved_configuration_is_that_of_the_run(default_run: SavedRun) -> None:
     own, common = default_run.config, default_run.compared["fedavg"].config
     assert own["seed"] == 1
-    assert own["choices"]["strategy"] == "fedgwc"
+    assert own["choices"]["strategy"] == "auto"
     assert common["choices"]["strategy"] == "fedavg"
     assert common["partition"] == own["partition"]
 

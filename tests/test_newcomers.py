@@ -15,6 +15,7 @@ from fedclust.settings.composition import ConfigError, compose, plain
 
 LEFT_OUT = 0.2
 CONVENTIONS = ["partition=conventions"]
+TWO = ["strategy=fmcl", "strategy.parameters.num_clusters=2", "compare=[]"]
 ROTATION = [
     "partition=domains",
     "partition.num_clients=30",
@@ -31,7 +32,7 @@ def _run(folder: Path, *overrides: str) -> fedclust.Result:
 def conventions(tmp_path_factory) -> fedclust.Result:
     """A run of FMCL on two conventions, in which six of thirty clients are left out."""
     folder = tmp_path_factory.mktemp("conventions") / "run"
-    return _run(folder, "strategy=fmcl", "rounds=2", "compare=[]", "checkpoint_every=1", *CONVENTIONS)
+    return _run(folder, *TWO, "rounds=2", "checkpoint_every=1", *CONVENTIONS)
 
 
 def test_newcomers_find_the_known_convention(conventions) -> None:
@@ -39,7 +40,7 @@ def test_newcomers_find_the_known_convention(conventions) -> None:
 
 
 def test_newcomers_find_the_known_rotation(tmp_path: Path) -> None:
-    _all_found(_run(tmp_path / "run", "strategy=fmcl", "rounds=1", "compare=[]", *ROTATION))
+    _all_found(_run(tmp_path / "run", *TWO, "rounds=1", *ROTATION))
 
 
 def _all_found(result: fedclust.Result) -> None:
@@ -59,7 +60,7 @@ def test_losses_find_the_known_group_and_beat_one_model_for_all(tmp_path: Path) 
     assert newcomers["adjusted_rand"] == 1.0
     assert newcomers["accuracy"] > common["accuracy"] + 0.1
     # From the finished folder, by the models' losses: the same clusters as in the federation's own groups.
-    cfg = compose([f"holdout_clients={LEFT_OUT}", *CONVENTIONS])
+    cfg = compose([f"holdout_clients={LEFT_OUT}", "strategy=known_groups", *CONVENTIONS])
     rows = newcomers_last(data.load(plain(cfg.dataset), plain(cfg.partition), 0), LEFT_OUT, 0)
     for placed in newcomers["placements"]:
         own = rows.train[placed["client"]]
@@ -74,7 +75,7 @@ def test_losses_find_the_known_group_and_beat_one_model_for_all(tmp_path: Path) 
 
 
 def test_prototypes_of_a_third_convention_fit_no_group(conventions) -> None:
-    cfg = compose([f"holdout_clients={LEFT_OUT}", *CONVENTIONS])
+    cfg = compose([f"holdout_clients={LEFT_OUT}", *TWO, *CONVENTIONS])
     rows = newcomers_last(data.load(plain(cfg.dataset), plain(cfg.partition), 0), LEFT_OUT, 0)
     for placed in conventions.summary["newcomers"]["placements"][::5]:
         own = rows.train[placed["client"]]
@@ -82,16 +83,16 @@ def test_prototypes_of_a_third_convention_fit_no_group(conventions) -> None:
         found = conventions.place(inputs, labels)
         assert (found.cluster, found.reason) == (placed["cluster"], placed["reason"])
         assert conventions.assign(inputs, (labels + 3) % 10) is None
-        # Both groups hold the same images; only their names differ.
-        assert conventions.assign(inputs) is None
+        with pytest.raises(ValueError, match="targets must be given"):
+            conventions.assign(inputs)
 
 
 def test_a_resumed_run_places_newcomers_alike(conventions, tmp_path: Path) -> None:
-    _run(tmp_path, "strategy=fmcl", "rounds=1", "compare=[]", "checkpoint_every=1", *CONVENTIONS)
+    _run(tmp_path, *TWO, "rounds=1", "checkpoint_every=1", *CONVENTIONS)
     resumed = fedclust.run([f"resume={tmp_path}", "rounds=2"])
     assert resumed.summary["newcomers"] == conventions.summary["newcomers"]
     saved = SavedRun(tmp_path)
-    assert saved.placing["rule"] == "prototype_evidence"
+    assert saved.placing["rule"] == "prototype_distances"
     assert len(saved.clients) == 24
     assert saved.newcomers["served"].tolist() == ["cluster"] * 6
 

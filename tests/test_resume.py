@@ -168,6 +168,7 @@ def test_another_configuration_is_refused_with_the_keys(tmp_path: Path) -> None:
     assert kept == [
         "strategy=fmcl",
         "seed=3",
+        "++partition.validation_fraction=0.0",  # what auto stood for
         "rounds=200",
         "engine=ray",
         "wait=3",

@@ -64,7 +64,7 @@ assert "must be one of" in command_line("strategy=fmlc")
 note("an unknown choice")
 assert "rounds must be >= 1, got -1" in command_line("rounds=-1")
 note("a number out of range")
-for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.max_clusters=x", "model.hidden=x"):
+for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.warmup=x", "model.hidden=x"):
     assert " must be " in command_line(wrong), wrong
 assert "aggregator.eta must be a number" in command_line("aggregator=fedyogi", "aggregator.eta=a")
 note("a value of the wrong type")

@@ -133,14 +133,14 @@ def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFix
     files = (tmp_path / "files" / f"{name}.csv" for name in ("clean", "stray", "third"))
     clean_csv, stray_csv, third = map(str, files)
     assert main([clean_csv, "--target", "y"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "0 errors, 0 warnings"
+    assert capsys.readouterr().out.splitlines()[-1] == "errors: 0, warnings: 0"
     assert main([clean_csv, stray_csv, "--target", "y"]) == 1
     seen = "error: age: texts in a column of numbers, in 2 of 60 rows ('<500' in rows 4, 6); correct"
     assert seen in capsys.readouterr().out
     assert main([clean_csv, third, "--target", "y"]) == 0
     assert "no other site has 'M' in sex (elsewhere 'm')" in capsys.readouterr().out
     assert main([stray_csv, "--keep", "age", "--target", "z"]) == 1
-    assert "error: --target must be a column of the source, got z" in capsys.readouterr().out
+    assert "error: label must be a column of the source, got z" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="0"):
         main(["--help"])
     assert len(capsys.readouterr().out.splitlines()) <= 40
@@ -150,7 +150,7 @@ def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFix
     ("content", "message"),
     [
         (b"", "cannot read .*No columns to parse from file"),
-        (b"y\na\nb\n", "y: .*|0 errors"),
+        (b"y\na\nb\n", "y: .*|errors: 0"),
         ("größe;y\n2;ä\n".encode("latin-1"), "; set its encoding, for example --encoding latin-1"),
         ("x,y\n1,a\n2,b\n".encode("utf-16"), "cannot read .*; set its encoding"),
         (b"x;y\n1;a\n2;b\n", 'has one column, .x;y.; set its separator, for example --sep ";"'),

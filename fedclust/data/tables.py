@@ -91,7 +91,7 @@ class Tables(SourcedDataset):
             kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
             kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
             return kinds
-        taken = {find_column(part, self.label, "label"), *self.ignore}
+        taken = {*self.ignore, *([find_column(part, self.label, "label")] if self.label else [])}
         if self.natural is not None:
             taken.add(find_column(part, self.natural, "natural"))
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
@@ -113,16 +113,19 @@ class Tables(SourcedDataset):
         """
         import pandas as pd
 
-        label = find_column(parts[0], self.label, "label")
-        wanted = [label, *self.kinds(parts[0]), *([] if group is None else [group])]
-        here = [[name for name in wanted if name in part.rows.schema.names] for part in parts]
-        frames = [
-            part.rows.to_table(columns=names).to_pandas() for part, names in zip(parts, here, strict=True)
-        ]
+        label = find_column(parts[0], self.label, "label") if self.label else None
+        group = group and find_column(parts[0], group, "group")
+        wanted = dict.fromkeys(filter(None, [label, *self.kinds(parts[0]), group]))
+        frames = []
+        for part in parts:
+            existing = set(part.rows.schema.names)
+            here = [name for name in wanted if name in existing]
+            frames.append(part.rows.to_table(columns=here).to_pandas())
         table = pd.concat(frames, ignore_index=True)
+        if label is not None:
+            table = table[~table[label].isin(list(self.drop_labels))]
         # Columns that are configured as categories may hold anything.
-        keep = {*self.keep, *(self.categories or ())}
-        return check_table(table[~table[label].isin(list(self.drop_labels))], label, group, keep)
+        return check_table(table, label, group, {*self.keep, *(self.categories or ())})
 
     def sizes_in_data(self) -> dict[str, Any]:
         """Count the classes, the width of an encoded row, and the values of each category column.
@@ -137,8 +140,8 @@ class Tables(SourcedDataset):
             kinds = self._fit_columns(parts[0])
             categories = [name for name in kinds if kinds[name] == "category"]
             counts = [len(set(category_texts(values_of(parts[:1], name, kept)))) for name in categories]
-            numbers, index = len(kinds) - len(categories), self.encoding == "index"
-            width = numbers + (len(counts) if index else sum(counts))
+            index = self.encoding == "index"
+            width = len(kinds) if index else len(kinds) - len(counts) + sum(counts)
             if not width:
                 raise SourceError(f"the source must have a column besides {self.label}, got none")
             sizes = [each + 1 for each in counts] if index else None

@@ -329,10 +329,9 @@ class SiteGrid(ClientGrid):
         if missing:
             text += f"; offline: {', '.join(missing)}"
         if self.refused:
-            sites: dict[str, list[str]] = {}  # by reason: often all have the same
-            for site, reason in self.refused.items():
-                sites.setdefault(reason, []).append(site)
-            text += "; refused: " + "; ".join(f"{few(each)}: {why}" for why, each in sites.items())
+            reasons = dict.fromkeys(self.refused.values())  # often all have the same
+            sites = {why: few(site for site in self.refused if self.refused[site] == why) for why in reasons}
+            text += "; refused: " + "; ".join(f"{each}: {why}" for why, each in sites.items())
         return FederationError(text)
 
     def _hosted(self, reply: Message, host: Host) -> Host:

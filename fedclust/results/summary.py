@@ -187,16 +187,18 @@ def never_predicted_line(summary: Mapping[str, Any]) -> str | None:
 
 def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
     """Name the sites that could not take part, with the reason, a line each."""
-    left = list((summary.get("sites_left_out") or {}).items())
-    lines = [f"Left out: {site}: {reason}" for site, reason in left[:_MOST_LINES]]
-    return lines + [f"Left out: {len(left) - _MOST_LINES} more sites"] * (len(left) > _MOST_LINES)
+    left = summary.get("sites_left_out") or {}
+    return _first_lines([f"Left out: {site}: {reason}" for site, reason in left.items()])
 
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     """List what the sites' keepers should look at in their data, a line each."""
-    found = summary.get("data_warnings") or []
-    lines = [f"Check the data of {line}" for line in found[:_MOST_LINES]]
-    return lines + [f"{len(found) - _MOST_LINES} more in summary.json"] * (len(found) > _MOST_LINES)
+    return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
+
+
+def _first_lines(lines: list[str]) -> list[str]:
+    more = len(lines) - _MOST_LINES
+    return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)
 
 
 def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:

@@ -6,14 +6,15 @@ and what to do. Nothing is sent or written. Several files are also compared, as 
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from fedclust.data.check.findings import Finding, check_table, lines
+from fedclust.data.check.findings import Finding, lines
 from fedclust.data.sites import Own
 from fedclust.data.sites.agreement import Statement, agree
-from fedclust.data.sites.rows import Builder, builder_of, describe, read_site, wanted_of
-from fedclust.data.source import find_column
+from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
 from fedclust.support.checks import few
 
 _EXAMPLES = """examples:
@@ -36,81 +37,61 @@ def main(argv: Sequence[str]) -> int:
     """
     given = _parser().parse_args(argv)
     statements: dict[str, Statement] = {}
-    counts = {"error": 0, "warning": 0}
+    counts: Counter[str] = Counter()
     for file in given.files:
         builder = _builder(given, file)
         try:
-            about, found = _checked(builder, given)
-            _print(f"{file}: {about}")
-            for each in found:
-                counts[each.severity] += 1
-            for line in lines(found, max(3, _MOST_LINES // len(given.files)), severity=True):
+            with builder.opened() as parts:
+                found, names = builder.findings(parts, given.group), parts[0].rows.schema.names
+                rows = sum(part.rows.count_rows() for part in parts)
+            hint = "" if given.target else f"; --target COLUMN checks the labels, too: {few(names, 8)}"
+            _print(f"{file}: {rows:,} rows, {len(names):,} columns{hint}")
+            for line in lines(found, max(3, _MOST_LINES // len(given.files)), _with_severity):
                 _print(f"  {line}")
+            counts.update(each.severity for each in found)
             if given.target and not any(each.severity == "error" for each in found):
-                stated = describe(read_site(str(file.name), builder, Own(group=given.group), 0))
+                stated = describe(read_site(file.name, builder, Own(group=given.group), 0))
                 statements[str(file)] = stated
                 _print(f"  a run would send: {stated.summary()}")
         except (ValueError, OSError, LookupError) as error:
             counts["error"] += 1
             _print(f"{file}: error: {_readable(error)}")
     if len(statements) > 1:
-        refused, cautions = _together(statements, given)
-        counts["error"] += len(refused)
-        counts["warning"] += len(cautions)
-        for line in [*(f"  error: {line}" for line in refused), *(f"  warning: {line}" for line in cautions)][
-            :8
-        ]:
-            _print(line)
-    _print(f"{counts['error']} errors, {counts['warning']} warnings")
+        _print("as the sites of one run:")
+        for severity, line in _together(statements, given):
+            counts[severity] += 1
+            _print(f"  {severity}: {line}")
+    _print(f"errors: {counts['error']}, warnings: {counts['warning']}")
     return 1 if counts["error"] else 0
 
 
-def _checked(builder: Builder, given: argparse.Namespace) -> tuple[str, list[Finding]]:
-    """Describe the size of a table, and check it."""
-    import pandas as pd
-
-    with builder.opened() as parts:
-        names = parts[0].rows.schema.names
-        for role in ("target", "group", "ignore", "keep"):
-            for name in [getattr(given, role)] if role in ("target", "group") else getattr(given, role):
-                if name is not None:
-                    find_column(parts[0], name, f"--{role}")
-        used = [name for name in names if name not in given.ignore]
-        tables = [part.rows.to_table().to_pandas().reindex(columns=used) for part in parts]
-        table = pd.concat(tables, ignore_index=True)
-    found = check_table(table, given.target, given.group, given.keep)
-    about = f"{len(table):,} rows, {len(names):,} columns"
-    if given.target is None:
-        return f"{about}; with --target COLUMN the labels are checked, too: {few(names, 8)}", found
-    if given.group:
-        about += f", {table[given.group].nunique():,} different {given.group}, never divided"
-    return about, found
-
-
-def _together(statements: dict[str, Statement], given: argparse.Namespace) -> tuple[list[str], list[str]]:
-    """Compare the files as the sites of a run; return what is wrong and what to look at."""
-    _print("as sites of one run:")
+def _together(statements: dict[str, Statement], given: argparse.Namespace) -> Iterator[tuple[str, str]]:
+    """Compare the files as the sites of a run; yield the severity of each finding, and its line."""
     try:
         outcome = agree(statements, wanted_of(_builder(given, Path()), None, None))
     except ValueError as error:
-        return [str(error)], []
+        yield "error", str(error)
+        return
+    yield from (("error", f"{site}: {reason}") for site, reason in outcome.refused.items())
     # A site's own warnings stand below its name already.
     own = {f"{site}: {line}" for site, each in statements.items() for line in each.warnings}
-    refused = [f"{site}: {reason}" for site, reason in outcome.refused.items()]
-    return refused, [line for line in outcome.cautions if line not in own]
+    yield from (("warning", line) for line in outcome.cautions if line not in own)
 
 
-def _builder(given: argparse.Namespace, path: Path) -> Builder:
-    options = {name: getattr(given, name) for name in ("sep", "decimal", "encoding")}
+def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     dataset = {"_target_": "fedclust.data.tables.Tables", "name": "csv", "label": given.target or ""}
-    return builder_of(dataset | {"csv_options": options, "ignore": given.ignore, "keep": given.keep}, path)
+    options = {name: getattr(given, name) for name in ("sep", "decimal", "encoding")}
+    columns = {"ignore": given.ignore, "keep": given.keep}
+    return builder_of({**dataset, **columns, "csv_options": options}, path)
+
+
+def _with_severity(finding: Finding) -> str:
+    return f"{finding.severity}: {finding.line}"
 
 
 def _readable(error: Exception) -> str:
     """Write an error of reading a file with the options of this command."""
-    text = " ".join(str(error).split())
-    for advice in ("; give dataset.path=", " (read from "):
-        text = text.partition(advice)[0]
+    text = re.split("; give dataset.path=| \\(read from ", " ".join(str(error).split()))[0]
     return _CSV.sub(r"--\1 \2", text)
 
 

@@ -7,7 +7,7 @@ site with the name of its column (:attr:`Finding.public`). Its counts, rows and 
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     Values: TypeAlias = pd.Series[Any]
-
-Severity: TypeAlias = Literal["error", "warning"]
 
 MOST_COLUMNS = 50_000  # a file with more is usually turned round
 RARE = 0.05  # share of rows of a class that is called rare
@@ -52,7 +50,8 @@ _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 _NEARLY = re.compile(r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
 _COMMA = re.compile(r"[+-]?\d+,\d+")
 
-_WORDS = {
+# What is wrong, and what to do.
+_ERRORS = {
     "wide": ("too many columns", "a row must be a person, a column a quantity: is it turned round?"),
     "rows": ("no rows", "give a file with a row for each person"),
     "header": ("a first line of values, not of names", "add a line with the columns' names"),
@@ -62,26 +61,29 @@ _WORDS = {
     ),
     "comma": ("numbers with a decimal comma", "give dataset.csv_options.decimal=','"),
     "infinite": ("infinite numbers", "correct these cells or leave them empty"),
-    "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
-    "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
-    "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
-    "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
     "identifier": (
         "values that look like identifiers or dates",
         "leave it out with 'dataset.ignore=[{0}]', or use it with 'dataset.keep=[{0}]'; "
         "if it is a person's key, give partition.group={0}",
     ),
     "unlabelled": ("rows without a label", "label them or leave them out"),
-    "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
+    "labels alike": ("labels that differ in case or blanks only", "spell each class in one way"),
     "continuous": (
         "too many different values to be classes",
         "fedclust classifies, it does not predict amounts: group the values into classes, low and high",
     ),
-    "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
     "multi-label": (
         "several labels in one row",
         "fedclust classifies into one class per row: make a column for each label, and a run for each column",
     ),
+}
+_WARNINGS = {
+    "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
+    "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
+    "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
+    "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
+    "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
+    "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
     "rare": ("a class in fewer than 5 % of the rows", "read its sensitivity and the balanced accuracy"),
     "no key": ("rows without a person's key", "each counts as a person of its own; fill in keys you know"),
     "copies": ("rows that repeat another of the same person", "remove them: they count twice"),
@@ -89,11 +91,9 @@ _WORDS = {
         "rows that repeat another in every column",
         "remove them, or give the person's key with partition.group=COLUMN: the same row trains and tests",
     ),
-}  # fmt: skip
-_WARNINGS = {
-    *("marker", "spelling", "empty", "constant", "one class", "many classes", "rare", "no key", "copies"),
-    "repeated",
 }
+ELSEWHERE = frozenset({"identifier", "empty", "constant", "unlabelled"})
+"""Checks that reading the labels and the sites' agreement make themselves."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,6 @@ class Finding:
     ----------
     rule
         Name of the check, a key of this module's texts.
-    severity
-        ``"error"``: the table should not be used as it is. ``"warning"``: somebody should look.
     column
         Name of the column; empty if the finding is about the table.
     rows
@@ -117,37 +115,31 @@ class Finding:
     """
 
     rule: str
-    severity: Severity
     column: str
     rows: int = 0
     of: int = 0
     detail: str = ""
 
     @property
-    def remedy(self) -> str:
-        """What to do."""
-        return _WORDS[self.rule][1].format(self.column)
-
-    @property
-    def public(self) -> str:
-        """The finding in one line, without a value or a count."""
-        return f"{self._where}{_WORDS[self.rule][0]}; {self.remedy}"
+    def severity(self) -> Literal["error", "warning"]:
+        """Whether the table should not be used as it is, or somebody should look."""
+        return "error" if self.rule in _ERRORS else "warning"
 
     @property
     def line(self) -> str:
         """The finding in one line, for who may see the table."""
         rows = f", in {self.rows:,} of {self.of:,} rows" if self.rows else ""
-        return (
-            f"{self._where}{_WORDS[self.rule][0]}{rows}{self.detail and f' ({self.detail})'}; {self.remedy}"
-        )
+        return self._written(f"{rows} ({self.detail})" if self.detail else rows)
 
     @property
-    def _where(self) -> str:
-        return f"{self.column}: " if self.column else ""
+    def public(self) -> str:
+        """The finding in one line, without a value or a count."""
+        return self._written("")
 
-
-ELSEWHERE = frozenset({"identifier", "empty", "constant", "unlabelled"})
-"""Checks that reading the labels and the sites' agreement make themselves."""
+    def _written(self, about: str) -> str:
+        problem, remedy = (_ERRORS | _WARNINGS)[self.rule]
+        where = f"{self.column}: " if self.column else ""
+        return f"{where}{problem}{about}; {remedy.format(self.column)}"
 
 
 def check_table(
@@ -173,11 +165,11 @@ def check_table(
     """
     size, names = len(table), [str(name) for name in table.columns]
     if len(names) > MOST_COLUMNS:
-        return [_finding("wide", "", detail=f"{len(names):,}")]
+        return [Finding("wide", "", detail=f"{len(names):,}")]
     if not size:
-        return [_finding("rows", "")]
+        return [Finding("rows", "")]
     if 2 * sum(bool(_NUMBER.fullmatch(name.strip())) for name in names) > len(names):
-        return [_finding("header", "", detail=few(names, 3))]
+        return [Finding("header", "", detail=few(names, 3))]
     found: list[Finding] = []
     for name in table.columns:
         if name not in (target, group) and name not in keep:
@@ -197,24 +189,24 @@ def check_target(labels: "Values") -> list[Finding]:
     present = labels.dropna() if number else labels.dropna().astype(str)
     found: list[Finding] = []
     if gaps := size - len(present):
-        found.append(_finding("unlabelled", name, gaps, size, _rows(labels.index[labels.isna()])))
+        found.append(Finding("unlabelled", name, gaps, size, _rows(labels.index[labels.isna()])))
     counts = present.value_counts()
     if len(counts) < 2:
-        return found + [_finding("one class", name, detail=_quoted(counts.index)) for _ in counts]
+        return found + [Finding("one class", name, detail=_quoted(counts.index)) for _ in counts]
     if several := [] if number else _several(list(counts.index)):
-        found.append(_finding("multi-label", name, int(counts[several].sum()), size, _quoted(several)))
+        found.append(Finding("multi-label", name, int(counts[several].sum()), size, _quoted(several)))
         return found
     if _measured(counts.index.to_numpy(), len(present), number):
-        return [*found, _finding("continuous", name, detail=f"{len(counts)} in {len(present):,} rows")]
+        return [*found, Finding("continuous", name, detail=f"{len(counts)} in {len(present):,} rows")]
     if number and len(counts) > _MANY_CLASSES:
-        return [*found, _finding("many classes", name, detail=f"{len(counts)}")]
+        return [*found, Finding("many classes", name, detail=f"{len(counts)}")]
     if not number:
-        found += _spellings(present, name, "error")
+        found += _spellings(present, "labels alike")
         found += _strays(present.str.strip(), name, size)
     rare = counts[counts < len(present) * min(RARE, 0.5 / len(counts))]
     if len(rare):
         detail = ", ".join(f"{_quoted([value])}: {count}" for value, count in list(rare.items())[:3])
-        found.append(_finding("rare", name, int(rare.sum()), size, detail))
+        found.append(Finding("rare", name, int(rare.sum()), size, detail))
     return found
 
 
@@ -226,41 +218,20 @@ def not_classes(labels: "Values") -> list[Finding]:
     return [each for each in check_target(labels) if each.rule in wrong]
 
 
-def lines(
-    findings: Iterable[Finding], most: int, *, public: bool = False, severity: bool = False
-) -> list[str]:
-    """Write findings in at most `most` lines and one more; columns with the same finding share a line.
-
-    Parameters
-    ----------
-    findings
-        The findings.
-    most
-        Number of lines.
-    public
-        Whether to leave out values and counts.
-    severity
-        Whether to begin each line with its severity.
-    """
-    by_rule: dict[tuple[str, str], list[Finding]] = {}
+def lines(findings: Iterable[Finding], most: int, write: Callable[[Finding], str]) -> list[str]:
+    """Write findings in at most `most` lines and one more; columns with the same finding share a line."""
+    by_rule: dict[str, list[Finding]] = {}
     for each in findings:
-        by_rule.setdefault((each.severity, each.rule), []).append(each)
-    written = []
+        by_rule.setdefault(each.rule, []).append(each)
+    written: list[str] = []
     for group in by_rule.values():
-        alike = len(group) > 3
-        shown = group[:1] if alike else group
-        texts = [each.public if public else each.line for each in shown]
-        if severity:
-            texts = [f"{group[0].severity}: {text}" for text in texts]
-        if alike:
-            texts[0] += f" (likewise {few([each.column for each in group[1:]], 4)})"
-        written += texts
+        if len(group) > 3:
+            others = few([each.column for each in group[1:]], 4)
+            written.append(f"{write(group[0])} (likewise {others})")
+        else:
+            written += map(write, group)
     more = len(written) - most
     return written[:most] + ([f"and {more} more"] if more > 0 else [])
-
-
-def _finding(rule: str, column: str, rows: int = 0, of: int = 0, detail: str = "") -> Finding:
-    return Finding(rule, "warning" if rule in _WARNINGS else "error", column, rows, of, detail)
 
 
 def _column(values: "Values", name: str) -> Iterator[Finding]:
@@ -270,24 +241,24 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
     number = types.is_numeric_dtype(values)
     texts = None if number or types.is_datetime64_any_dtype(values) else present.astype(str).str.strip()
     if not len(present) or (texts is not None and (texts == "").all()):
-        yield _finding("empty", name)
+        yield Finding("empty", name)
         return
     if texts is None and number and not types.is_bool_dtype(values):
         endless = np.isinf(present.to_numpy(dtype=np.float64))
         if endless.any():
-            yield _finding("infinite", name, int(endless.sum()), size)
+            yield Finding("infinite", name, int(endless.sum()), size)
     if present.nunique() == 1:
-        yield _finding("constant", name, detail=_quoted(present.iloc[:1]) if len(present) == size else "")
+        yield Finding("constant", name, detail=_quoted(present.iloc[:1]) if len(present) == size else "")
         return
     if texts is None and not number:
-        yield _finding("identifier", name, detail=f"its type, {values.dtype}")
+        yield Finding("identifier", name, detail=f"its type, {values.dtype}")
         return
     strays = [] if texts is None else _strays(texts, name, size)
     yield from strays
     if texts is not None:
-        yield from _spellings(present.astype(str), name, "warning")
+        yield from _spellings(present.astype(str), "spelling")
     if not any(each.severity == "error" for each in strays) and (reason := suspicion(name, values)):
-        yield _finding("identifier", name, detail=reason)
+        yield Finding("identifier", name, detail=reason)
 
 
 def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
@@ -296,28 +267,28 @@ def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
     plain = np.array([bool(_NUMBER.fullmatch(text)) for text in counts.index])
     nearly = plain | [bool(_NEARLY.fullmatch(text)) for text in counts.index]
     marker = np.array(
-        [text.lower().rstrip("?! ") in _MARKERS or text.lower() in _MARKERS for text in counts.index]
+        [{text.lower(), text.lower().rstrip("?! ")} & _MARKERS != set() for text in counts.index]
     )
     rows = counts.to_numpy()
     numbers, others = int(rows[nearly].sum()), int(rows[~nearly & ~marker].sum())
-    distinct = int(nearly.sum())
-    stray = ~plain
-    if not numbers or numbers <= others or not stray.any():
+    distinct, stray = int(nearly.sum()), ~plain
+    if numbers <= others or not stray.any():
         return []
-    detail = _examples(texts, [str(text) for text in counts.index[stray]])
-    found = int(rows[stray].sum())
     comma = np.array([bool(_COMMA.fullmatch(text)) for text in counts.index])
     if 2 * int(rows[comma].sum()) > numbers:
-        return [_finding("comma", name, int(rows[comma].sum()), size, detail)]
-    if distinct > _MANY_NUMBERS or (distinct >= 5 and 2 * distinct > numbers):
-        return [_finding("stray", name, found, size, detail)]
-    # Few numbers are codes, and a text among them another code, unless it says that the value is missing.
-    if marker.any() and not (stray & ~marker).any():
-        return [_finding("marker", name, found, size, detail)]
-    return []
+        rule, stray = "comma", comma
+    elif distinct > _MANY_NUMBERS or (distinct >= 5 and 2 * distinct > numbers):
+        rule = "stray"
+    elif (marker | ~stray).all():
+        # Few numbers are codes, and a text among them another code, unless it says that the value is missing.
+        rule = "marker"
+    else:
+        return []
+    chosen = [str(text) for text in counts.index[stray]]
+    return [Finding(rule, name, int(rows[stray].sum()), size, _examples(texts, chosen))]
 
 
-def _spellings(texts: "Values", name: str, severity: Severity) -> list[Finding]:
+def _spellings(texts: "Values", rule: str) -> list[Finding]:
     """Find values that differ in case or blanks only."""
     counts = texts.value_counts()
     spelt: dict[str, list[str]] = {}
@@ -328,7 +299,7 @@ def _spellings(texts: "Values", name: str, severity: Severity) -> list[Finding]:
         return []
     fewer = [text for each in several for text in each[1:]]  # the most frequent spelling stands first
     detail = few((" and ".join(map(repr, each)) for each in several), 3)
-    return [Finding("spelling", severity, name, int(counts[fewer].sum()), len(texts), detail)]
+    return [Finding(rule, str(texts.name), int(counts[fewer].sum()), len(texts), detail)]
 
 
 def spelling(text: str) -> str:
@@ -363,24 +334,18 @@ def _several(texts: list[str]) -> list[str]:
 
 
 def _persons(table: "pd.DataFrame", group: str | None) -> Iterator[Finding]:
-    size = len(table)
-    if group is not None:
-        missing = table[group].isna()
-        if missing.any():
-            yield _finding("no key", group, int(missing.sum()), size, _rows(table.index[missing]))
-        copies = _copies(table[~missing])
-        if copies:
-            yield _finding("copies", group, copies, size)
-        return
-    if (copies := _copies(table)) and copies > 10 * _copies_by_chance(table):
-        yield _finding("repeated", "", copies, size)
-
-
-def _copies(table: "pd.DataFrame") -> int:
+    missing = table[group].isna() if group is not None else np.zeros(len(table), dtype=bool)
+    if group is not None and missing.any():
+        where = _rows(table.index[missing])
+        yield Finding("no key", group, int(missing.sum()), len(table), where)
     try:
-        return int(table.duplicated().sum())
+        copies = int(table[~missing].duplicated().sum())
     except TypeError:  # lists cannot be compared
-        return 0
+        return
+    if group is not None and copies:
+        yield Finding("copies", group, copies, len(table))
+    elif copies > 10 * _copies_by_chance(table):
+        yield Finding("repeated", "", copies, len(table))
 
 
 def _copies_by_chance(table: "pd.DataFrame") -> float:
@@ -395,10 +360,7 @@ def _copies_by_chance(table: "pd.DataFrame") -> float:
 
 def _examples(texts: "Values", chosen: list[str]) -> str:
     """Name up to three values, each with its rows, counted from 1 without the header."""
-    parts = []
-    for value in chosen[:3]:
-        rows = texts.index[(texts == value).to_numpy()]
-        parts.append(f"{_short(value)} {_rows(rows)}")
+    parts = [f"{_quoted([value])} {_rows(texts.index[texts == value])}" for value in chosen[:3]]
     return "; ".join(parts) + (f"; and {len(chosen) - 3} more" if len(chosen) > 3 else "")
 
 
@@ -408,9 +370,4 @@ def _rows(rows: Iterable[int]) -> str:
 
 
 def _quoted(values: Iterable[Any]) -> str:
-    return few(map(_short, values), 3)
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return repr(text if len(text) <= 30 else text[:29] + "…")
+    return few((repr(str(value)[:30]) for value in values), 3)

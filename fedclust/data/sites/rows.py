@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _FORMAT = 1
+_PUBLIC = attrgetter("public")
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
@@ -203,8 +205,8 @@ def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[
         return ()
     found = [each for each in found if each.rule not in ELSEWHERE]
     if errors := [each for each in found if each.severity == "error"]:
-        raise SiteError(f"{'; '.join(lines(errors, 3, public=True))}; fedclust check FILE shows where")
-    return tuple(line[:900] for line in lines(found, 6, public=True))
+        raise SiteError(f"{'; '.join(lines(errors, 3, _PUBLIC))}; fedclust check FILE shows where")
+    return tuple(line[:900] for line in lines(found, 6, _PUBLIC))
 
 
 def _persons(keys: "pd.Series[Any]") -> IntArray:

@@ -1,5 +1,6 @@
 """Tables made by hand, each with what is wrong in it; clean tables have no finding."""
 
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ def test_a_column(column: list[Any], expected: tuple[str, str, int] | None) -> N
         ([f"word {k}" for k in range(40)], ("error", "continuous", 0)),
         (["flu", "asthma", "flu;asthma", "none"] * 10, ("error", "multi-label", 10)),
         (["['flu']", "['flu', 'asthma']", "['asthma']"] * 10, ("error", "multi-label", 30)),
-        (["ill", "well", "ILL", "well "] * 10, ("error", "spelling", 20)),
+        (["ill", "well", "ILL", "well "] * 10, ("error", "labels alike", 20)),
         (["ill"] * 3 + ["well"] * 97, ("warning", "rare", 3)),  # 3 %
         (["ill"] * 5 + ["well"] * 95, None),  # 5 %
         (["ill"] * 40, ("warning", "one class", 0)),
@@ -112,9 +113,9 @@ def test_a_line_shows_rows_and_the_public_one_no_value() -> None:
     )
     assert found.public.startswith(f"{where}; correct")
     assert "500" not in found.public
-    alike = [Finding("empty", "warning", f"c{k}") for k in range(9)]
-    assert lines(alike, 5) == [f"{alike[0].line} (likewise c1, c2, c3, c4 and 4 more)"]
-    assert lines(alike[:3], 1) == [alike[0].line, "and 2 more"]
+    alike = [Finding("empty", f"c{k}") for k in range(9)]
+    assert lines(alike, 5, attrgetter("line")) == [f"{alike[0].line} (likewise c1, c2, c3, c4 and 4 more)"]
+    assert lines(alike[:3], 1, attrgetter("public")) == [alike[0].public, "and 2 more"]
 
 
 @settings(max_examples=60, deadline=None)

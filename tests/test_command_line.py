@@ -174,18 +174,6 @@ def test_results_go_where_output_dir_says(run: Run, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_sweep_makes_a_folder_per_job(run: Run, tmp_path: Path) -> None:
-    outcome = run("-m", "seed=0,1", "strategy=fedgwc,fedavg", *QUICK, "rounds=1")
-    assert outcome.code == 0
-    summaries = [json.loads(path.read_text()) for path in tmp_path.glob("outputs/*/*/*/summary.json")]
-    assert sorted((summary["strategy"], summary["seed"]) for summary in summaries) == [
-        ("fedavg", 0),
-        ("fedavg", 1),
-        ("fedgwc", 0),
-        ("fedgwc", 1),
-    ]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

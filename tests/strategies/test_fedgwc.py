@@ -62,13 +62,6 @@ def test_settings_without_a_split_are_reported_before_round_1() -> None:
     assert ClusteredStrategy().cautions(1, 1) == []
 
 
-def test_where_the_papers_tolerance_cannot_be_met_the_setting_that_can_is_named() -> None:
-    (caution,) = FedGWC(participation=0.8).cautions(30, 1000)
-    assert "near 0.002, above tolerance 1e-05" in caution
-    assert "strategy.parameters.tolerance=auto" in caution
-    assert FedGWC(participation=0.8, parameters=Parameters(tolerance="auto")).cautions(30, 1000) == []
-
-
 def _interaction(started, failing) -> np.ndarray:
     """Run six clients, of whom some fail, for three rounds; return the interaction matrix."""
     strategy = FedGWC(parameters=GUARDED, participation=1.0)

@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 from torch import nn
 
-import fedclust
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
 from fedclust.messages.models import from_state
@@ -144,34 +143,6 @@ def test_a_run_that_ends_before_the_choice_is_warned_of() -> None:
     ]
 
 
-def test_clusters_share_all_layers_but_the_last() -> None:
-    """With two layers of a user's own network: the first is the same in both clusters, the last is not."""
-    draws = np.random.default_rng(0)
-    labels = draws.integers(0, 3, (6, 40))
-    rows = (2 * np.eye(3, 5)[labels] + 0.3 * draws.normal(size=(6, 40, 5))).astype("f4")
-    labels[3:] = 2 - labels[3:]
-    network = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
-    strategy = IFCA(network=network, parameters=Parameters(shared_layers=True))
-    seen = []
-    after = strategy.after_round
-
-    def after_round(clusters, replies, *rest):
-        seen.append((clusters, replies, after(clusters, replies, *rest)))
-        return seen[-1][2]
-
-    strategy.after_round = after_round
-    training = fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
-    fedclust.simulate(strategy, network, list(zip(rows, labels, strict=True)), rounds=4, training=training)
-    clusters, replies, changed = seen[-1]
-    samples = [sum(reply.num_examples for reply in replies if reply.cluster == c) for c in (0, 1)]
-    one, other = changed.models
-    for name in ("0.weight", "0.bias"):
-        mean = np.average([model[name].numpy() for model in clusters.models], axis=0, weights=samples)
-        np.testing.assert_allclose(one[name].numpy(), mean, rtol=1e-5)
-        np.testing.assert_array_equal(one[name].numpy(), other[name].numpy())
-    assert not np.array_equal(one["2.weight"].numpy(), other["2.weight"].numpy())
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_models_begin_as_drawn_or_with_the_first_ones_layers(toy, shared: bool) -> None:
     torch.manual_seed(0)
@@ -186,20 +157,22 @@ def test_models_begin_as_drawn_or_with_the_first_ones_layers(toy, shared: bool) 
         assert not np.array_equal(first[name].numpy(), third[name].numpy())  # another start
 
 
-def test_clients_that_count_alike_share_layers_alike(toy) -> None:
-    """The shared layer is the mean over everybody of one model each, as FairAvg makes of a cluster's."""
-    strategy = IFCA(network=Weights(0, 5), parameters=Parameters(shared_layers=True), aggregator=FairAvg)
+@pytest.mark.parametrize(("aggregator", "shared"), [(FairAvg, 2), (FedAvg, 22 / 7)])
+def test_layers_are_shared_as_the_aggregator_weighs_clients(toy, aggregator: type, shared: float) -> None:
+    """The shared layer is the mean over everybody of one model each; the last layer is not shared."""
+    strategy = IFCA(network=Weights(0, 5), parameters=Parameters(shared_layers=True), aggregator=aggregator)
     clusters = _clusters(0.0, 6.0)
-    # Four clients of cluster 0 and two of cluster 1; by samples cluster 1 would count for (5 + 6) / 21.
+    # Four clients of cluster 0 and two of cluster 1: (4 · 0 + 2 · 6) / 6 = 2; by samples 6 · (5 + 6) / 21.
     message = Message(RecordDict(), dst_node_id=1, message_type="train")
     replies = [
         Reply(client, int(client > 3), MODEL, MODEL, client + 1, 1.0, np.ones(1), message)
         for client in range(6)
     ]
-    strategy.network = nn.Sequential(Weights(0, 5), nn.Linear(1, 1))
-    named = [ArrayRecord({"0.w": model["w"]}) for model in clusters.models]
+    strategy.network = nn.Sequential(Weights(0, 5), Weights(0, 5))
+    named = [ArrayRecord({"0.w": model["w"], "1.w": model["w"]}) for model in clusters.models]
     changed = strategy.after_round(
         dataclasses.replace(clusters, models=tuple(named)), replies, at(1, Federation(toy().grid()))
     )
-    for model in changed.models:  # (4 · 0 + 2 · 6) / 6 = 2
-        np.testing.assert_array_equal(model["0.w"].numpy(), [2, 2])
+    for model, own in zip(changed.models, (0, 6), strict=True):
+        np.testing.assert_allclose(model["0.w"].numpy(), [shared, shared], rtol=1e-6)
+        np.testing.assert_array_equal(model["1.w"].numpy(), [own, own])

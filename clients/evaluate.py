@@ -196,17 +196,14 @@ def _compared(
     return {client: (first[client], second[client]) for client in second}, errors
 
 
-def _part(node: Node, asked: measuring.ProofQuestion) -> Sequence[IntArray]:
-    """Return the part of each client's rows that a question compares models on."""
-    if asked.on_training_rows:
-        return node.data.train
-    return node.data.test if asked.on_test_rows else _held_out(node)
-
-
 @answers(measuring.ProofQuestion)
 def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
     """Return the sums and bets of the differences of two models' Brier scores, and nothing else."""
-    rows = {client: _counted(node, _part(node, each), client, each.rows) for client, each in asked.items()}
+    parts = {True: node.data.train, False: _held_out(node)}
+    rows = {
+        client: _counted(node, parts[each.on_training_rows], client, each.rows)
+        for client, each in asked.items()
+    }
     found, errors = _compared(node, asked, rows, lambda _, *each: brier_scores(*each))
     return {
         client: measuring.ProofAnswer.of(evidence(first - second, [asked[client].margin]))

@@ -34,7 +34,6 @@ def ask_differences(
     grouped: Models,
     clients: Iterable[int] | None = None,
     margin: float = 0.0,
-    on_test_rows: bool = False,
 ) -> tuple[dict[int, Evidence], dict[int, str]]:
     """Ask clients how much better the model of their group predicts their held-out rows.
 
@@ -54,8 +53,6 @@ def ask_differences(
         labels do not count among those that a model was trained on.
     margin
         What B's Brier score must be lower by.
-    on_test_rows
-        Whether to compare on the test rows, where nothing is decided on the answers.
 
     Returns
     -------
@@ -64,11 +61,9 @@ def ask_differences(
     """
     asked = range(federation.num_clients) if clients is None else list(map(int, clients))
     pairs = _pairs(federation, common, grouped, asked)
-    described = federation.describe()
-    rows = most_rows((described.num_test if on_test_rows else described.num_validation)[list(asked)])
-    how: dict[str, Any] = {"margin": margin, "rows": rows, "on_test_rows": on_test_rows}
+    rows = most_rows(federation.describe().num_validation[list(asked)])
     answers = federation.ask(
-        {client: evaluation.ProofQuestion(*pair, **how) for client, pair in pairs.items()}
+        {client: evaluation.ProofQuestion(*pair, margin, rows) for client, pair in pairs.items()}
     )
     return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
 

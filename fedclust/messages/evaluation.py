@@ -457,10 +457,7 @@ class WinsQuestion(codec.Question[Wins]):
 
 
 def _compared_rows(at: codec.Reading) -> int:
-    if at.asked.on_training_rows:
-        held = codec.train_rows(at)
-    else:
-        held = codec.test_rows(at) if at.asked.on_test_rows else at.most(at.bounds.num_validation)
+    held = codec.train_rows(at) if at.asked.on_training_rows else at.most(at.bounds.num_validation)
     return min(at.asked.rows, held)
 
 
@@ -517,8 +514,6 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     on_training_rows
         Whether to compare on the training rows, which are held out from both models if the client trained
         neither.
-    on_test_rows
-        Whether to compare on the test rows, for a figure beside clusters that nothing decides on.
     """
 
     kind = "query.proof"
@@ -531,7 +526,6 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     margin: Annotated[float, codec.Real(-2, 2, sparse=True)] = 0.0
     rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
     on_training_rows: Annotated[bool, codec.Flag(sparse=True)] = False
-    on_test_rows: Annotated[bool, codec.Flag(sparse=True)] = False
 
 
 def _measured_rows(at: codec.Reading) -> int:

@@ -131,6 +131,7 @@ def prove_grouping(
     serve_best: bool = False,
     proven_before: bool = False,
     trouble: str = "",
+    held_out: bool = True,
     level: float = 0.05,
 ) -> GroupingProof:
     """Test a grouping's models (B) against one model for all (A).
@@ -160,6 +161,9 @@ def prove_grouping(
         its clients: each split has passed a test already, and a second one would fail for want of rows.
     trouble
         What kept the model for all from being trained, if anything; the verdict says so if that collapsed.
+    held_out
+        Whether the run has held-out rows. Without, nothing is decided, as the figure of test rows would be a
+        winner's: the verdict is that figure alone.
     level
         Level of all tests together, in (0, 1).
 
@@ -201,6 +205,11 @@ def prove_grouping(
     collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
     if not several:
         text, grouped = f"Train one model for all: {method} found no groups", False
+    elif not held_out and shown.num_rows:
+        better = f"for {shown.better_for} of {_clients(shown.num_clients)}"
+        text = (
+            f"{method}'s {number} clusters have {_figures(shown)}, {better}; no rows were held out to decide"
+        )
     elif not whole.num_clients:
         why = "no client has held-out rows" if measured else "no client answered"
         text = f"Train one model for all: {why}, so no grouping could be tested"

@@ -312,17 +312,16 @@ class StrategyRun(Observer):
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
-        # Test rows decide nothing: they are for the verdict beside clusters that serve in any case.
-        on_test_rows = not best and not described.num_validation.any()
-        measured, silent = questions.ask_differences(asking, theirs, clusters, on_test_rows=on_test_rows)
+        held_out = bool(described.num_validation.any())
+        measured, silent = questions.ask_differences(asking, theirs, clusters) if held_out else ({}, {})
         how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
+        how["held_out"] = held_out
         tested, trouble = questions.ask_figures(asking, theirs, clusters), summaries.trouble(rounds)
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
-        if on_test_rows:
-            verdict = dataclasses.replace(verdict, text=verdict.text.replace("held-out", "test"))
         if not strategy.forms_groups:
-            verdict = dataclasses.replace(verdict, text=f"No groups to test: {name} forms none")
+            text = f"No groups to test: {name} forms none"
+            verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:
             by_common = ~proof.served_by_cluster(strategy.clusters.num_clients)

@@ -145,16 +145,16 @@ def test_the_inverse_of_halls_transformation(ratio: float, skewness: float, coun
     assert inverse_hall(hall(ratio, skewness, count), skewness, count) == pytest.approx(ratio, abs=1e-5)
 
 
-def test_from_100_rows_on_the_test_is_halls() -> None:
-    # 75 rows of −0.2 and 25 of 1: mean 0.1, variance 0.75·0.09 + 0.25·0.81 = 0.27, third central moment
+def test_from_120_rows_on_the_test_is_halls() -> None:
+    # 90 rows of −0.2 and 30 of 1: mean 0.1, variance 0.75·0.09 + 0.25·0.81 = 0.27, third central moment
     # 0.75·(−0.3)³ + 0.25·0.9³ = 0.162. Margin 0.02: W = 0.08/√0.27.
-    found = evidence(np.repeat([-0.2, 1.0], [75, 25]), [0.02])
+    found = evidence(np.repeat([-0.2, 1.0], [90, 30]), [0.02])
     ratio, skewness = 0.08 / math.sqrt(0.27), 0.162 / 0.27**1.5
-    q = ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 600
-    assert p_value(found, 0.02) == pytest.approx(upper_tail(10 * q, 99))
+    q = ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / 720
+    assert p_value(found, 0.02) == pytest.approx(upper_tail(math.sqrt(120) * q, 119))
 
 
-def test_below_100_rows_it_is_a_bet() -> None:
+def test_below_120_rows_it_is_a_bet() -> None:
     # Rows 2, 2, 0 and −2 at a margin of 0: each bet λ becomes (1 + λ/2)²·1·(1 − λ/2) of what it was.
     found = evidence(np.array([2.0, 2.0, 0.0, -2.0]))
     owned = sum((1 + bet / 2) ** 2 * (1 - bet / 2) for bet in BETS) / 8
@@ -214,8 +214,8 @@ def test_without_the_most_and_the_least_favourable_votes() -> None:
     assert found.p_value_of_others == pytest.approx(p_value(others))
     whole = p_value(evidence(np.concatenate(rows)))
     assert found.p_value == pytest.approx(max(whole, p_value(others)))
-    # 8 · 10 rows that are left of 100 are tested as the 100 are, by Hall's transformation.
-    short = [evidence(each[:10]) for each in rows]
+    # 8 · 12 rows that are left of 120 are tested as the 120 are, by Hall's transformation.
+    short = [evidence(each[:12]) for each in rows]
     assert compare(short).p_value_of_others == p_value(pooled(short[1:-1]), enough=True)
 
 

@@ -61,7 +61,7 @@ def page(grid: Sequence[Cell]) -> list[str]:
                 key = dataset, name, method
                 text = over_seeds(accuracy.get(key, []))
                 if method not in ("fedavg", "known_groups") and key in clusters:
-                    found = f"{np.mean(clusters[key]):g}"
+                    found = f"{np.mean(clusters[key]):.3g}"
                     text += f" ({found}, {np.mean(rand[key]):.2f})" if key in rand else f" ({found})"
                 row.append(text)
             rows.append(row)

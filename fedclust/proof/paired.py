@@ -44,7 +44,7 @@ LARGEST_BRIER = 2.0
 """Differences of two Brier scores lie in [−2, 2]."""
 
 ENOUGH_ROWS = 120
-"""From so many rows on the test is Hall's; at 100, a loss of 1.2 in a row of 50 misled it in 14 % of cases."""
+"""From so many rows on the test is Hall's: at 100, a loss of 1.2 in a row of 50 misled 14 of 100."""
 
 _ROUNDING = 1e-9
 _MOST_OF_MEDIAN = 3

@@ -14,9 +14,9 @@ from torch import nn
 
 import fedclust
 from fedclust.results.charts import Line, curves, save
-from fedclust.strategies import ClusteredStrategy, ClustPSIPFL, FedGMCC
+from fedclust.strategies import Auto, ClusteredStrategy, ClustPSIPFL
 
-ROUNDS = 12
+ROUNDS = 20
 
 
 def clinic(generator: np.random.Generator, recalibrated: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +36,7 @@ def main(picture: str = "comparison.png") -> dict[str, fedclust.Result]:
     strategies = {
         "one model for all": ClusteredStrategy(),
         "by label counts": ClustPSIPFL(),
-        "by models (FedGMCC)": FedGMCC(network=network, input_shape=[8]),
+        "groups that prove better": Auto(),
     }
     results = {
         name: fedclust.simulate(strategy, network, clients, rounds=ROUNDS, training=training)

@@ -510,7 +510,7 @@ def _load(tmp_path: Path, *overrides: str, **keys: object) -> data.FederatedData
 
 
 def test_only_training_rows_are_held_out(tmp_path: Path) -> None:
-    without, with_rows = _load(tmp_path, "proof=false"), _load(tmp_path, "proof=true")
+    without, with_rows = _load(tmp_path, "strategy=fedavg"), _load(tmp_path, "strategy=auto")
     assert without.validation == ()
     assert without.fingerprint != with_rows.fingerprint
     for client in range(6):

@@ -8,7 +8,6 @@ from hypothesis import given, strategies as st
 
 from fedclust.data.dataset import FederatedData
 from fedclust.models import class_prototypes, class_prototypes as module
-from fedclust.models.encoders import PixelEncoder
 
 
 class Doubling:
@@ -175,12 +174,3 @@ def test_prototypes_of_few_examples_are_withheld() -> None:
     assert sent.scatter.tolist() == [[0, 0, 3]]
     assert sent.counts.tolist() == [[1, 4, 5]]
     assert module.withheld(found, 1) is found
-
-
-def test_no_example_counts_for_more_than_the_norm_to_which_it_is_clipped() -> None:
-    # (3, 4) has length 5 and becomes (0.6, 0.8); (0, 0.5) is short enough. Mean (0.3, 0.65); about it, the
-    # scatter is 2 · (0.3² + 0.15²)/(2 - 1) = 0.225.
-    inputs = torch.tensor([[3.0, 4.0], [0.0, 0.5]])
-    found = module.prototypes(PixelEncoder((2,)), of_one_class(inputs), [np.arange(2)], max_norm=1.0)
-    np.testing.assert_allclose(found.means[0, 0], [0.3, 0.65], rtol=1e-6)
-    np.testing.assert_allclose(found.scatter[0, 0], 0.225, rtol=1e-6)

@@ -21,7 +21,7 @@ BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
         (LabelRule(COUNTS, CLUSTERS), BY_LABELS),
         (LabelRule(COUNTS, CLUSTERS, clust_psi_pfl.Parameters(1e-3, "add", max_clusters=None)), BY_LABELS),
         (
-            EvidenceRule(PROTOTYPES, np.ones(2, bool), 25.0, CLUSTERS, LabelRule(COUNTS, CLUSTERS), 5, 2.5),
+            EvidenceRule(PROTOTYPES, np.ones(2, bool), 25.0, CLUSTERS, LabelRule(COUNTS, CLUSTERS), 5),
             BY_PROTOTYPES,
         ),
         (DistanceRule(MEANS, np.full((2, 2), 0.5), fmcl.Parameters()), BY_PROTOTYPES),
@@ -40,7 +40,6 @@ def test_a_rule_that_is_read_back_from_a_file_places_alike(rule, sent) -> None:
     assert type(again) is type(rule)
     assert again.place(*sent) == rule.place(*sent)
     assert getattr(again, "paper", None) == getattr(rule, "paper", None)
-    assert getattr(again, "max_norm", None) == getattr(rule, "max_norm", None)
 
 
 def test_nothing_is_no_rule() -> None:

@@ -8,6 +8,7 @@ other.
 
 import difflib
 import fnmatch
+import hashlib
 import json
 import os
 import re
@@ -361,6 +362,29 @@ def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[A
     return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
 
 
+def rows_digest(parts: Sequence[Part], columns: Sequence[str]) -> str | None:
+    """Hash a table's rows, whatever their order, file format and way of writing numbers.
+
+    Parameters
+    ----------
+    parts
+        The parts of a source.
+    columns
+        The columns to hash, in this order.
+
+    Returns
+    -------
+    SHA-256 of the sorted rows, in hexadecimal digits; None if a column is missing.
+    """
+    if any(set(columns) - set(part.rows.schema.names) for part in parts):
+        return None
+    rows: list[str] = []
+    for part in parts:
+        table = part.rows.to_table(columns=list(columns)).to_pylist()
+        rows += [json.dumps([_name(row[name]) for name in columns]) for row in table]
+    return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
+
+
 def _name(value: Any) -> str:
     # A column of whole numbers becomes floats when some are missing.
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
@@ -426,6 +450,11 @@ class SourcedDataset(Source, DatasetBuilder):
         Names in label order; None uses the source's own.
     natural
         Column with the writer, user or region of each example, or None.
+    sha256
+        Digest of the rows that the source must hold, see :func:`rows_digest`; None accepts any. A site's own
+        file (``partition=own``) is not compared: it holds only that site's rows.
+    sha256_help
+        What is known of other copies, for the error about them.
 
     Raises
     ------
@@ -439,6 +468,8 @@ class SourcedDataset(Source, DatasetBuilder):
     drop_labels: Sequence[Any] = ()
     class_names: Sequence[str] | None = None
     natural: str | Sequence[str] | None = None
+    sha256: str | None = None
+    sha256_help: str = ""
 
     # The source enters the key through its identity, so that a folder may be moved.
     not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
@@ -463,10 +494,19 @@ class SourcedDataset(Source, DatasetBuilder):
         """Open the training part and, if there is one, the test part; errors about them name the files."""
         parts = [part for part in self.open() if part is not None]
         try:
+            if self.sha256 is not None and (got := rows_digest(parts, self.columns)) != self.sha256:
+                rule = f"the rows' SHA-256 must be {self.sha256}, got {got or 'other columns'}"
+                raise SourceError(f"{rule}; {self.sha256_help}")
             yield [self._filtered(part) for part in parts]
         except SourceError as error:
             places = " and ".join(part.place for part in parts)
             raise SourceError(f"{error} (read from {places})") from error
+
+    @property
+    def columns(self) -> list[str]:
+        """Columns that `sha256` covers: the label and the natural one."""
+        named = [[name] if isinstance(name, str) else name or [] for name in (self.label, self.natural)]
+        return [name for names in named for name in names]
 
     def _filtered(self, part: Part) -> Part:
         import pyarrow.compute as pc

@@ -74,6 +74,11 @@ class Tables(SourcedDataset):
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 
     @property
+    def columns(self) -> list[str]:
+        """Columns that `sha256` covers: the label, the natural one and the inputs that are named."""
+        return [*super().columns, *(self.numbers or ()), *(self.categories or ())]
+
+    @property
     def chooses(self) -> bool:
         """Whether columns are used by their types."""
         return self.numbers is None and self.categories is None

@@ -35,7 +35,7 @@ _PUBLIC = attrgetter("public")
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
-_UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None}
+_UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None, "sha256": None}
 
 Builder: TypeAlias = Tables | Images | Text
 

@@ -78,6 +78,12 @@ ANIMALS = {"Count": range(13), "Species": list("abcdefghijklm")}
 PATIENTS = {"age": [30, 40], "label": ["ill", "well"]}
 ADULT = {"age": [30, 40], "workclass": ["Private", "?"], "income": ["<=50K", ">50K"]}
 ACS = {name: [1.0, 2.0] for name in "AGEP COW SCHL MAR OCCP POBP RELP WKHP SEX RAC1P".split()}  # noqa: SIM905
+NUMBERS = "age sex trestbps chol fbs thalach exang oldpeak"
+HEART = {name: [0.0, 1.0] for name in NUMBERS.split()} | {
+    **{"cp": ["cp1", "cp1"], "restecg": ["ecg0", "ecg0"], "disease": [0, 1], "center": ["va", "cleveland"]}
+}
+WOMEN = {"district": [1, 2], "use": ["N", "Y"], "age": [1.0, 2.0], "livch": ["0", "0"], "urban": ["Y", "Y"]}
+STUDENTS = {"score": [0, 10], "lea": [1, 2], "age": [1, 2], "gcsescore": [3.5, 7.0], "gender": ["F", "F"]}
 REVIEWS = ["pet supplies", "beauty", "baby products", "toys games", "health personal care", "grocery"]
 
 LAYOUTS: dict[str, Callable[[Path], list[str]]] = {
@@ -125,6 +131,13 @@ LAYOUTS: dict[str, Callable[[Path], list[str]]] = {
     ),
     "image_folder": files("dataset.num_classes=2", images="robin/1.jpg wren/2.jpg"),
     "text": frames(suffix=".csv", reviews={"text": ["Good day", "bad"], "label": ["kind", "harsh"]}),
+    "heart_disease": frames("dataset.input_shape=[10]", "dataset.sha256=null", suffix=".csv", heart=HEART),
+    "contraception": frames("dataset.input_shape=[3]", "dataset.sha256=null", suffix=".csv", women=WOMEN),
+    "chem97": frames(
+        *("dataset.input_shape=[3]", "dataset.num_classes=2", "dataset.sha256=null"),
+        suffix=".csv",
+        students=STUDENTS,
+    ),
     "csv": frames("dataset.num_classes=2", "dataset.input_shape=[1]", suffix=".csv", patients=PATIENTS),
 }
 

@@ -1,3 +1,4 @@
+import hashlib
 import shlex
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,20 @@ def test_separators_and_encodings_of_csv_files(
     data = builder(tmp_path / "patients.csv", 3, label="sick", csv_options=options).load(tmp_path / "cache")
     assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0]]  # "(missing)" sorts before "Köchin"
     assert data.class_names == ("no", "yes")
+
+
+def test_rows_are_recognised_in_any_order_and_format_and_other_rows_refused(tmp_path: Path) -> None:
+    lines = '["0", "30", "cook"]', '["1", "40", "baker"]'  # label, number, category; in sorted order
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    rules = {"numbers": ["age"], "categories": ["job"], "sha256": digest, "sha256_help": "turned round"}
+    whole = {"age": [40, 30], "job": ["baker", "cook"], "label": [1, 0], "more": ["x", "y"]}
+    file = tmp_path / "floats.csv"
+    file.write_text("label,job,age\n1.0,baker,40.0\n0.0,cook,30.0\n")
+    for path in (write(tmp_path, whole), file):
+        assert builder(path, 3, **rules).load(tmp_path / "cache").num_train == 2
+    for other in ({**whole, "label": [0, 1]}, {"age": [40, 30], "target": [1, 0]}):
+        with pytest.raises(SourceError, match=f"SHA-256 must be {digest}, got .*; turned round"):
+            load(write(tmp_path, other), 3, **rules)
 
 
 def test_other_csv_options_are_another_dataset(tmp_path: Path) -> None:

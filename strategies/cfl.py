@@ -79,7 +79,7 @@ class CFL(ClusteredStrategy):
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Say where no cut can come, and that the limits depend on the setting."""
-        first, fewest = self.parameters.min_rounds + 1, max(3, 2 * self.parameters.min_cluster_size)
+        first, fewest = self.parameters.min_rounds + 1, 2 * self.parameters.min_cluster_size
         early = f"no cut comes before round {first} (strategy.parameters.min_rounds), and there are {rounds}"
         few = f"{num_clients} clients are too few for a cut"
         absolute = (

@@ -2,9 +2,9 @@
 
 Sattler, Müller and Samek, "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
 Under Privacy Constraints", IEEE Transactions on Neural Networks and Learning Systems 32(8), 2021
-(arXiv:1910.01991), Algorithm 2. Δ_i is what training changed in client i's model. Where the mean change is
-small and a client's is not, clients pull in different directions, and the cosines of the Δ_i show which
-clients pull together.
+(arXiv:1910.01991), Algorithms 1 and 2. Δ_i is what training changed in client i's model. Where the mean
+change is small and a client's is not, clients pull in different directions, and the cosines of the Δ_i show
+which clients pull together.
 
 Where the paper leaves something open, and where we depart from it:
 
@@ -16,11 +16,11 @@ Where the paper leaves something open, and where we depart from it:
   and a cluster is cut by the last Δ of each member, whatever round it is of.
 - The limits of the authors' code are absolute, 0.4 and 1.6, and depend on the model and the learning rate.
   With ``relative`` they are shares of the mean and of the largest norm in the first round.
-- The authors' code cuts by complete linkage, which is what we do; the paper's Algorithm 1 merges the most
-  similar clients first, which is single linkage.
-- The paper's condition on the largest cosine across the cut, Theorem 1 with its bound on the noise of
-  gradients, needs a number that nobody knows, and the code leaves it out. ``min_silhouette``, off by
-  default, can take its place: clients that differ only by the noise of their mini-batches are then not cut.
+- The paper gives no numbers for ε₁, ε₂ and γ_max. The first two are those of the authors' code; γ_max is 0,
+  with which any cut is made, as in that code, which leaves γ_max out.
+- The authors' code cuts by complete linkage (``linkage``), not before round 21 (``min_rounds``), and no
+  cluster of two.
+- ``relative``, ``min_silhouette`` and ``min_cluster_size`` are ours and off.
 """
 
 from dataclasses import dataclass, field, replace
@@ -46,16 +46,19 @@ class Parameters(Checked):
         ε₂: the longest change of a client must be longer than this, > 0.
     relative
         Whether both are shares of the mean and of the largest norm in the first round.
+    gamma_max
+        γ_max: bound on the noise of a client's change, in [0, 1]; a cluster is cut only if √((1 − α)/2) is
+        above it, α the largest cosine across the cut.
     min_rounds
-        Rounds before a cluster may be cut, >= 0.
+        Rounds before a cluster may be cut, >= 0; 20 in the authors' code.
     min_silhouette
-        Least mean silhouette of a cut, in [-1, 1]; null: any cut is made, as in the paper.
+        Least mean silhouette of a cut, in [-1, 1]; null: any.
     min_cluster_size
         Fewest clients of either part, >= 1.
     linkage
-        Linkage on −cos by which clients are cut in two: ``"complete"``, as in the authors' code; ``"single"``
-        makes the largest cosine across the cut as small as it can be, which is what Algorithm 1 of the paper
-        does.
+        Linkage on −cos by which clients are cut in two: ``"single"`` makes the largest cosine across the cut
+        as small as it can be, which is what Algorithm 1 of the paper does; the authors' code has
+        ``"complete"``.
     projection
         Length of the projection of its change that each client sends, >= 1.
 
@@ -68,10 +71,11 @@ class Parameters(Checked):
     eps_1: Annotated[float, "> 0"] = 0.4
     eps_2: Annotated[float, "> 0"] = 1.6
     relative: bool = False
-    min_rounds: Annotated[int, ">= 0"] = 20
+    gamma_max: Annotated[float, "in [0, 1]"] = 0.0
+    min_rounds: Annotated[int, ">= 0"] = 0
     min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None
     min_cluster_size: Annotated[int, ">= 1"] = 1
-    linkage: Linkage = "complete"
+    linkage: Linkage = "single"
     projection: Annotated[int, ">= 1"] = 4096
 
 
@@ -164,10 +168,12 @@ def is_stationary(current: FloatArray, first: FloatArray, parameters: Parameters
     return bool(current[0] < limits[0] and current[1] > limits[1])
 
 
-def bipartition(distances: FloatArray, linkage: Linkage = "complete") -> IntArray:
+def bipartition(distances: FloatArray, linkage: Linkage = "single") -> IntArray:
     """Cut clients in two by the cosines of their changes.
 
-    Source: CFL, Algorithm 1, and the authors' code, which differ: see ``linkage`` in :class:`Parameters`.
+    Source: CFL, Algorithm 1: the most similar clients are joined first until two groups are left. That is
+    single linkage, and of all cuts the one with the least largest cosine across it. Complete linkage, which
+    the authors' code has, is another cut in general.
 
     Parameters
     ----------
@@ -175,13 +181,31 @@ def bipartition(distances: FloatArray, linkage: Linkage = "complete") -> IntArra
         1 − cos of any two clients' changes, or of projections of them, shape (n, n), n >= 2; linkage is the
         same as on −cos.
     linkage
-        Linkage on −cos, down to two clusters.
+        See :class:`Parameters`.
 
     Returns
     -------
     Part of each client, 0 or 1, the first client's 0, shape (n,).
     """
     return agglomerate(distances, 2, None, linkage)
+
+
+def is_separated(distances: FloatArray, parts: IntArray, gamma_max: float) -> bool:
+    """Return whether changes across a cut differ by more than noise.
+
+    Source: CFL, Theorem 1 and Algorithm 2: √((1 − α_cross^max)/2) > γ_max.
+
+    Parameters
+    ----------
+    distances
+        1 − cos of any two clients' changes, shape (n, n).
+    parts
+        Part of each client, both of them taken, shape (n,).
+    gamma_max
+        γ_max, in [0, 1].
+    """
+    across = distances[np.not_equal.outer(parts, parts)].min()
+    return bool(np.sqrt(max(float(across), 0.0) / 2) > gamma_max)
 
 
 def update(
@@ -225,14 +249,14 @@ def cut(changes: Changes, members: IntArray, current: FloatArray, parameters: Pa
     """
     uncut = Cut(float(current[0]), float(current[1]))
     answered = np.flatnonzero(changes.known[members])
-    # Two clients have no silhouette, and the authors' code cuts no cluster of two either.
-    if len(answered) < 3 or not is_stationary(current, changes.first_norms, parameters):
+    if len(answered) < 2 or not is_stationary(current, changes.first_norms, parameters):
         return uncut
     distances = cosine_distances(changes.values[members[answered]])
     parts = bipartition(distances, parameters.linkage)
     score = silhouette(distances, parts)
+    alike = not is_separated(distances, parts, parameters.gamma_max)
     labels = np.full(len(members), np.argmax(np.bincount(parts)), dtype=np.int64)
     labels[answered] = parts
     small = np.bincount(labels, minlength=2).min() < parameters.min_cluster_size
     weak = parameters.min_silhouette is not None and score < parameters.min_silhouette
-    return replace(uncut, silhouette=score, labels=None if small or weak else labels)
+    return replace(uncut, silhouette=score, labels=None if alike or small or weak else labels)

@@ -75,10 +75,10 @@ def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(sta
 
 
 def test_cautions() -> None:
-    relative = CFL(parameters=Parameters(relative=True))
+    relative = CFL(parameters=Parameters(relative=True, min_rounds=20))
     assert relative.cautions(30, 130) == []
     (said,) = relative.cautions(30, 20)
     assert said == "no cut comes before round 21 (strategy.parameters.min_rounds), and there are 20"
-    assert relative.cautions(2, 130) == ["2 clients are too few for a cut"]
-    (said,) = CFL().cautions(30, 130)
+    assert relative.cautions(1, 130) == ["1 clients are too few for a cut"]
+    (said,) = CFL().cautions(2, 1)
     assert "with strategy.parameters.relative=true they are shares of the first round's" in said

@@ -55,15 +55,46 @@ def _largest_across(vectors: np.ndarray, labels: np.ndarray) -> float:
     return float((unit @ unit.T)[labels[:, None] != labels].max())
 
 
+def _algorithm_1(cosines: np.ndarray) -> set[frozenset[int]]:
+    """CFL's Algorithm 1, line by line: join the most similar pairs first, until two groups are left."""
+    number = len(cosines)
+    groups = {frozenset([client]) for client in range(number)}
+    for place in np.argsort(-cosines, axis=None):
+        joined = [group for group in groups if group & {place // number, place % number}]
+        groups = groups - {*joined} | {frozenset().union(*joined)}
+        if len(groups) == 2:
+            break
+    return groups
+
+
 @pytest.mark.parametrize("seed", range(10))
-def test_cuts_are_scikit_learns_and_the_best_of_all(seed: int) -> None:
+def test_cuts_are_algorithm_1s_and_the_best_of_all(seed: int) -> None:
     vectors = np.random.default_rng(seed).normal(size=(8, 4))
-    complete = AgglomerativeClustering(metric="cosine", linkage="complete").fit_predict(vectors)
-    assert adjusted_rand_score(complete, bipartition(cosine_distances(vectors))) == 1
-    # The paper's cut leaves the smallest largest cosine of all 127 ways to cut eight clients in two.
+    distances = cosine_distances(vectors)
+    found = bipartition(distances, Parameters().linkage)
+    assert {frozenset(np.flatnonzero(found == part)) for part in (0, 1)} == _algorithm_1(1 - distances)
+    # The cut leaves the smallest largest cosine of all 127 ways to cut eight clients in two.
     ways = (np.array([0, *rest]) for rest in product((0, 1), repeat=7) if any(rest))
     least = min(_largest_across(vectors, way) for way in ways)
-    assert _largest_across(vectors, bipartition(cosine_distances(vectors), "single")) == pytest.approx(least)
+    assert _largest_across(vectors, found) == pytest.approx(least)
+    complete = AgglomerativeClustering(metric="cosine", linkage="complete").fit_predict(vectors)
+    assert adjusted_rand_score(complete, bipartition(distances, "complete")) == 1
+
+
+def test_the_papers_cut_is_not_that_of_complete_linkage() -> None:
+    # Gaps of 19, 21, 21 and 29 degrees. The paper parts at the widest: the largest cosine across is cos 29°.
+    # Complete linkage joins {0, 19} and {40, 61}, then 90 with the latter (50° against 61°), and cuts at 21°.
+    chain = cosine_distances(_directions(0, 19, 40, 61, 90))
+    assert bipartition(chain).tolist() == [0, 0, 0, 0, 1]
+    assert bipartition(chain, "complete").tolist() == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("gamma_max", "is_cut"), [(0.0, True), (0.86, True), (0.87, False), (1.0, False)])
+def test_a_cut_must_be_wider_than_noise(gamma_max: float, is_cut: bool) -> None:
+    # The largest cosine across the cut is that of 0° and 120°, −1/2: √((1 + 1/2)/2) = 0.866.
+    changes = _known(_directions(0, 0, 120, 130))
+    found = cut(changes, np.arange(4), np.array([0.0, 1.0]), dataclasses.replace(EVER, gamma_max=gamma_max))
+    assert (found.labels is not None) is is_cut
 
 
 def test_no_cut_of_noise_of_small_parts_or_of_two() -> None:
@@ -77,7 +108,10 @@ def test_no_cut_of_noise_of_small_parts_or_of_two() -> None:
     odd = _known(_directions(0, 5, 10, 180))
     assert cut(odd, np.arange(4), found, EVER).labels.tolist() == [0, 0, 0, 1]
     assert cut(odd, np.arange(4), found, dataclasses.replace(EVER, min_cluster_size=2)).labels is None
-    assert cut(groups, np.array([0, 3]), found, EVER).labels is None
+    assert cut(groups, np.array([0, 3]), found, EVER).labels.tolist() == [0, 1]
+    assert cut(groups, np.array([3]), found, EVER).labels is None
+    alike = _known(_directions(7, 7, 7))
+    assert cut(alike, np.arange(3), found, EVER).labels is None  # √((1 − 1)/2) is not above γ_max = 0
 
 
 def test_clients_that_never_answered_go_with_the_larger_part() -> None:

@@ -16,8 +16,8 @@ OUT_OF_RANGE = {
     "auto": "warmup=0 probation=0 finalists=0 min_cluster_size=0 max_proposals=0 most_asked=1 "
     "projection_size=0 sources=[] sources=[update] sources=[labels,labels] level=0.0 level=1.0 "
     "min_gain=-0.1 min_gain=2.0",
-    "cfl": "eps_1=0.0 eps_2=-1.0 min_rounds=-1 min_silhouette=2.0 min_cluster_size=0 linkage=ward "
-    "projection=0",
+    "cfl": "eps_1=0.0 eps_2=-1.0 gamma_max=1.1 min_rounds=-1 min_silhouette=2.0 min_cluster_size=0 "
+    "linkage=ward projection=0",
     "clove": "num_clusters=0 clustering_rounds=0 num_starts=0 stable_rounds=0",
     "clust_psi_pfl": "epsilon=0.0 epsilon=1.0 smoothing=laplace max_clusters=1 max_clusters=true "
     "max_clusters=all max_clusters=2.5 num_starts=0",

@@ -14,7 +14,7 @@ from PIL import Image
 
 import fedclust
 from fedclust.grids.nodes import hosted_clients
-from fedclust.results.charts import save as save_chart
+from fedclust.results.charts import draw, save as save_chart
 from fedclust.results.charts.chart import COLOURS, GREY, data_of
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
@@ -94,7 +94,7 @@ def main() -> None:
         if not (where / "summary.json").is_file():
             fedclust.run([f"strategy={strategy}", *overrides, f"output_dir={where}"])
         result = fedclust.load(where)
-        (drawn, *_) = sorted((where / "plots").glob(f"{plot}.png"))
+        (drawn,) = [path for path in draw(where) if path.stem == plot]
         with Image.open(drawn) as image:
             save(image, f"method_{strategy}")
         if strategy == "auto":

@@ -170,7 +170,7 @@ def test_results_go_where_output_dir_says(run: Run, tmp_path: Path) -> None:
     written = {path.name for path in (tmp_path / "here").iterdir()}
     assert written == {
         "checkpoints", "clients.parquet", "clusters.json", "config.yaml", "inputs.json",
-        "matrices.npz", "plots", "report.html", "rounds.jsonl", "summary.json",
+        "matrices.npz", "report.html", "rounds.jsonl", "summary.json",
     }  # fmt: skip
 
 

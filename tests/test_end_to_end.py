@@ -58,14 +58,7 @@ def test_a_run_leaves_every_file(default_run: SavedRun) -> None:
     own = {"config.yaml", "rounds.jsonl", "clients.parquet", "clusters.json", "summary.json"}
     own.add("checkpoints/round-000060.safetensors")
     beside = {f"compare/fedavg/{name}" for name in own}
-    pictures = {
-        f"plots/{name}.png"
-        for name in (
-            "accuracy_per_round", "answers_between_clusters", "labels_per_client", "labels_per_cluster",
-            "accuracy_ecdf",
-        )
-    }  # fmt: skip
-    assert own | beside | pictures <= names
+    assert own | beside | {"report.html"} <= names
     assert not [name for name in names if name.endswith(".partial")]
 
 

@@ -10,6 +10,7 @@ from fedclust.data import save_partition
 from fedclust.data.digits import Digits
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.results import SavedRun
+from fedclust.results.charts.run import pictures
 from fedclust.settings.composition import compose, plain
 from fedclust.support.rng import generator
 
@@ -35,9 +36,8 @@ def disjoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("charted")
 @pytest.mark.parametrize(
-    ("strategy", "plots"),
+    ("strategy", "charts"),
     [
         ("clust_psi_pfl", {"silhouette"}),
         ("clust_psi_pfl_released", {"silhouette"}),
@@ -45,13 +45,12 @@ def disjoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_groups_with_disjoint_labels_are_found_exactly(
-    strategy: str, plots: set[str], disjoint: Path, tmp_path: Path
+    strategy: str, charts: set[str], disjoint: Path, tmp_path: Path
 ) -> None:
     summary = _run(tmp_path / "run", f"strategy={strategy}", f"partition.file={disjoint}", "rounds=2")
     assert summary["rand_index"] == 1.0
     assert summary["cluster_sizes"] == [5, 4, 3]
-    drawn = {path.stem for path in (tmp_path / "run" / "plots").glob("*.png")}
-    assert plots <= drawn
+    assert charts <= {each.name for each in pictures(SavedRun(tmp_path / "run"))}
 
 
 FEDGMCC = [
@@ -65,7 +64,6 @@ FEDGMCC = [
 ]
 
 
-@pytest.mark.usefixtures("charted")
 def test_fedgmcc_separates_two_conventions_in_every_second_round(tmp_path: Path) -> None:
     summary = _run(tmp_path / "run", *FEDGMCC, "partition.groups=[6,4]", "serve=cluster")
     assert summary["adjusted_rand_index"] == 1.0
@@ -75,8 +73,8 @@ def test_fedgmcc_separates_two_conventions_in_every_second_round(tmp_path: Path)
         {"rounds": 2, "assignment": [0] * 10},
         {"rounds": 2, "assignment": [0] * 6 + [1] * 4},
     ]
-    drawn = {path.stem for path in (tmp_path / "run" / "plots").glob("*.png")}
-    assert {"outputs_along_chains", "answers_between_clusters"} <= drawn
+    shown = {each.name for each in pictures(SavedRun(tmp_path / "run"))}
+    assert {"outputs_along_chains", "answers_between_clusters"} <= shown
     with np.load(tmp_path / "run" / "matrices.npz") as arrays:
         confusion = arrays["confusion"]
     right = np.trace(confusion, axis1=2, axis2=3) / confusion.sum(axis=(2, 3))

@@ -12,6 +12,7 @@ from fedclust.federation import Federation, FederationError
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import SavedRun
+from fedclust.results.charts.run import pictures
 from fedclust.runs.server import check_network
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
@@ -164,7 +165,7 @@ def test_without_label_counts_the_rest_of_the_run_is_the_same(tmp_path: Path) ->
     assert "label_counts" in asked.clients
     assert "label_counts" not in quiet.clients
     assert quiet.summary["weighted_psi"] is None
-    assert not (tmp_path / "quiet" / "plots" / "labels_per_cluster.png").exists()
+    assert "labels_per_cluster" not in {each.name for each in pictures(SavedRun(tmp_path / "quiet"))}
 
 
 def test_the_proof_gives_way_to_what_is_withheld() -> None:

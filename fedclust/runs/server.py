@@ -627,9 +627,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
 def _write_results(
     plan: Plan, federation: Federation, summary: dict[str, object], session: Session, console: Console
 ) -> None:
-    """Write summary, predictions, page and pictures, and print the report."""
-    from fedclust.results import charts
-
+    """Write summary, predictions and page, and print the report."""
     folder = session.folder
     with writing(folder):
         write_summary(folder, summary)
@@ -637,7 +635,10 @@ def _write_results(
             session.say(save_predictions(federation, *session.runs[plan.chosen].serving, folder))
         if session.live is not None:
             session.live.write()
-        charts.draw(folder)
+        if session.tracker is not None:
+            from fedclust.results.charts import draw  # Altair takes half a second to import
+
+            draw(folder)  # for the tracker; others see them on the page, and can draw them later
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))
     print_report(SavedRun(folder), console)

@@ -30,7 +30,7 @@ PAGE = "report.html"
 """Name of the page in a folder."""
 
 _MANY = 400  # a page stores more cells than this in two bytes each
-_SECONDS_BETWEEN = 30.0
+_SECONDS_BEFORE, _SECONDS_BETWEEN = 10.0, 30.0
 _SHARE = 50  # writing the page takes at most 1/50 of a run's time
 
 
@@ -217,10 +217,10 @@ def write_sweep_page(folder: Path) -> Path | None:
 class LivePage:
     """The page of a run in progress.
 
-    Called after each round, it writes the page every 30 seconds; if that takes more than 0.6 s, as in a run
-    of many thousand rounds, less often, so that it costs at most 2 % of the run's time. As a context manager
-    it also writes the page when a run fails. A page that cannot be written is a warning and does not end the
-    run.
+    Called after each round, it writes the page after 10 seconds and then every 30 seconds; if that takes
+    more than 0.6 s, as in a run of many thousand rounds, less often, so that it costs at most 2 % of the
+    run's time. As a context manager it also writes the page when a run fails. A page that cannot be written
+    is a warning and does not end the run.
 
     Parameters
     ----------
@@ -232,7 +232,7 @@ class LivePage:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self._due = clock() + 1.0  # a first page soon, but none for very short runs
+        self._due = clock() + _SECONDS_BEFORE  # none for short runs
 
     def __call__(self, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write the page if it is time; called after every round."""

@@ -122,7 +122,7 @@ def test_contrast(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("cost", "asked", "expected"),
     [
-        (0.0, (0.5, 1.5, 20.0, 31.0, 32.0, 61.0, 63.0), [1.5, 32.0, 63.0]),  # soon, then every thirty seconds
+        (0.0, (9.5, 10.5, 20.0, 40.0, 41.0, 70.0, 72.0), [10.5, 41.0, 72.0]),  # then every thirty seconds
         (2.0, (10.0, 100.0, 111.0, 113.0), [10.0, 113.0]),  # written from 10 to 12, so next at 12 + 50 · 2
     ],
 )

@@ -13,7 +13,7 @@ import json
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -350,16 +350,19 @@ def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **opt
 
 
 def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":
-    """Read the kept rows of a column of all parts; None for rows of a part that lacks it."""
+    """Read the kept rows of a column of all parts; missing for rows of a part that lacks it."""
+    return table_of(parts, [name], kept)[name]
+
+
+def table_of(parts: Sequence[Part], names: Iterable[str], kept: BoolArray | slice) -> "pd.DataFrame":
+    """Read the kept rows of some columns of all parts at once; missing for rows of a part that lacks one."""
     import pandas as pd
 
-    values = []
+    tables = []
     for part in parts:
-        present = name in part.rows.schema.names
-        values.append(
-            column(part, name).to_pandas() if present else pd.Series([None] * part.rows.count_rows())
-        )
-    return pd.concat(values, ignore_index=True)[kept].reset_index(drop=True).rename(name)
+        existing = set(part.rows.schema.names)
+        tables.append(part.rows.to_table(columns=[name for name in names if name in existing]).to_pandas())
+    return pd.concat(tables, ignore_index=True)[kept].reset_index(drop=True)
 
 
 def rows_digest(parts: Sequence[Part], columns: Sequence[str]) -> str | None:

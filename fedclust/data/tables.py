@@ -16,7 +16,7 @@ from fedclust.data.check.findings import ELSEWHERE, Finding, check_table
 from fedclust.data.check.identifiers import suspicion
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
-from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column, values_of
+from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column, table_of, values_of
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
@@ -116,17 +116,10 @@ class Tables(SourcedDataset):
         SourceError
             If a configured column is missing.
         """
-        import pandas as pd
-
         label = find_column(parts[0], self.label, "label") if self.label else None
         group = group and find_column(parts[0], group, "group")
         wanted = dict.fromkeys(filter(None, [label, *self.kinds(parts[0]), group]))
-        frames = []
-        for part in parts:
-            existing = set(part.rows.schema.names)
-            here = [name for name in wanted if name in existing]
-            frames.append(part.rows.to_table(columns=here).to_pandas())
-        table = pd.concat(frames, ignore_index=True)
+        table = table_of(parts, wanted, slice(None))
         if label is not None:
             table = table[~table[label].isin(list(self.drop_labels))]
         # Columns that are configured as categories may hold anything.

@@ -237,16 +237,21 @@ def lines(findings: Iterable[Finding], most: int, write: Callable[[Finding], str
 def _column(values: "Values", name: str) -> Iterator[Finding]:
     from pandas.api import types
 
-    size, present = len(values), values.dropna()
-    number = types.is_numeric_dtype(values)
+    size, number = len(values), types.is_numeric_dtype(values)
+    if number and not types.is_bool_dtype(values):  # in NumPy: pandas is slow for thousands of columns
+        numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        if endless := int(np.isinf(numbers).sum()):
+            yield Finding("infinite", name, endless, size)
+        numbers = numbers[~np.isnan(numbers)]
+        if len(numbers) and numbers.min() < numbers.max():
+            if reason := suspicion(name, values):
+                yield Finding("identifier", name, detail=reason)
+            return
+    present = values.dropna()
     texts = None if number or types.is_datetime64_any_dtype(values) else present.astype(str).str.strip()
     if not len(present) or (texts is not None and (texts == "").all()):
         yield Finding("empty", name)
         return
-    if texts is None and number and not types.is_bool_dtype(values):
-        endless = np.isinf(present.to_numpy(dtype=np.float64))
-        if endless.any():
-            yield Finding("infinite", name, int(endless.sum()), size)
     if present.nunique() == 1:
         yield Finding("constant", name, detail=_quoted(present.iloc[:1]) if len(present) == size else "")
         return
@@ -338,8 +343,9 @@ def _persons(table: "pd.DataFrame", group: str | None) -> Iterator[Finding]:
     if group is not None and missing.any():
         where = _rows(table.index[missing])
         yield Finding("no key", group, int(missing.sum()), len(table), where)
-    try:
-        copies = int(table[~missing].duplicated().sum())
+    try:  # few rows repeat another in the first columns; only these are compared in all, maybe thousands
+        alike = table.iloc[:, :50].duplicated(keep=False)
+        copies = int(table[alike & ~missing].duplicated().sum())
     except TypeError:  # lists cannot be compared
         return
     if group is not None and copies:

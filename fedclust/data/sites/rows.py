@@ -21,7 +21,7 @@ from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import hold_out_client, holdout
 from fedclust.data.sites import Own, SiteError, agreement
-from fedclust.data.source import Labels, Part, column, find_column, values_of, whole_numbers
+from fedclust.data.source import Labels, Part, column, find_column, table_of, values_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.rng import generator
@@ -259,7 +259,11 @@ def describe(rows: SiteRows) -> agreement.Statement:
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
-            columns = {name: _column(rows, builder, name, kind) for name, kind in kinds.items()}
+            table = table_of(rows.parts, kinds, rows.kept)  # one by one, thousands of columns take minutes
+            trained, size = table.iloc[rows.trained], rows.num_train
+            columns = {
+                name: _column(builder, size, table[name], trained[name], kinds[name]) for name in kinds
+            }
             return agreement.Statement(labels, columns, warnings=rows.warnings)
         if isinstance(builder, Images):
             return agreement.Statement(labels, pixels=_pixels(images_of(rows, builder)[: rows.num_train]))
@@ -271,9 +275,10 @@ def describe(rows: SiteRows) -> agreement.Statement:
         )
 
 
-def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> agreement.Column:
-    values = values_of(rows.parts, name, rows.kept)
-    trained = values.iloc[rows.trained]
+def _column(
+    builder: Tables, num_train: int, values: "pd.Series[Any]", trained: "pd.Series[Any]", kind: Kind | None
+) -> agreement.Column:
+    name = str(values.name)
     if values.isna().all():
         return agreement.Column(agreement.EMPTY, agreement.Moments(rows=len(trained)))
     if kind is None:
@@ -289,7 +294,7 @@ def _column(rows: SiteRows, builder: Tables, name: str, kind: Kind | None) -> ag
         return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.
-    known, here = sorted(set(texts[: rows.num_train])), set(texts[rows.trained])
+    known, here = sorted(set(texts[:num_train])), set(texts[trained.index])
     return agreement.Column(kind, values=tuple(known), trained=tuple(each in here for each in known))
 
 
@@ -392,9 +397,10 @@ def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
     if isinstance(rows.builder, Text):
         return rows.builder.tokeniser(agreed.words)(texts_of(rows, rows.builder))
     table = agreed.table
-    numbers = [numbers_of(values_of(rows.parts, each.name, rows.kept)) for each in table.numbers]
-    codes = [each.codes(values_of(rows.parts, each.name, rows.kept)) for each in table.categories]
-    return table.encoded(numbers, codes)
+    names = [*(each.name for each in table.numbers), *(each.name for each in table.categories)]
+    values = table_of(rows.parts, names, rows.kept)
+    numbers = [numbers_of(values[each.name]) for each in table.numbers]
+    return table.encoded(numbers, [each.codes(values[each.name]) for each in table.categories])
 
 
 def federated(

@@ -1,6 +1,7 @@
 """Evaluate models on the clients' own rows, and describe these rows."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -11,9 +12,9 @@ from fedclust.clients.app import Answers, answers, by_question, one_by_one, toge
 from fedclust.clients.node import Node
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
-from fedclust.messages.training import LOSS, Instruction
+from fedclust.messages.training import Instruction
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
-from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
+from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune, choose
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores, hits
@@ -42,13 +43,11 @@ def _held_out(node: Node) -> Sequence[IntArray]:
     return node.data.validation or (np.zeros(0, dtype=np.int64),) * node.data.num_clients
 
 
-def _scores(
-    node: Node, jobs: Sequence[Job], full: bool, own: bool = True
-) -> tuple[dict[int, Scores], dict[int, str]]:
+def _scores(node: Node, jobs: Sequence[Job], full: bool) -> tuple[dict[int, Scores], dict[int, str]]:
     by_client = {job.client: job for job in jobs}
     return together(
         list(by_client),
-        lambda clients: node.trainer.evaluate([by_client[each] for each in clients], full=full, own=own),
+        lambda clients: node.trainer.evaluate([by_client[each] for each in clients], full=full),
     )
 
 
@@ -241,6 +240,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
     """
     served = _states({client: question.model for client, question in asked.items()})
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
+    by_row: dict[int, dict[str, FloatArray]] = {client: {} for client in asked}
     errors: dict[int, str] = {}
 
     def jobs(part: Sequence[IntArray], states: Mapping[int, State], shifts: Shifts) -> list[Job]:
@@ -252,11 +252,13 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
 
     def measure(layer: str, states: Mapping[int, State], shifts: Shifts = MappingProxyType({})) -> None:
         """Measure clients with a layer, each with its model and its shift of the logits."""
-        held_out = [job for job in jobs(_held_out(node), states, shifts) if len(job.rows)]
-        validated, failed = _scores(node, held_out, False, own=False)
+        held_out = {job.client: job for job in jobs(_held_out(node), states, shifts) if len(job.rows)}
+        validated, failed = together(
+            [*held_out], lambda clients: node.trainer.losses([held_out[each] for each in clients])
+        )
         errors.update(failed)
-        for client, each in validated.items():
-            found[client].losses[layer] = each.figures[LOSS]
+        for client, rows in validated.items():
+            by_row[client][layer], found[client].losses[layer] = rows, float(rows.mean())
         if layer == NONE:
             return
         tested, failed = _scores(node, jobs(node.data.test, states, shifts), True)
@@ -284,7 +286,11 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
                 if client not in update.failed
             }
             measure(FINETUNE, tuned)
-    return {client: each for client, each in found.items() if client not in errors}, errors
+    return {
+        client: replace(each, chosen=choose(by_row[client]) if by_row[client] else NONE)
+        for client, each in found.items()
+        if client not in errors
+    }, errors
 
 
 # -- The rows themselves ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
-from fedclust.personal.layers import NONE, PRIOR, Auto, Personal, choose
+from fedclust.personal.layers import NONE, PRIOR, Auto, Personal
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
 from fedclust.proof.paired import Evidence, most_rows
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -243,8 +243,8 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
-        known = {layer: np.where(used[layer] == layer, losses[layer], np.nan) for layer in personal.asked}
-        used[personal.choice] = choose({NONE: losses[NONE], **known})
+        chosen = {client: answer.chosen for client, answer in answers.replies.items()}
+        used[personal.choice] = np.array([chosen.get(client, NONE) for client in clients], dtype="<U16")
     measured = dict.fromkeys(used, serving.measured)
     for choice, who in used.items():
         for layer, with_layer in layers.items():

@@ -164,6 +164,7 @@ class EvaluateQuestion(codec.Question[Evaluation]):
 # -- Personal layers ----------------------------------------------------------------------------------------
 
 _HOW = codec.Place("finetune", ConfigRecord, optional=True)
+_CHOSEN = codec.Place("chosen", ConfigRecord, optional=True)
 
 
 def _layers(at: codec.Reading) -> tuple[str, ...]:
@@ -199,6 +200,8 @@ class PersonalAnswer:
         empty without such rows.
     failed
         Why the client could not make a layer, by layer.
+    chosen
+        The layer that these rows favour, see :func:`~fedclust.personal.layers.choose`; ``"none"`` without.
     """
 
     client: int
@@ -216,9 +219,12 @@ class PersonalAnswer:
             codec.Place("failed", ConfigRecord), lambda failed: ConfigRecord(dict(failed)), _read_reasons
         ),
     ] = field(default_factory=dict)
+    chosen: Annotated[str, codec.Text(place=_CHOSEN, key="layer", sparse=True)] = NONE
 
     def check(self, at: codec.Reading) -> None:
-        """Check that each layer was either measured or has failed."""
+        """Check that each layer was either measured or has failed, and that one of these was chosen."""
+        if self.chosen not in (NONE, *self.figures):
+            raise at.bad(f"chosen must be one of {[NONE, *self.figures]}, got {codec.short(self.chosen)}")
         for layer in _layers(at):
             if layer not in self.figures and layer not in self.failed:
                 raise at.lacks(f"figures/{layer}", self.figures)

@@ -4,17 +4,18 @@ They are applied after the last round, with any strategy; ``personal=`` chooses 
 do not affect the clusters, the models or the metrics of the rounds.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
+_SIMPLEST_FIRST = NONE, PRIOR, FINETUNE
 
 Layers = Literal["all", "last"]
 
@@ -89,7 +90,7 @@ class Finetune(Personal, Checked):
 
 @dataclass(frozen=True)
 class Auto(Finetune):
-    """Every client uses the layer with the least loss on its validation rows; see :func:`choose`."""
+    """Every client uses the layer that its validation rows favour; see :func:`choose`."""
 
     choice: ClassVar[str] = "auto"
     asked: ClassVar[tuple[str, ...]] = (PRIOR, FINETUNE)
@@ -128,7 +129,7 @@ def check_validation(personal: Personal, num_validation: IntArray) -> None:
     Raises
     ------
     ValueError
-        If layers are to be chosen by validation loss and no client has validation rows.
+        If layers are to be chosen on validation rows and no client has validation rows.
     """
     if isinstance(personal, Auto) and not np.any(num_validation):
         raise ValueError(
@@ -137,24 +138,32 @@ def check_validation(personal: Personal, num_validation: IntArray) -> None:
         )
 
 
-def choose(losses: Mapping[str, FloatArray]) -> NDArray[np.str_]:
-    """Choose each client's layer by validation loss.
+def choose(losses: Mapping[str, FloatArray]) -> str:
+    """Choose a client's layer: the simplest within one standard error of the best.
+
+    None is simpler than the label-prior correction, and that is simpler than fine-tuning. The standard error
+    is that of the mean difference from the best layer's losses, row by row; of one row it is unknown, and
+    none is chosen.
+
+    Source: the rule of one standard error, Breiman, Friedman, Olshen and Stone, "Classification and
+    Regression Trees", 1984, Section 3.4.3, on paired differences.
 
     Parameters
     ----------
     losses
-        By layer, ``"none"`` included, the mean loss of each client's validation rows in nats, each of shape
-        (K,); NaN where unknown. Between equal layers other than none, the earlier one is chosen.
+        By layer, ``"none"`` included, the loss of each of the client's validation rows in nats, each of shape
+        (n,).
 
     Returns
     -------
-    Name of the layer with the least loss, shape (K,); ``"none"`` on a tie with it, and for a client whose
-    loss without a layer is unknown.
+    The layer; one with a loss that is not finite is not chosen, and ``"none"`` is if it has such a loss.
     """
-    none = np.asarray(losses[NONE], dtype=np.float64)
-    best, chosen = none.copy(), np.full(none.shape, NONE, dtype="<U16")
-    for layer, values in losses.items():
-        if layer != NONE:
-            better = np.asarray(values) < best  # False with NaN on either side
-            best[better], chosen[better] = np.asarray(values)[better], layer
-    return chosen
+    known = {each: losses[each] for each in _SIMPLEST_FIRST if each in losses}
+    known = {each: values for each, values in known.items() if np.isfinite(values).all()}
+    if NONE not in known or len(known[NONE]) < 2:
+        return NONE
+    best = min(known.values(), key=np.mean)
+    more = {each: values - best for each, values in known.items()}
+    return next(
+        each for each, values in more.items() if values.mean() <= values.std(ddof=1) / math.sqrt(len(values))
+    )

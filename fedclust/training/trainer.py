@@ -192,9 +192,7 @@ class Trainer:
         other._prepare(model, training, self._lanes.most)
         return other
 
-    def evaluate(
-        self, jobs: Sequence[Job], *, full: bool = False, own: bool = True
-    ) -> list[evaluation.Scores]:
+    def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[evaluation.Scores]:
         """Evaluate models on clients' rows.
 
         Parameters
@@ -203,8 +201,6 @@ class Trainer:
             One job per client: its rows and the model to evaluate.
         full
             Whether to add ``macro-f1``, ``auc`` and the counts for metrics over all clients' rows.
-        own
-            Whether to add the user's own metrics.
 
         Returns
         -------
@@ -215,20 +211,16 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        metrics = self._metrics if own else {}
-        width = self._data.positions * (self._data.num_classes if full or metrics else 1)
+        width = self._data.positions * (self._data.num_classes if full or self._metrics else 1)
         parts = _parts(jobs, max(1, _MOST_VALUES // width))
-        return [each for part in parts for each in self._scores(part, full, metrics)]
+        return [each for part in parts for each in self._scores(part, full)]
 
-    def _scores(
-        self, jobs: Sequence[Job], full: bool, metrics: Mapping[str, evaluation.Metric]
-    ) -> list[evaluation.Scores]:
+    def _scores(self, jobs: Sequence[Job], full: bool) -> list[evaluation.Scores]:
+        metrics = self._metrics
         loss, shifts = self.training.loss, _shifts(jobs, self._data)
 
         def measure(logits: Tensor, labels: Tensor, owners: Tensor) -> tuple[Tensor, ...]:
-            if shifts is not None:
-                own = shifts[owners.to(shifts.device)]
-                logits = logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
+            logits = _shifted(logits, owners, shifts)
             output = logits.softmax(-1) if full else logits
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
@@ -305,8 +297,11 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        loss = self.training.loss
-        answered = self._answers(jobs, lambda logits, labels, _: (example_losses(logits, labels, loss),))
+        loss, shifts = self.training.loss, _shifts(jobs, self._data)
+        answered = self._answers(
+            jobs,
+            lambda logits, labels, owners: (example_losses(_shifted(logits, owners, shifts), labels, loss),),
+        )
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
     def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[Tensor, ...]]:
@@ -415,6 +410,14 @@ def _shifts(jobs: Sequence[Job], data: DeviceData) -> Tensor | None:
         return None
     stacked = np.stack([np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs])
     return torch.from_numpy(stacked).to(data.device, torch.float32)
+
+
+def _shifted(logits: Tensor, owners: Tensor, shifts: Tensor | None) -> Tensor:
+    """Add to each row's logits what is added to its job's."""
+    if shifts is None:
+        return logits
+    own = shifts[owners.to(shifts.device)]
+    return logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
 
 
 # -- Training together or one by one -------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from fedclust.clients.node import Node
 from fedclust.messages import description, evaluation
 from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
-from fedclust.personal.layers import Finetune
+from fedclust.personal.layers import Finetune, choose
 from fedclust.training.cohort import draw_batches
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.trainer import Trainer
@@ -344,12 +344,14 @@ def test_layers_as_a_slow_loop_has_them(node, federation, model, network, images
     for client, answer in told.items():
         assert not answer.failed
         test, held_out = federation.test[client], federation.validation[client]
+        by_row: dict[str, np.ndarray] = {}
 
-        def expect(layer, shift, rel, answer=answer, test=test, held_out=held_out) -> None:
+        def expect(layer, shift, rel, answer=answer, test=test, held_out=held_out, by_row=by_row) -> None:
             labels = federation.labels[test].numpy()
             found, held = logits(test) + shift, logits(held_out) + shift
             of_held_out = _loss(held, federation.labels[held_out].numpy()).mean()
             assert answer.losses[layer] == pytest.approx(of_held_out, rel=rel)
+            by_row[layer] = _loss(held, federation.labels[held_out].numpy())
             if layer != "none":
                 metrics = answer.tests[layer].metrics
                 assert metrics["loss"] == pytest.approx(_loss(found, labels).mean(), rel=rel)
@@ -367,6 +369,7 @@ def test_layers_as_a_slow_loop_has_them(node, federation, model, network, images
             functional.cross_entropy(network(images(rows[:size])), labels).backward()
             optimiser.step()
         expect("finetune", 0.0, 1e-3)
+        assert answer.chosen == choose(by_row)
 
 
 def test_what_is_not_asked_for_is_not_done(node, model) -> None:

@@ -386,6 +386,7 @@ PERSONAL: dict[str, Damage] = {
     **_puts("validation-losses", config=ConfigRecord({"prior": 0.5})),
     **_sets("validation-losses", "better", 0.5),
     **_sets("validation-losses", "prior", -1.0, 1e300, 1, [0.5, 0.5]),
+    **_puts("chosen", config=ConfigRecord({"layer": "finetune"})),
 }
 SUBSPACES: dict[str, Damage] = {
     **_wrong_arrays("arrays", "subspaces", np.ones((2, 2, 1), dtype=np.float32) / np.float32(2) ** 0.5),

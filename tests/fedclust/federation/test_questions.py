@@ -97,11 +97,15 @@ def test_clients_of_no_cluster_do_not_count_among_what_a_model_was_trained_on() 
 
 
 def _answer(
-    client: int, losses: dict[str, float], failed: dict[str, str] | None = None, **accuracies: float
+    client: int,
+    chosen: str,
+    losses: dict[str, float],
+    failed: dict[str, str] | None = None,
+    **accuracies: float,
 ) -> PersonalAnswer:
     rest = {"num-examples": 3.0, "loss": 0.5, "balanced-accuracy": 0.5}
     figures = {layer: {"accuracy": value, **rest} for layer, value in accuracies.items()}
-    return PersonalAnswer(client, figures, {}, losses, failed or {})
+    return PersonalAnswer(client, figures, {}, losses, failed or {}, chosen)
 
 
 def test_each_client_is_sent_the_model_that_serves_it_and_its_shares() -> None:
@@ -131,12 +135,10 @@ def test_prior_asks_for_no_training_and_finetune_for_no_counts() -> None:
 
 def test_the_figures_are_those_of_the_layer_that_each_client_uses() -> None:
     answers = {
-        # Least loss: fine-tuning.
-        0: _answer(0, {"none": 0.9, "prior": 0.8, "finetune": 0.7}, prior=0.5, finetune=0.6),
-        # A tie with none.
-        1: _answer(1, {"none": 0.7, "prior": 0.7, "finetune": 0.7}, prior=0.5, finetune=0.6),
+        0: _answer(0, "finetune", {"none": 0.9, "prior": 0.8, "finetune": 0.7}, prior=0.5, finetune=0.6),
+        1: _answer(1, "none", {"none": 0.7, "prior": 0.7, "finetune": 0.7}, prior=0.5, finetune=0.6),
         # Fine-tuning failed; client 3 does not answer.
-        2: _answer(2, {"none": 0.9, "prior": 0.8}, {"finetune": "diverged"}, prior=0.5),
+        2: _answer(2, "prior", {"none": 0.9, "prior": 0.8}, {"finetune": "diverged"}, prior=0.5),
     }
     clients = _Clients(lambda client, _: answers.get(client))
     layered = ask_personal(clients, SERVING, Auto(), 8)  # type: ignore[arg-type]

@@ -65,7 +65,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
         PERSONAL,
         [
             evaluation.PersonalAnswer(
-                7, {"prior": FIGURES}, {"prior": COUNTED}, {"none": 1.0}, {"finetune": "no"}
+                7, {"prior": FIGURES}, {"prior": COUNTED}, {"none": 1.0}, {"finetune": "no"}, "prior"
             )
         ],
     ),

@@ -8,35 +8,38 @@ from fedclust.personal.layers import Auto, Finetune, NoLayer, Prior, check_valid
 NAN = math.nan
 
 
-def test_each_client_uses_the_layer_with_the_least_loss() -> None:
-    losses = {
-        "none": np.array([0.5, 0.5, 0.5]),
-        "prior": np.array([0.4, 0.6, 0.4]),
-        "finetune": np.array([0.3, 0.7, 0.45]),
-    }
-    assert choose(losses).tolist() == ["finetune", "none", "prior"]
+def _losses(none: list[float], prior: list[float], finetune: list[float]) -> dict[str, np.ndarray]:
+    return {"finetune": np.array(finetune), "none": np.array(none), "prior": np.array(prior)}
 
 
-def test_none_wins_a_tie_and_the_earlier_layer_one_among_the_others() -> None:
-    losses = {
-        "none": np.array([0.5, 0.5, 0.5]),
-        "prior": np.array([0.5, 0.4, 0.6]),
-        "finetune": np.array([0.5, 0.4, 0.5]),
-    }
-    assert choose(losses).tolist() == ["none", "prior", "none"]
+@pytest.mark.parametrize(
+    ("prior", "chosen"),
+    [
+        # Best is fine-tuning, mean 0.5. None is above it by 0.5 on each row: no deviation, so too much.
+        # The differences of prior are 0, 0, 0, 0.4: mean 0.1, variance (3 · 0.01 + 0.09)/3 = 0.04, and
+        # a standard error of 0.2/√4 = 0.1: just within.
+        ([0.5, 0.5, 0.5, 0.9], "prior"),
+        # 0.1, 0.1, 0.1, 0.5: mean 0.2, the same standard error of 0.1: too much.
+        ([0.6, 0.6, 0.6, 1.0], "finetune"),
+    ],
+)
+def test_the_simplest_layer_within_one_standard_error_of_the_best(prior: list[float], chosen: str) -> None:
+    assert choose(_losses([1.0] * 4, prior, [0.5] * 4)) == chosen
 
 
-def test_who_has_no_validation_rows_uses_none() -> None:
-    # Client 0 has no rows, client 1's fine-tuning failed, and client 2's model diverged on its rows.
-    losses = {
-        "none": np.array([NAN, 0.5, 0.5]),
-        "prior": np.array([0.1, 0.4, 0.4]),
-        "finetune": np.array([0.1, NAN, NAN]),
-    }
-    before = {layer: values.copy() for layer, values in losses.items()}
-    assert choose(losses).tolist() == ["none", "prior", "prior"]
-    for layer, values in before.items():
-        np.testing.assert_array_equal(losses[layer], values)
+def test_none_is_simpler_than_prior_and_prior_than_finetune() -> None:
+    # None's differences from fine-tuning, the best, are −1 and 1.5: mean 0.25, deviation 2.5/√2 = 1.77,
+    # standard error 1.25. Prior's mean is less, but none comes first.
+    assert choose(_losses([0.0, 2.5], [1.0, 1.1], [1.0, 1.0])) == "none"
+    assert choose(_losses([2.0, 2.0], [1.0, 1.0], [1.0, 1.0])) == "prior"
+    assert choose(_losses([1.0, 1.0], [1.0, 1.0], [1.0, 1.0])) == "none"
+    assert choose({"none": np.array([2.0, 2.0]), "finetune": np.array([1.0, 1.0])}) == "finetune"
+
+
+def test_one_row_chooses_nothing_and_a_model_without_numbers_is_not_chosen() -> None:
+    assert choose(_losses([2.0], [1.0], [0.5])) == "none"
+    assert choose(_losses([2.0, 2.0], [1.0, 1.0], [NAN, 0.0])) == "prior"
+    assert choose(_losses([math.inf, 2.0], [1.0, 1.0], [0.0, 0.0])) == "none"
 
 
 def test_choices_by_name() -> None:

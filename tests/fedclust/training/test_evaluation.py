@@ -330,7 +330,6 @@ def test_evaluation_has_the_loss_and_the_metrics(small: Any, full: bool) -> None
         assert got.figures["loss"] == pytest.approx(np.mean(losses), rel=1e-5)
         assert got.figures["top_two"] == pytest.approx(np.mean(hits))
         assert got.figures["largest"] == pytest.approx(max(values), rel=1e-5)
-    assert "top_two" not in trainer.evaluate(jobs, own=False)[0].figures
 
 
 def test_a_run_of_ones_own_arrays() -> None:

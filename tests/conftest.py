@@ -1,11 +1,14 @@
 """A federation without data: clients whose training is simple arithmetic."""
 
+import logging
 import os
+import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when PyTorch and NumPy are imported
     for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -291,3 +294,39 @@ class Watch:
 def watch() -> Watch:
     """Return an observer that keeps all events."""
     return Watch()
+
+
+class Outcome(NamedTuple):
+    """How a command ended, and what it wrote to its two streams."""
+
+    code: int
+    printed: str
+    complained: str
+
+
+@pytest.fixture
+def run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., Outcome]]:
+    """Run the command line in this process, in an empty folder."""
+    from fedclust.runs.command_line import main
+
+    root = logging.getLogger()
+    handlers, level, terminate = root.handlers[:], root.level, signal.getsignal(signal.SIGTERM)
+    monkeypatch.chdir(tmp_path)
+    # This process runs the other tests, too.
+    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)
+
+    def typed(*arguments: str) -> Outcome:
+        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
+        code = 0
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        return Outcome(code, *capsys.readouterr())
+
+    yield typed
+    # Hydra has the root logger write to a stream that ends with this test.
+    root.handlers[:], root.level = handlers, level
+    signal.signal(signal.SIGTERM, terminate)

@@ -1,16 +1,14 @@
 """``python -m fedclust`` as it is typed."""
 
 import json
-import logging
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -21,45 +19,16 @@ from omegaconf import open_dict
 from ray import cloudpickle
 
 from fedclust.results import comparable
-from fedclust.runs.command_line import main
+from tests.conftest import Outcome
 
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
 
 
-class Outcome(NamedTuple):
-    code: int
-    printed: str
-    complained: str
-
-
-Run = Callable[..., Outcome]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Run]:
-    """Run the command line in this process, in an empty folder."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    monkeypatch.chdir(tmp_path)
-    # This process runs the other tests, too.
-    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)
-
-    def typed(*arguments: str) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["fedclust", *arguments])
-        code = 0
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        return Outcome(code, *capsys.readouterr())
-
-    yield typed
-    # Hydra has the root logger write to a stream that ends with this test.
-    root.handlers[:], root.level = handlers, level
-
-
-def _is_one_line(outcome: Outcome) -> bool:
-    return outcome.complained.startswith("fedclust: ") and len(outcome.complained.splitlines()) == 1
+def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
+    assert outcome.code == code
+    assert outcome.complained.startswith("fedclust: ")
+    assert len(outcome.complained.splitlines()) == 1, outcome.complained
+    assert said in outcome.complained
 
 
 # -- What cannot be -------------------------------------------------------------------------------------
@@ -106,55 +75,48 @@ def _is_one_line(outcome: Outcome) -> bool:
             ["client_app=fedclust.clients.node"],
             "must be a ClientApp, 'fedclust.clients.node' is a module",
         ),
-        (["partition=iid", "partition.num_clients=100000"], "100000"),
         (["dataset=csv", "dataset.num_classes=???"], "dataset.num_classes must be given"),
         (
             ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
             "there is no file or folder",
         ),
+        # What every client would refuse.
+        (["model.num_classes=5"], "model.num_classes must be >= 10, the classes of the dataset, got a model"),
+        (["aggregator=fedprox", "aggregator.proximal_mu=-1"], "aggregator.proximal_mu must be >= 0"),
+        # In a sweep before its first job.
+        (["strategy=fedavg,fedawg", "-m"], "strategy must be one of"),
+        (["strategy=fedavg", "seed=0,-1", "-m"], "seed must be >= 0, got -1"),
+        (["partition=iid,dirichlet", "partition.num_clints=2,3", "-m"], "did you mean 'num_clients'?"),
     ],
 )
 def test_the_impossible_is_refused_in_one_line(
-    run: Run, tmp_path: Path, arguments: list[str], said: str
+    run: Any, tmp_path: Path, arguments: list[str], said: str
 ) -> None:
     outcome = run(*QUICK[1:], *arguments)
-    assert outcome.code == 2
-    assert _is_one_line(outcome), outcome.complained
-    assert said in outcome.complained
+    _assert_one_line(outcome, said)
     assert "round 1/" not in outcome.printed
     assert not list(tmp_path.iterdir())  # no empty folder is left
 
 
-def test_another_runs_folder_is_refused(run: Run, tmp_path: Path) -> None:
+def test_another_runs_folder_is_refused(run: Any, tmp_path: Path) -> None:
     folder = tmp_path / "taken"
     folder.mkdir()
     (folder / "rounds.jsonl").write_text("mine\n")
     outcome = run(*QUICK, f"output_dir={folder}")
-    assert outcome.code == 2
-    assert _is_one_line(outcome), outcome.complained
-    assert f"output_dir must not hold another run, got {folder}" in outcome.complained
+    _assert_one_line(outcome, f"output_dir must not hold another run, got {folder}")
     assert (folder / "rounds.jsonl").read_text() == "mine\n"
 
 
-@pytest.mark.parametrize(
-    ("module", "impossible"),
-    [
-        ("fedclust", ["rounds=0"]),  # refused before anything large is imported
-        ("fedclust", ["partition=iid", "partition.num_clients=100000"]),  # after it, by the data
-    ],
-)
-def test_no_traceback_from_the_module_either(tmp_path: Path, module: str, impossible: list[str]) -> None:
-    command = [sys.executable, "-m", module, *impossible]
+def test_no_traceback_from_the_module_either(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedclust", "partition=iid", "partition.num_clients=100000"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2
-    assert done.stderr.startswith("fedclust: ")
-    assert len(done.stderr.splitlines()) == 1
+    _assert_one_line(Outcome(done.returncode, done.stdout, done.stderr), "100000")
 
 
 # -- What Hydra offers ----------------------------------------------------------------------------------
 
 
-def test_the_configuration_is_shown_without_running(run: Run, tmp_path: Path) -> None:
+def test_the_configuration_is_shown_without_running(run: Any, tmp_path: Path) -> None:
     outcome = run("--cfg", "job", "partition=dirichlet", "partition.alpha=0.25")
     assert outcome.code == 0
     shown = yaml.safe_load(outcome.printed)
@@ -163,7 +125,7 @@ def test_the_configuration_is_shown_without_running(run: Run, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_results_go_where_output_dir_says(run: Run, tmp_path: Path) -> None:
+def test_results_go_where_output_dir_says(run: Any, tmp_path: Path) -> None:
     outcome = run(*QUICK, "strategy=fedavg", "output_dir=here")
     assert outcome.code == 0
     assert f"results: {tmp_path / 'here'}" in outcome.printed
@@ -174,31 +136,11 @@ def test_results_go_where_output_dir_says(run: Run, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["strategy=fedavg,fedawg"], "strategy must be one of"),
-        (["strategy=fedavg", "seed=0,-1"], "seed must be >= 0, got -1"),
-        (["partition=iid,dirichlet", "partition.num_clints=2,3"], "did you mean 'num_clients'?"),
-    ],
-)
-def test_a_misspelt_name_in_a_sweep_is_refused_before_its_first_job(
-    run: Run, tmp_path: Path, arguments: list[str], said: str
-) -> None:
-    outcome = run("-m", *arguments, *QUICK)
-    assert outcome.code == 2
-    assert _is_one_line(outcome), outcome.complained
-    assert said in outcome.complained
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_sweep_may_set_what_only_its_choices_have(run: Run, tmp_path: Path) -> None:
+def test_a_sweep_may_set_what_only_its_choices_have(run: Any, tmp_path: Path) -> None:
     # The default partition has no such key; both of these have.
     arguments = ("-m", "partition=dirichlet,quantity_skew", "task=inspect")
     outcome = run(*arguments, "partition.min_samples=3")
-    assert outcome.code == 2
-    assert _is_one_line(outcome), outcome.complained
-    assert "put ++ before a key that only the swept choices have" in outcome.complained
+    _assert_one_line(outcome, "put ++ before a key that only the swept choices have")
     outcome = run(*arguments, "++partition.min_samples=3")
     assert (outcome.code, outcome.complained) == (0, "")
     assert len(list(tmp_path.glob("outputs/*/*/*/summary.json"))) == 2
@@ -240,7 +182,7 @@ with open(sys.argv[1], "wb") as file:  # the run prints to stdout
 
 @pytest.mark.parametrize("in_a_worker", [False, True])
 def test_a_bad_job_does_not_end_a_sweep(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool
 ) -> None:
     if in_a_worker:
         monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
@@ -255,7 +197,7 @@ def test_a_bad_job_does_not_end_a_sweep(
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
 
 
-def test_a_sweep_trains_its_baseline_once(run: Run, tmp_path: Path) -> None:
+def test_a_sweep_trains_its_baseline_once(run: Any, tmp_path: Path) -> None:
     arguments = ("strategy=fmcl,clust_psi_pfl", "rounds=1", "training.mode=sequential", "compare=[fedavg]")
     outcome = run("-m", *arguments, "output_dir=sweep")
     assert outcome.code == 0, outcome.complained
@@ -284,26 +226,14 @@ def test_a_sweep_trains_its_baseline_once(run: Run, tmp_path: Path) -> None:
     assert json.loads((trained / "summary.json").read_text())["rounds"] == 1
 
 
-def test_a_folder_of_the_users_own(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "my" / "strategy").mkdir(parents=True)
-    preset = "defaults: [/strategy/fmcl@_here_, _self_]\nparameters: {max_clusters: 4}\n"
-    (tmp_path / "my" / "strategy" / "mine.yaml").write_text(preset)
-    for number, where in enumerate((["--config-dir", "my"], ["hydra.searchpath=[my]"])):
-        quick = ("rounds=1", "training.mode=sequential", f"output_dir=run{number}")
-        outcome = run(*where, *quick, "strategy=fedavg", "compare=[mine]")
-        assert (outcome.code, outcome.complained) == (0, "")
-        summary = json.loads((tmp_path / f"run{number}" / "summary.json").read_text())
-        assert list(summary["compare"]) == ["mine"]
-
-
-def test_tab_completion(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tab_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "complete -o nospace" in run("-sc", "install=bash").printed
     monkeypatch.setenv("COMP_LINE", "fedclust strategy=fm")
     monkeypatch.setenv("COMP_POINT", "20")
     assert run("-sc", "query=bash").printed.split() == ["strategy=fmcl"]
 
 
-def test_two_runs_in_one_second(run: Run, tmp_path: Path) -> None:
+def test_two_runs_in_one_second(run: Any, tmp_path: Path) -> None:
     # A name without the time of day, so that both have the same.
     arguments = ("task=inspect", "output_dir='outputs/${now:%Y}'")
     assert (run(*arguments).code, run(*arguments).code) == (0, 0)
@@ -314,7 +244,7 @@ def test_two_runs_in_one_second(run: Run, tmp_path: Path) -> None:
 # -- Looking at a partition -----------------------------------------------------------------------------
 
 
-def test_inspecting_a_partition(run: Run, tmp_path: Path) -> None:
+def test_inspecting_a_partition(run: Any, tmp_path: Path) -> None:
     outcome = run("task=inspect", "partition=dirichlet", "partition.num_clients=10", "output_dir=here")
     assert outcome.code == 0
     assert "dirichlet, seed 0" in outcome.printed
@@ -330,78 +260,33 @@ def test_inspecting_a_partition(run: Run, tmp_path: Path) -> None:
     assert not (tmp_path / "here" / "checkpoints").exists()
 
 
-def test_an_interrupt_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("place", "folder", "code", "said"),
+    [
+        ("command_line._main", "run", 130, "interrupted before round 1"),
+        ("server.federate", "a run", 130, "interrupted; to resume: fedclust resume='{}'"),
+        ("server.federate", "run", 143, "terminated; to resume: fedclust resume={}"),  # 128 + 15
+    ],
+)
+def test_a_run_that_is_ended_says_how_to_go_on(
+    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, folder: str, code: int, said: str
 ) -> None:
-    def interrupted() -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("sys.argv", ["fedclust"])
-    monkeypatch.setattr("fedclust.runs.command_line._main", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "fedclust: interrupted before round 1\n"
-
-
-def test_a_run_that_is_asked_to_end_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def asked_to_end(*_: object) -> None:
+    def ended(*_: object) -> None:
+        if code == 130:
+            raise KeyboardInterrupt
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
 
-    monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir={tmp_path / 'run'}"])
-    monkeypatch.setattr("fedclust.runs.server.federate", asked_to_end)
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        with pytest.raises(SystemExit) as ended:
-            main()
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert ended.value.code == 143  # 128 + 15
-    assert capsys.readouterr().err == f"fedclust: terminated; to resume: fedclust resume={tmp_path / 'run'}\n"
+    monkeypatch.setattr(f"fedclust.runs.{place}", ended)
+    outcome = run(f"output_dir='{tmp_path / folder}'")
+    assert (outcome.code, outcome.complained) == (code, f"fedclust: {said.format(tmp_path / folder)}\n")
 
 
-def test_an_interrupted_run_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    folder = tmp_path / "a run"
-    monkeypatch.setattr("sys.argv", ["fedclust", f"output_dir='{folder}'"])
-    monkeypatch.setattr("fedclust.runs.server.federate", interrupted)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == f"fedclust: interrupted; to resume: fedclust resume='{folder}'\n"
-
-
-# -- What fails on the way ------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["model.num_classes=5"], "model.num_classes must be >= 10, the classes of the dataset, got a model"),
-        (["aggregator=fedprox", "aggregator.proximal_mu=-1"], "aggregator.proximal_mu must be >= 0"),
-    ],
-)
-def test_what_every_client_would_refuse_is_refused_before(run: Run, arguments: list[str], said: str) -> None:
-    outcome = run(*QUICK, *arguments)
-    assert outcome.code == 2
-    assert _is_one_line(outcome), outcome.complained
-    assert said in outcome.complained
-
-
-def test_a_run_that_fails_says_why_and_keeps_its_rounds(run: Run, tmp_path: Path) -> None:
+def test_a_run_that_fails_says_why_and_keeps_its_rounds(run: Any, tmp_path: Path) -> None:
     outcome = run(*QUICK, "strategy=fedavg", "training.learning_rate=1e6", "output_dir=here")
-    assert outcome.code == 1
-    assert _is_one_line(outcome), outcome.complained
     # 0.8 of the 30 clients take part.
     said = "the run failed in round 1 of 2, no client was trained: 24 of 24 clients: loss above 2^24 nats"
-    assert said in outcome.complained
+    _assert_one_line(outcome, said, 1)
     (line,) = (tmp_path / "here" / "rounds.jsonl").read_text().splitlines()
     assert len(json.loads(line)["failures"]) == 24
     assert not (tmp_path / "here" / "summary.json").exists()

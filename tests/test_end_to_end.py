@@ -13,14 +13,8 @@ from rich.console import Console
 import fedclust
 from fedclust.results import SavedRun, comparable
 from fedclust.training.trainer import Trainer
+from tests.fedclust.results.test_summary import KEYS
 
-SUMMARY_KEYS = {
-    "strategy", "seed", "rounds", "num_clients", "num_clusters", "cluster_sizes", "assignment",
-    "global_accuracy", "mean_client_accuracy", "balanced_accuracy", "share_weighted_accuracy", "macro_f1",
-    "auc", "pooled_macro_f1", "pooled_auc", "ad", "sdad", "was", "wadb", "rand_index", "adjusted_rand_index",
-    "weighted_psi", "seconds", "failed_replies", "bytes_down", "bytes_up", "bytes_down_unbundled",
-    "bytes_up_unbundled", "compare",
-}  # fmt: skip
 AUTO_KEYS = {
     "verdict", "decision", "decisions", "alone", "trials", "looks", "trial_trainings", "trial_rounds",
     "trial_bytes_down", "trial_bytes_up", "serve", "serve_cluster", "proof", "personal",
@@ -64,9 +58,9 @@ def test_a_run_leaves_every_file(default_run: SavedRun) -> None:
 
 def test_the_summary_has_every_key(default_run: SavedRun) -> None:
     summary = json.loads((default_run.folder / "summary.json").read_text())
-    assert summary.keys() >= SUMMARY_KEYS | AUTO_KEYS
+    assert summary.keys() >= {*KEYS} | AUTO_KEYS
     assert summary["compare"].keys() == {"fedavg"}
-    assert summary["compare"]["fedavg"].keys() >= SUMMARY_KEYS
+    assert summary["compare"]["fedavg"].keys() >= {*KEYS}
     told = {"strategy": "auto", "seed": 1, "rounds": 60, "num_clients": 30}
     assert {key: summary[key] for key in told} == told
 
@@ -155,20 +149,11 @@ def test_hospitals_and_diagnoses_go_by_their_names(tmp_path: Path, monkeypatch: 
 SHORT = ("compare=[]", "rounds=10", "evaluate_every=4")
 
 
-@pytest.fixture(scope="module")
-def first_run(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return comparable(_run(tmp_path_factory.mktemp("short"), *SHORT).rounds)
-
-
-def test_another_seed_gives_others(tmp_path: Path, first_run: list[dict[str, Any]]) -> None:
-    other = comparable(_run(tmp_path, *SHORT, "seed=1", "rounds=2").rounds)
-    assert [line["cohort"] for line in other] != [line["cohort"] for line in first_run[:2]]
-    assert other[0]["loss"] != first_run[0]["loss"]
-
-
-@pytest.mark.parametrize("num_nodes", [2, 30])
-def test_the_same_seed_gives_the_same_rounds_on_any_number_of_nodes(
-    tmp_path: Path, first_run: list[dict[str, Any]], num_nodes: int
-) -> None:
-    spread = comparable(_run(tmp_path, *SHORT, num_nodes=num_nodes).rounds)
-    assert spread == first_run  # to the last bit
+def test_a_seed_gives_the_same_rounds_on_any_number_of_nodes_and_another_one_others(tmp_path: Path) -> None:
+    first, spread, other = (
+        comparable(_run(tmp_path / str(place), *SHORT, f"seed={seed}", num_nodes=nodes).rounds)
+        for place, (seed, nodes) in enumerate(((0, 1), (0, 30), (1, 1)))
+    )
+    assert spread == first  # to the last bit
+    assert [line["cohort"] for line in other] != [line["cohort"] for line in first]
+    assert other[0]["loss"] != first[0]["loss"]

@@ -1,16 +1,12 @@
 """The scripts of examples/ and README's Python run as they are, and find what they put into their data."""
 
 import importlib.util
-import logging
 import re
-import signal
-import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
-
-from fedclust.runs.command_line import main
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -60,23 +56,14 @@ def test_compare_strategies(example: types.ModuleType, tmp_path: Path) -> None:
     assert accuracy["one model for all"] < 0.75 < 0.9 < accuracy["groups that prove better"]
 
 
-def test_own_package_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_own_package_on_the_command_line(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands in own_strategy.py, run in their folder; tests/test_installed.py does it in a process."""
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)  # as `python -m` has the current folder
-    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)  # of the tests
     arguments = ["--config-dir", "own_package/conf", "experiment=own_experiment", "rounds=2", "compare=[]"]
-    monkeypatch.setattr(sys, "argv", ["fedclust", *arguments, f"output_dir={tmp_path / 'results'}"])
-    root = logging.getLogger()
-    handlers, level, terminate = root.handlers[:], root.level, signal.getsignal(signal.SIGTERM)
-    try:
-        main()
-    finally:
-        root.handlers[:], root.level = handlers, level
-        signal.signal(signal.SIGTERM, terminate)
-    assert "by_majority, 10 clients, 2 rounds" in capsys.readouterr().out
+    assert (
+        "by_majority, 10 clients, 2 rounds" in run(*arguments, f"output_dir={tmp_path / 'results'}").printed
+    )
 
 
 def test_the_python_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import fedclust
 import fedclust.clustering
 from fedclust import strategies
 from fedclust.messages.models import from_state
+from tests.strategies.helpers import Weights
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -57,22 +58,11 @@ def test_its_mathematics(by_size: types.ModuleType) -> None:
         assign(np.array([5]), 0)
 
 
-class Vector(nn.Module):
-    """Two weights, drawn near 5 when they are drawn anew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.w = nn.Parameter(torch.zeros(2))
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.w, mean=5.0, std=1e-3)
-
-
 def test_ifca_lets_clients_choose(ifca: types.ModuleType, toy, watch) -> None:
-    strategy = ifca.IFCA(network=Vector(), num_clusters=2)
+    strategy = ifca.IFCA(network=Weights(5, 5), num_clusters=2)
     strategy.observer = watch
     federation = toy(num_clients=6, move=lambda *_: 0.0)
-    strategy.start(federation.grid(2), from_state(Vector().state_dict()), num_rounds=1)
+    strategy.start(federation.grid(2), from_state(Weights(5, 5).state_dict()), num_rounds=1)
     # The toy's loss is |client − first entry|: clients 0, 1, 2 are nearer to 0, clients 3, 4, 5 to 5.
     assert strategy.assignment.tolist() == [0, 0, 0, 1, 1, 1]
     assert watch.assignments[1] == (1, [0, 0, 0, 1, 1, 1], "clients chose")
@@ -81,10 +71,10 @@ def test_ifca_lets_clients_choose(ifca: types.ModuleType, toy, watch) -> None:
 
 
 def test_a_client_that_cannot_choose_stays(ifca: types.ModuleType, toy, watch) -> None:
-    strategy = ifca.IFCA(network=Vector(), num_clusters=2)
+    strategy = ifca.IFCA(network=Weights(5, 5), num_clusters=2)
     strategy.observer = watch
     federation = toy(num_clients=6, error=lambda client, r: "busy" if (client, r) == (5, 0) else None)
-    strategy.start(federation.grid(), from_state(Vector().state_dict()), num_rounds=1)
+    strategy.start(federation.grid(), from_state(Weights(5, 5).state_dict()), num_rounds=1)
     assert strategy.assignment[5] == 0
     failed = [(failure["client"], failure["phase"]) for failure in watch.rounds[0]["failures"]]
     assert failed == [(5, "query.losses"), (5, "query.losses")]  # before the round, and before evaluation

@@ -226,18 +226,6 @@ def test_every_strategy_has_its_layers_beside_none(whole: SavedRun) -> None:
     assert f"Personal layer: auto (clients: {used})" in printed
 
 
-def test_any_number_of_nodes(whole: SavedRun, tmp_path: Path) -> None:
-    run = fedclust.run([*QUICK, "engine.num_nodes=3", f"output_dir={tmp_path / 'run'}"]).saved
-    assert whole.clients is not None
-    assert run.clients is not None
-    assert run.clients["personal"].tolist() == whole.clients["personal"].tolist()
-    for name in (column for column in whole.clients if column.startswith(("accuracy", "validation_loss"))):
-        np.testing.assert_allclose(run.clients[name], whole.clients[name], rtol=1e-4)
-    for choice, figures in whole.summary["personal"]["figures"].items():
-        other = run.summary["personal"]["figures"][choice]
-        assert other["mean_client_accuracy"] == pytest.approx(figures["mean_client_accuracy"], abs=1e-6)
-
-
 def test_resumed_between_the_rounds_and_the_layers(
     whole: SavedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

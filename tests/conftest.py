@@ -24,16 +24,8 @@ from hypothesis import settings
 from fedclust.federation import ClientGrid, LocalGrid
 from fedclust.grids.client_grid import pack, unpack
 from fedclust.grids.nodes import hosted_clients
+from fedclust.messages import description, training
 from fedclust.messages.codec import SERVER, decode, encode
-from fedclust.messages.description import (
-    Description,
-    DescriptionQuestion,
-    Hosted,
-    Prototypes,
-    PrototypesQuestion,
-    Subspaces,
-    SubspacesQuestion,
-)
 from fedclust.messages.evaluation import (
     Confusion,
     ConfusionQuestion,
@@ -46,14 +38,6 @@ from fedclust.messages.evaluation import (
     PersonalQuestion,
     ProofAnswer,
     ProofQuestion,
-)
-from fedclust.messages.training import (
-    Instruction,
-    Projected,
-    TrainAnswer,
-    Update,
-    UpdateQuestion,
-    read_instruction,
 )
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
@@ -176,7 +160,7 @@ class Toy:
 
         @app.query("clients")
         def clients(message: Message, context: Context) -> Message:
-            told = Hosted(hosted_clients(context.node_config, self.num_clients), self.num_clients)
+            told = description.Hosted(hosted_clients(context.node_config, self.num_clients), self.num_clients)
             return Message(encode(told), reply_to=message)
 
         def answer(kind: str, read: Callable[[RecordDict], Any], work: Callable[[int, Any], Any]) -> None:
@@ -198,10 +182,10 @@ class Toy:
             register.get(kind, app.query(kind.removeprefix("query.")))(handle)
 
         for question, work in (
-            (DescriptionQuestion, self._describe),
-            (PrototypesQuestion, self._prototypes),
-            (SubspacesQuestion, lambda client, _: Subspaces(self.subspaces(client))),
-            (UpdateQuestion, self._update),
+            (description.DescriptionQuestion, self._describe),
+            (description.PrototypesQuestion, self._prototypes),
+            (description.SubspacesQuestion, lambda client, _: description.Subspaces(self.subspaces(client))),
+            (training.UpdateQuestion, self._update),
             (LossesQuestion, self._losses),
             (PersonalQuestion, self._personal),
             (ProofQuestion, lambda _, asked: ProofAnswer.of(evidence(DIFFERENCES, [asked.margin]))),
@@ -209,23 +193,23 @@ class Toy:
             (ConfusionQuestion, lambda client, _: Confusion(np.array([[n, 0] for n in self.counts(client)]))),
         ):
             answer(question.kind, partial(decode, question, at=SERVER), work)
-        answer("train", read_instruction, self._train)
-        answer("evaluate", read_instruction, self._evaluate)
+        answer("train", training.read_instruction, self._train)
+        answer("evaluate", training.read_instruction, self._evaluate)
         return app
 
-    def _describe(self, client: int, asked: DescriptionQuestion) -> Description:
+    def _describe(self, client: int, asked: description.DescriptionQuestion) -> description.Description:
         counts = np.asarray(self.counts(client))
-        return Description.of(counts, counts, num_validation=3)
+        return description.Description.of(counts, counts, num_validation=3)
 
-    def _prototypes(self, client: int, asked: PrototypesQuestion) -> Prototypes:
+    def _prototypes(self, client: int, asked: description.PrototypesQuestion) -> description.Prototypes:
         told = self.prototypes(client), self.counts(client), self.scatter(client)
         found = ClassPrototypes(*(np.asarray(values)[None] for values in told))
-        return Prototypes(*(values[0] for values in (pooled(found) if asked.pooled else found)))
+        return description.Prototypes(*(values[0] for values in (pooled(found) if asked.pooled else found)))
 
-    def _update(self, client: int, asked: UpdateQuestion) -> Update:
+    def _update(self, client: int, asked: training.UpdateQuestion) -> training.Update:
         change = np.broadcast_to(self.move(client, asked.server_round), 2)
         changes = dict.fromkeys(asked.names, change)
-        return Update(client, self.num_examples(client), changes, _projected(asked, change))
+        return training.Update(client, self.num_examples(client), changes, _projected(asked, change))
 
     def _losses(self, client: int, asked: LossesQuestion) -> Losses:
         apart = [abs(client - float(model["w"].numpy()[0])) for model in asked.models]
@@ -237,7 +221,7 @@ class Toy:
         figures = {"accuracy": share, "balanced-accuracy": share, **told}
         return PersonalAnswer(client, {"prior": figures}, losses={"none": 0.75, "prior": 0.5})
 
-    def _train(self, client: int, asked: Instruction) -> TrainAnswer:
+    def _train(self, client: int, asked: training.Instruction) -> training.TrainAnswer:
         start = asked.arrays["w"].numpy()
         self.trained.append((client, asked.server_round, float(start[0])))
         self.proximal.add(asked.proximal_mu)
@@ -246,9 +230,9 @@ class Toy:
         arrays["w"] = Array(np.asarray(start + move, dtype=np.float32))
         losses = np.asarray(self.losses(client, asked.server_round))
         told = {"mean_loss": losses.mean(), "projected": _projected(asked, np.broadcast_to(move, 2))}
-        return TrainAnswer(client, arrays, self.num_examples(client), losses, **told)
+        return training.TrainAnswer(client, arrays, self.num_examples(client), losses, **told)
 
-    def _evaluate(self, client: int, asked: Instruction) -> Evaluation:
+    def _evaluate(self, client: int, asked: training.Instruction) -> Evaluation:
         weight = float(asked.arrays["w"].numpy()[0])
         accuracy = self.accuracy(client, weight)
         told = {"num-examples": self.num_examples(client), "loss": self.test_loss(client, weight)}
@@ -264,10 +248,10 @@ TESTED = np.array([[0.5, 1.0], [0.4, 0.8]]), np.array([0.9, 1.2]), np.array([[0.
 _FAILING = ("train", "query.update", "query.losses")
 
 
-def _projected(asked: Instruction | UpdateQuestion, change: np.ndarray) -> Projected | None:
+def _projected(asked: Any, change: np.ndarray) -> Any:
     if asked.projection is None:
         return None
-    return Projected(asked.projection.of({"w": change[None]})[0], float(np.linalg.norm(change)))
+    return training.Projected(asked.projection.of({"w": change[None]})[0], float(np.linalg.norm(change)))
 
 
 @pytest.fixture

@@ -25,7 +25,6 @@ def test_versions_are_the_same_everywhere() -> None:
     version = PROJECT["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     first = re.search(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert first is not None
     assert first[1] == version
 
 

@@ -148,8 +148,6 @@ def test_a_sweep_may_set_what_only_its_choices_have(run: Any, tmp_path: Path) ->
 
 def _launch_in_a_worker(launcher: BasicLauncher, job_overrides: Any, initial_job_idx: int) -> list[JobReturn]:
     """Run the jobs as Hydra's launchers for Ray, joblib and Slurm do: pickled, in another process."""
-    assert launcher.hydra_context is not None
-    assert launcher.config is not None
     jobs = []
     for number, overrides in enumerate(job_overrides, start=initial_job_idx):
         config = launcher.hydra_context.config_loader.load_sweep_config(launcher.config, list(overrides))

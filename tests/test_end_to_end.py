@@ -134,7 +134,6 @@ def test_hospitals_and_diagnoses_go_by_their_names(tmp_path: Path, monkeypatch: 
     )  # fmt: skip
     run = result.saved
     assert out.getvalue().startswith("left out, too few examples for a client: 1, Cottage (1)\n")
-    assert run.clients is not None
     assert run.clients["name"].tolist() == ["Mercy", "St. Anna"]
     assert run.rounds[0]["failures"] == [
         {"client": 1, "name": "St. Anna", "phase": "evaluate", "reason": "KeyError: 'an odd batch'"}

@@ -152,8 +152,6 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     # To the byte: they were not run again. The fourth was, as it had been evaluated for being the last.
     assert run.rounds[:3] == before.rounds[:3]
     _assert_same(run, local_run, tolerance=1e-6)
-    assert run.clients is not None
-    assert local_run.clients is not None
     np.testing.assert_array_equal(run.clients["cluster"], local_run.clients["cluster"])
     np.testing.assert_allclose(run.clients["accuracy"], local_run.clients["accuracy"], atol=1e-6)
     # `flwr run` may be told ``resume=`` itself: it is composed to the same configuration.

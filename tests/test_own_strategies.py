@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 import fedclust
 import fedclust.clustering
@@ -78,28 +76,3 @@ def test_a_client_that_cannot_choose_stays(ifca: types.ModuleType, toy, watch) -
     assert strategy.assignment[5] == 0
     failed = [(failure["client"], failure["phase"]) for failure in watch.rounds[0]["failures"]]
     assert failed == [(5, "query.losses"), (5, "query.losses")]  # before the round, and before evaluation
-
-
-def test_ifca_finds_two_conventions_among_users_arrays(ifca: types.ModuleType) -> None:
-    generator = np.random.default_rng(0)
-    means = 2.0 * np.eye(4, 8)
-
-    def client(flipped: bool) -> tuple[np.ndarray, np.ndarray]:
-        labels = generator.integers(0, 4, 60)
-        inputs = means[labels] + 0.3 * generator.normal(size=(60, 8))
-        return inputs.astype("f4"), 3 - labels if flipped else labels
-
-    torch.manual_seed(1)  # from some starts all clients choose the same model, as the page says
-    network = nn.Linear(8, 4)
-    training = fedclust.LocalTraining(learning_rate=0.2, batch_size=10, epochs=1)
-    result = fedclust.simulate(
-        ifca.IFCA(network=network),
-        network,
-        [client(k >= 6) for k in range(12)],
-        rounds=10,
-        training=training,
-        seed=1,
-    )
-    assert len(set(result.assignment[:6])) == len(set(result.assignment[6:])) == 1
-    assert result.assignment[0] != result.assignment[6]
-    assert result.summary["mean_client_accuracy"] > 0.95

@@ -95,7 +95,6 @@ def test_two_conventions_are_trained_in_two_groups(conventions: tuple[SavedRun, 
 
 def test_served_its_own_model_a_cluster_has_its_own_figures(conventions: tuple[SavedRun, str]) -> None:
     run, _ = conventions
-    assert run.clients is not None
     assert set(run.clients["served"]) == {"cluster"}
     last = run.rounds[-1]
     assert run.summary["mean_client_accuracy"] == pytest.approx(last["mean_client_accuracy"])
@@ -110,7 +109,6 @@ def test_clients_that_are_alike_are_trained_by_one_model(alike: SavedRun) -> Non
         "Train one model for all: no grouping was shown to be better; known's 2"
     )
     assert verdict["grouped"] is False
-    assert alike.clients is not None
     assert set(alike.clients["served"]) == {"common"}
     figures = ("mean_client_accuracy", "balanced_accuracy", "macro_f1", "auc", "pooled_auc", "ad", "sdad")
     for key in figures:
@@ -160,13 +158,11 @@ def test_sentences_name_a_method_by_its_paper_or_its_choice() -> None:
     for strategy, name in ((FeSEM(), "FeSEM"), (Auto(), "auto"), (Known(), "known")):
         given = {"rounds": 1, "training": TRAINING, "proof": True}
         result = fedclust.simulate(strategy, nn.Linear(8, 4), arrays, **given)
-        assert result.verdict is not None
         assert name in result.verdict["text"]
 
 
 def test_the_models_of_a_result_are_those_that_serve(alike: SavedRun) -> None:
     common = Checkpoints(alike.folder / "compare" / "fedavg" / "checkpoints", 40).newest()
-    assert common is not None
     wanted = to_state(common.models[0])
     result = fedclust.load(alike.folder)
     for client in (0, 29):
@@ -182,14 +178,12 @@ def test_a_resumed_run_repeats_its_proof(alike: SavedRun, known: Path) -> None:
     assert set(table["served"]) == {"common"}
     clustered, printed = _run(alike.folder, known, f"resume={alike.folder}", "serve=cluster")
     assert clustered.summary["verdict"] == before["verdict"]
-    assert clustered.clients is not None
     assert set(clustered.clients["served"]) == {"cluster"}
     figure = before["serve_cluster"]["mean_client_accuracy"]
     assert clustered.summary["mean_client_accuracy"] == figure
     assert "serve_cluster" not in clustered.summary
     assert "Served: every client its cluster's model (serve=cluster)" in printed
     own = Checkpoints(alike.folder / "checkpoints", 40).newest()
-    assert own is not None
     served = fedclust.load(alike.folder).model_for(29).state_dict()
     state = to_state(own.models[1])
     assert all(torch.equal(served[name], state[name]) for name in state)
@@ -215,7 +209,6 @@ def test_a_run_without_proof_says_how_to_get_one(
     run, printed = _run(tmp_path / "run", known, *QUICK, "rounds=1", *overrides)
     assert line in printed
     assert "verdict" not in run.summary
-    assert run.clients is not None
     assert "served" not in run.clients
 
 
@@ -249,7 +242,6 @@ def test_a_paper_method_trains_on_all_rows_and_is_compared_on_test_rows(tmp_path
     verdict = run.summary["verdict"]
     assert (verdict["grouped"], verdict["p_value"]) == (False, None)
     assert verdict["test_rows"] == 360
-    assert run.clients is not None
     assert run.clients["num_train"].sum() == 1437  # of 1,797 digits, a fifth are test rows; none are held out
     out = io.StringIO()
     print_report(run, Console(file=out))
@@ -274,7 +266,6 @@ def test_two_clients() -> None:
     result = fedclust.simulate(
         Known(), nn.Linear(8, 4), arrays, rounds=10, training=TRAINING, proof=True, serve="best"
     )
-    assert result.verdict is not None
     assert result.verdict["text"].startswith("Train in 2 groups")
     assert result.verdict["better_for"] == 2
     # 400 rows: a fifth, 80, test; a tenth of the 320 left, 32, held out to decide who serves.
@@ -302,7 +293,6 @@ def test_a_client_without_held_out_rows_is_named() -> None:
     network = nn.Linear(8, 4)
     result = fedclust.simulate(Known(), network, triples, rounds=10, training=TRAINING, proof=True)
     assert result.summary["proof"]["did_not_vote"] == [{"client": 4, "reason": "no held-out rows"}]
-    assert result.verdict is not None
     assert result.verdict["text"].endswith(
         "for 6 of 6 clients (1 client has no held-out rows and did not vote)"
     )

@@ -13,7 +13,6 @@ from fedclust.clustering.fedgmcc import (
     Parameters,
     budget,
     components,
-    curve_finding_loss,
     next_percentile,
     scores,
     steepest,
@@ -71,11 +70,6 @@ def test_connection_passes_through_others() -> None:
     np.testing.assert_array_equal(components(np.zeros((0, 2), dtype=int), np.zeros(0, dtype=bool), 1), [0])
 
 
-def test_curve_finding_loss_is_the_mean_over_u() -> None:
-    # Trapezoids over four intervals of 1/4: (1/2 + 3 + 2 + 1 + 4/2) / 4; a constant is its own mean.
-    np.testing.assert_allclose(curve_finding_loss(np.array([[1.0, 3, 2, 1, 4], [0.5] * 5])), [2.125, 0.5])
-
-
 def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
     # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
     # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
@@ -96,14 +90,6 @@ def test_a_chain_that_overflows_anywhere_has_an_infinite_score(
     distances[0, place] = value
     np.testing.assert_array_equal(scores(distances, connect), [np.inf, 0.0])
     np.testing.assert_array_equal(scores(np.full((1, 5), value), connect), [np.inf])
-
-
-def test_each_reading_compares_its_own_quantity() -> None:
-    # Mean (1/2 + .8 + .6 + .5 + 0) / 4; slopes at 1/4 and 3/4 (.6 - 1) * 2 and (0 - .6) * 2.
-    distances = np.array([[1.0, 0.8, 0.6, 0.5, 0.0]])
-    assert scores(distances, "budget") == pytest.approx(0.6)
-    assert scores(distances, "slope") == pytest.approx(-0.8)
-    assert scores(distances, "absolute_slope") == pytest.approx(1.2)
 
 
 def test_cluster_models_are_means_of_chain_means() -> None:

@@ -168,18 +168,6 @@ def rolled(num_groups: int) -> np.ndarray:
     return np.stack([np.roll(np.arange(10), 3 * group) for group in range(num_groups)])
 
 
-@pytest.mark.parametrize("alpha", [None, 0.1])
-def test_alike_clients_are_one_group_in_95_of_100_federations(alpha: float | None) -> None:
-    draws = np.random.default_rng(0)
-    splits = 0
-    for number in range(100):
-        counts = label_counts(draws, (10, 30)[number % 2], (20, 60, 200)[number % 3], alpha)
-        reported = simulated(draws, counts, np.zeros(len(counts), dtype=int))
-        labels, _ = assign(reported[0], counts, reported[1], Parameters())
-        splits += labels.max() > 0
-    assert splits <= 5
-
-
 @pytest.mark.parametrize("num_groups", [2, 3])
 @pytest.mark.parametrize("alpha", [None, 0.5])
 def test_labelling_conventions_are_found(num_groups: int, alpha: float | None) -> None:

@@ -71,7 +71,6 @@ def test_reads_with_a_label_per_base(tmp_path: Path, labels: list[Any]) -> None:
     ).load(tmp_path / "cache")
     assert data.inputs.tolist() == [[0, 7, 0], [0, 64, 0]]
     assert data.labels.tolist() == [[0, 1, 1], [1, 0, 0]]
-    assert data.natural is not None
     assert data.natural.tolist() == [0, 1]
 
 

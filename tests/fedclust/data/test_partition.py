@@ -371,26 +371,6 @@ def cells(clients: np.ndarray, labels: np.ndarray) -> list[list[int]]:
     return counts.tolist()
 
 
-@pytest.mark.parametrize(
-    ("held", "fraction", "expected"),
-    [
-        ([[10, 0], [5, 5]], 0.2, [[2, 0], [1, 1]]),
-        ([[3, 0]], 0.2, [[1, 0]]),  # 0.6 rounds to 1
-        ([[2, 0]], 0.2, [[1, 0]]),  # 0.4 would be none: at least one
-        ([[2, 0]], 0.9, [[1, 0]]),  # 1.8 would be all: one is left
-        ([[8, 2]], 0.25, [[2, 0]]),  # 2.5 rounds to 2, and class 0 is due 2.0 of it
-    ],
-)
-def test_holdout_by_hand(held: list[list[int]], fraction: float, expected: list[list[int]]) -> None:
-    clients = np.concatenate([np.full(sum(row), client) for client, row in enumerate(held)])
-    labels = np.concatenate([np.repeat([0, 1], row) for row in held])
-    held_out = partition.holdout(clients, labels, fraction, draws())
-    found = [
-        [int((held_out & (clients == k) & (labels == c)).sum()) for c in (0, 1)] for k in range(len(held))
-    ]
-    assert found == expected
-
-
 def test_holdout_breaks_ties_between_classes_at_random() -> None:
     # 7 and 3 rows, a quarter: 1.75 and 0.75, in all 2; one row is class 0's, the other is drawn.
     labels = np.repeat([0, 1], [7, 3])

@@ -27,7 +27,6 @@ def parquet(path: Path, rows: Mapping[str, list[object]]) -> None:
 
 
 def values(part: Part | None, name: str = "x") -> list[object]:
-    assert part is not None
     return part.rows.to_table().column(name).to_pylist()
 
 
@@ -317,7 +316,6 @@ def test_natural_clients_are_numbered_in_the_order_of_their_names(
     parts: list[Part], kept: list[int], indices: list[int], names: tuple[str, ...]
 ) -> None:
     found = reader(natural="user").encode_natural(parts, np.array(kept, dtype=bool))
-    assert found is not None
     assert (found[0].tolist(), found[0].dtype, found[1]) == (indices, np.int64, names)
     assert reader().encode_natural(parts, np.array(kept, dtype=bool)) is None
     with pytest.raises(SourceError, match="natural must be a column"):

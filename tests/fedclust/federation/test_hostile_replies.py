@@ -12,30 +12,10 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, Re
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedclust.clustering import pacfl
-from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured
-from fedclust.federation.questions import (
-    Serving,
-    ask_differences,
-    ask_figures,
-    ask_personal,
-    confuse_clusters,
-)
+from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, questions
 from fedclust.grids.client_grid import WrappedGrid, pack, unpack
+from fedclust.messages import description, evaluation
 from fedclust.messages.codec import BadReply
-from fedclust.messages.description import (
-    DescriptionQuestion,
-    Hosted,
-    PrototypesQuestion,
-    SubspacesQuestion,
-    read_from_node,
-)
-from fedclust.messages.evaluation import (
-    ConfusionQuestion,
-    FigureQuestion,
-    LossesQuestion,
-    PersonalQuestion,
-    ProofQuestion,
-)
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC, auto
@@ -497,19 +477,19 @@ def test_rounds(kind: str, strategy: str, table: Any, name: str, toy, watch) -> 
 
 def _differences(federation: Federation, toy: Any) -> Any:
     models = (np.zeros(CLIENTS, dtype=int), [toy.model()])
-    measured, failures = ask_differences(federation, models, models)
+    measured, failures = questions.ask_differences(federation, models, models)
     assert measured.keys() & failures.keys() == set()
     return measured
 
 
 def _figures(federation: Federation, toy: Any) -> Any:
     models = (np.zeros(CLIENTS, dtype=int), [toy.model()])
-    return ask_figures(federation, models, models)
+    return questions.ask_figures(federation, models, models)
 
 
 def _confusion(federation: Federation, toy: Any) -> Any:
     clusters = Clusters(np.array([0, 0, 0, 0, 1, 1, 1]), (toy.model(), toy.model()))
-    found = confuse_clusters(federation, clusters)["confusion"]
+    found = questions.confuse_clusters(federation, clusters)["confusion"]
     # Client k says that all of its k + 1 rows of class 0 and the one of class 1 are predicted as class 0.
     # Of clients 0, 1 and 3: 1 + 2 + 4 = 7 rows; of clients 4, 5 and 6: 5 + 6 + 7 = 18.
     assert found[:, 0].tolist() == [[[7, 0], [3, 0]], [[18, 0], [3, 0]]]
@@ -519,8 +499,8 @@ def _confusion(federation: Federation, toy: Any) -> Any:
 def _personal(federation: Federation, toy: Any) -> Any:
     one = np.zeros(CLIENTS, dtype=int), (toy.model(),)
     nothing = Measured({"accuracy": np.full(CLIENTS, 0.1)})
-    found = ask_personal(
-        federation, Serving(nothing, one, one, np.zeros(CLIENTS, dtype=bool)), Prior(), ROUNDS
+    found = questions.ask_personal(
+        federation, questions.Serving(nothing, one, one, np.zeros(CLIENTS, dtype=bool)), Prior(), ROUNDS
     )
     assert list(found.failures) == [ATTACKER]
     told = {**found.measured["prior"].figures, **found.losses}
@@ -547,14 +527,14 @@ def _looked_at(federation: Federation, _: Any) -> Any:
 
 Ask = Callable[[Federation, Any], Any]
 ASKED: dict[str, tuple[str, dict[str, Damage], Ask]] = {
-    "prototypes": (PrototypesQuestion.kind, PROTOTYPES, _looked_at),
-    "losses": (LossesQuestion.kind, LOSSES, _losses),
-    "wins": (LossesQuestion.kind, WINS, _wins),
+    "prototypes": (description.PrototypesQuestion.kind, PROTOTYPES, _looked_at),
+    "losses": (evaluation.LossesQuestion.kind, LOSSES, _losses),
+    "wins": (evaluation.LossesQuestion.kind, WINS, _wins),
     "updates": (UpdateQuestion.kind, UPDATE, _updates),
-    "personal": (PersonalQuestion.kind, PERSONAL, _personal),
-    "proof": (ProofQuestion.kind, PROOF, _differences),
-    "figure": (FigureQuestion.kind, FIGURE, _figures),
-    "confusion": (ConfusionQuestion.kind, CONFUSION, _confusion),
+    "personal": (evaluation.PersonalQuestion.kind, PERSONAL, _personal),
+    "proof": (evaluation.ProofQuestion.kind, PROOF, _differences),
+    "figure": (evaluation.FigureQuestion.kind, FIGURE, _figures),
+    "confusion": (evaluation.ConfusionQuestion.kind, CONFUSION, _confusion),
 }
 
 
@@ -594,9 +574,9 @@ def _pacfl(federation: Federation, toy: Any) -> None:
 
 BEGUN: dict[str, tuple[str, dict[str, Damage], Ask]] = {
     # Every method needs everyone's: a run that cannot have it is refused before round 1, in one line.
-    "description": (DescriptionQuestion.kind, DESCRIPTION, _described),
-    "prototypes": (PrototypesQuestion.kind, PROTOTYPES, _fmcl),
-    "subspaces": (SubspacesQuestion.kind, SUBSPACES, _pacfl),
+    "description": (description.DescriptionQuestion.kind, DESCRIPTION, _described),
+    "prototypes": (description.PrototypesQuestion.kind, PROTOTYPES, _fmcl),
+    "subspaces": (description.SubspacesQuestion.kind, SUBSPACES, _pacfl),
 }
 
 
@@ -624,4 +604,4 @@ def test_hosted(clients: Any, number: Any) -> None:
     config = ConfigRecord({key: value for key, value in said.items() if value is not None})
     for content in ({"clients": config}, {"clients": MetricRecord({"clients": 1})}):
         with pytest.raises(BadReply):
-            read_from_node(Hosted, RecordDict(content))
+            description.read_from_node(description.Hosted, RecordDict(content))

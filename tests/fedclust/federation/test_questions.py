@@ -120,7 +120,6 @@ def test_each_client_is_sent_the_model_that_serves_it_and_its_shares() -> None:
     assert not np.allclose(own, everyone[:2])
     for client, expected in enumerate([*own, *everyone[2:]]):
         np.testing.assert_allclose(clients.asked[0][client].shift, expected)
-    assert layered.shifts is not None
     np.testing.assert_allclose(layered.shifts, [*own, *everyone[2:]])
 
 

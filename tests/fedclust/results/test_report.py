@@ -40,7 +40,6 @@ def test_the_clusters_that_lost_most_rounds_come_first_with_their_last_reason() 
 
 def test_many_clusters_are_counted() -> None:
     line = went_back_line([{"round": 1, "went_back": [back(cluster, 1) for cluster in range(7)]}])
-    assert line is not None
     assert line.count("cluster") == 5
     assert line.endswith("; and 2 more")
 

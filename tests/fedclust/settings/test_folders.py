@@ -101,7 +101,6 @@ def test_another_process_keeps_its_folder_until_it_dies(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "locked\n"
         with pytest.raises(FileExistsError), locked(tmp_path, resumed=True):
             pytest.fail("two runs in one folder")

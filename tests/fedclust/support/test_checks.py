@@ -8,16 +8,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from fedclust.support.checks import (
-    check,
-    check_entries,
-    check_shapes,
-    dumps,
-    dumps_by_key,
-    plain,
-    read_as,
-    replace_file,
-)
+from fedclust.support import checks
 
 
 @pytest.mark.parametrize(
@@ -36,11 +27,11 @@ from fedclust.support.checks import (
 )
 def test_rules_hold_or_are_named_with_the_value(rule: Any, kept: list, broken: list) -> None:
     for value in kept:
-        check(SimpleNamespace(size=value), size=rule)
+        checks.check(SimpleNamespace(size=value), size=rule)
     told = rule if isinstance(rule, str) else "one of a, b"
     for value in broken:
         with pytest.raises(ValueError, match="size must be") as error:
-            check(SimpleNamespace(size=value), size=rule)
+            checks.check(SimpleNamespace(size=value), size=rule)
         shown = value if isinstance(rule, str) else repr(value)
         assert str(error.value) == f"size must be {told}, got {shown}"
 
@@ -57,27 +48,29 @@ def test_rules_hold_or_are_named_with_the_value(rule: Any, kept: list, broken: l
 )
 def test_a_word_is_its_value_and_a_list_is_no_number(rule: str, broken: object) -> None:
     with pytest.raises(ValueError, match="size must be") as error:
-        check(SimpleNamespace(size=broken), size=rule)
+        checks.check(SimpleNamespace(size=broken), size=rule)
     assert str(error.value) == f"size must be {rule}, got {broken!r}"
 
 
 def test_a_number_too_large_for_a_float_is_refused() -> None:
     with pytest.raises(ValueError, match="^must be a finite number, got 1000"):
-        read_as(float, 10**400)
+        checks.read_as(float, 10**400)
 
 
 def test_the_first_entry_that_breaks_a_rule_is_named() -> None:
-    check_entries("in (0, 1]", kept=np.array([[0.5, 1.0]]), empty=np.zeros(0), number=0.5)
+    checks.check_entries("in (0, 1]", kept=np.array([[0.5, 1.0]]), empty=np.zeros(0), number=0.5)
     for broken, shown in ((np.array([0.5, 0.0, np.nan]), "0.0"), (np.float64(0), "0.0"), (2, "2")):
         with pytest.raises(ValueError, match=rf"^broken must be in \(0, 1\], got {shown}$"):
-            check_entries("in (0, 1]", kept=np.ones(2), broken=broken)
+            checks.check_entries("in (0, 1]", kept=np.ones(2), broken=broken)
     with pytest.raises(ValueError, match="^a must be finite and >= 0, got inf$"):
-        check_entries("finite and >= 0", a=np.array([1, np.inf, -1]))
+        checks.check_entries("finite and >= 0", a=np.array([1, np.inf, -1]))
 
 
 def test_axes_of_one_name_are_of_one_length() -> None:
     table, row = np.zeros((2, 3)), np.zeros(3)
-    check_shapes(table=(table, "clients classes"), row=(row, "classes"), none=(np.zeros((0, 3)), "rows? 3"))
+    checks.check_shapes(
+        table=(table, "clients classes"), row=(row, "classes"), none=(np.zeros((0, 3)), "rows? 3")
+    )
     for array, axes, shown in (
         (table, "rows rows", "rows, rows"),
         (row, "clients", "2"),
@@ -86,7 +79,7 @@ def test_axes_of_one_name_are_of_one_length() -> None:
         (np.zeros((2, 0)), "clients rows", "2, rows"),
     ):
         with pytest.raises(ValueError, match=rf"^array must have shape \({shown}\), got "):
-            check_shapes(table=(table, "clients classes"), array=(array, axes))
+            checks.check_shapes(table=(table, "clients classes"), array=(array, axes))
 
 
 @pytest.mark.parametrize(
@@ -109,27 +102,27 @@ def test_axes_of_one_name_are_of_one_length() -> None:
     ],
 )
 def test_values_that_json_does_not_know(value: object, text: str) -> None:
-    assert dumps(value) == text
+    assert checks.dumps(value) == text
 
 
 @pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, (number for number in range(3))])
 def test_anything_else_is_refused(value: object) -> None:
     with pytest.raises(TypeError, match="value must be something JSON can hold, got"):
-        dumps(value)
+        checks.dumps(value)
 
 
 def test_booleans_stay_booleans() -> None:
-    assert plain({True: True, "n": 1}) == {"True": True, "n": 1}
+    assert checks.plain({True: True, "n": 1}) == {"True": True, "n": 1}
 
 
 def test_a_line_per_key() -> None:
-    text = dumps_by_key({"a": [1, 2], "b": {"c": float("nan")}})
+    text = checks.dumps_by_key({"a": [1, 2], "b": {"c": float("nan")}})
     assert text == '{\n  "a": [1, 2],\n  "b": {"c": null}\n}\n'
-    assert json.loads(dumps_by_key({})) == {}
+    assert json.loads(checks.dumps_by_key({})) == {}
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
-    replace_file(tmp_path / "x", "old, and longer")
-    replace_file(tmp_path / "x", "new")
+    checks.replace_file(tmp_path / "x", "old, and longer")
+    checks.replace_file(tmp_path / "x", "new")
     assert (tmp_path / "x").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]

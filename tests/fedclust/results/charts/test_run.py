@@ -256,7 +256,6 @@ def test_rewards_are_ordered_and_named(tmp_path: Path) -> None:
     assert [(row["low"], row["high"]) for row in rows(drawn, "area")] == [([1, 2], [3, 6])]
     assert rows(heat, "rect") == [2, 4, 1, 2, 3, 6]
     found = charts.rewards_of(small)
-    assert found is not None
     np.testing.assert_allclose(found[1], [1, 0.606531, 0.606531], atol=1e-6)
     assert charts.rewards_of({}) is None
 

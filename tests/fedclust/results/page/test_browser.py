@@ -19,7 +19,6 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium or google-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
     with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
@@ -263,7 +262,6 @@ def test_what_a_screen_reader_needs(browser: Browser, finished_run: Path) -> Non
 def test_the_page_of_a_sweep(browser: Browser, finished_run: Path) -> None:
     write_page(finished_run)
     page = write_sweep_page(finished_run.parent)
-    assert page is not None
     opened(browser, page)
     assert browser.errors == []
     verdict = browser.js("document.querySelector('.verdict .text').textContent")

@@ -48,16 +48,20 @@ def test_sites_whose_data_have_errors_are_left_out_and_named(tmp_path: Path) -> 
     tables = {"east": _table(60, 1), "north": _table(70, 2), "ward": stray, "west": shouting}
     sites = _write(tmp_path / "sites", **tables)
     (tmp_path / "sites" / "broken.csv").write_text('age,sex,y\n1,"f\n')
-    result = run([*SHORT, "partition=own", sites, f"output_dir={tmp_path / 'run'}"])
+    (tmp_path / "sites" / "south.xlsx").write_bytes(b"PK")
+    short = ["strategy=auto", "compare=[fedavg]", *SHORT[3:]]
+    result = run([*short, "partition=own", sites, f"output_dir={tmp_path / 'run'}"])
     assert result.clients["name"].tolist() == ["east", "north"]
     left = result.summary["sites_left_out"]
     assert left["broken"].startswith("cannot read its data")
     assert left["ward"].startswith("age: texts in a column of numbers; correct these cells")
     assert left["west"] == "label 'BAD' must be spelt 'bad', as at most sites"
+    assert left["south.xlsx"].startswith("its data must end in one of .parquet, .csv")
+    assert result.verdict["text"].endswith("; without broken, south.xlsx, ward, west: left out")
     assert "unknown" not in (result.folder / "agreement.json").read_text()  # no value has left
     page, printed = (result.folder / "report.html").read_text(), io.StringIO()
     print_report(SavedRun(result.folder), Console(file=printed))
-    for site in ("broken", "ward", "west"):
+    for site in left:
         assert f"Left out: {site}: " in page
         assert f"Left out: {site}: " in "".join(printed.getvalue().splitlines()[:5])
 

@@ -272,6 +272,9 @@ class FederatedData:
         if there are none.
     encoder
         Function that returns the encoder of raw rows to `inputs`, apart from shifts; None if unknown.
+    persons
+        Number of the person that each row is of, shape (N,), unique within a client; None where every row is
+        a person of its own. No split of a client's rows may divide a person.
 
     Raises
     ------
@@ -295,6 +298,7 @@ class FederatedData:
     left_out: Mapping[str, int] = field(default_factory=dict)
     validation: tuple[IntArray, ...] = ()
     encoder: Callable[[], InputEncoder | None] | None = None
+    persons: IntArray | None = None
 
     def __post_init__(self) -> None:
         clients = len(self.train)

@@ -78,6 +78,7 @@ def load(
             client_names=_client_names(data, parts["train"]),
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
             left_out={names[owner] if names else str(owner): rows for owner, rows in left_out},
+            persons=None,
             **parts,
         )
 

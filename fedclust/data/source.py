@@ -592,16 +592,20 @@ class SourcedDataset(Source, DatasetBuilder):
         """
         arrays, kept = self.read_labels(parts)
         indices, values = _indices(arrays, self.num_classes)
-        metadata = json.loads((parts[0].rows.schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = metadata.get("info", {}).get("features", {})
-        feature = features.get(find_column(parts[0], self.label, "label"), {})
         size = self.num_classes
-        names: Sequence[Any] = values or feature.get("names") or range(size)
+        names: Sequence[Any] = values or self.names_in(parts[0]) or range(size)
         if self.class_names is not None:
             names = self.class_names
         if len(names) != size:
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
+
+    def names_in(self, part: Part) -> list[str] | None:
+        """Return the names of the label's indices, where ``datasets`` saved them with the table."""
+        metadata = json.loads((part.rows.schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = metadata.get("info", {}).get("features", {})
+        names: list[str] | None = features.get(find_column(part, self.label, "label"), {}).get("names")
+        return names
 
     def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
         """Read the writer, user or region of each kept example as an index into their sorted names.

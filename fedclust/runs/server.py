@@ -48,6 +48,7 @@ from fedclust.settings.composition import ConfigError, build, build_strategy, is
 from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
+from fedclust.support.checks import few
 from fedclust.training.losses import least_loss
 
 logger = logging.getLogger(__name__)
@@ -616,6 +617,8 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
     if isinstance(clients, SiteGrid):
         summary |= {"sites_left_out": clients.left_out, "data_warnings": list(clients.cautions)}
+        if clients.left_out and isinstance(verdict := summary.get("verdict"), dict):
+            verdict["text"] += f"; without {few(clients.left_out)}: left out"
     if settings.task == "advise" and common is not None:
         from fedclust.runs.advice import give_advice
 

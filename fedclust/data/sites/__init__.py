@@ -4,6 +4,7 @@ See docs/OWN_DATA.md. This module is light to import; :mod:`~fedclust.data.sites
 :mod:`~fedclust.data.sites.agreement` describe sites' rows and agree on an encoding.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,9 @@ from fedclust.data.partition import fraction_of
 from fedclust.support.checks import check
 
 _LONGEST = 100  # characters of a name
+_SUFFIX = re.compile(
+    r"\.(parquet|arrow|csv|csv\.gz)$", re.IGNORECASE
+)  # a file of another kind keeps its name
 _NODE = "--node-config \"data='…' name='north'\""
 
 
@@ -102,7 +106,9 @@ class Own:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
         if not entries:
             raise SiteError(f"partition.sites must hold a file or folder per site, {folder} is empty")
-        names = [entry.name if entry.is_dir() else entry.name.partition(".")[0] for entry in entries]
+        names = [_SUFFIX.sub("", entry.name) if entry.is_file() else entry.name for entry in entries]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise SiteError(f"partition.sites must hold one file per site, {folder} has two for {twice[0]}")
         return dict(sorted(zip(names, entries, strict=True)))
 
     def expected(self) -> frozenset[str] | None:

@@ -30,7 +30,7 @@ from fedclust.typing import BoolArray, IntArray
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = 1
+_FORMAT = 2
 _PUBLIC = attrgetter("public")
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
@@ -64,6 +64,8 @@ class SiteRows:
         Kept rows of each client's parts; `validation` is empty if no rows are held out.
     warnings
         What somebody should look at in the data, a line each, without values.
+    persons
+        Number of the person that each kept row is of, shape (N,); None without a key.
     """
 
     name: str
@@ -77,6 +79,7 @@ class SiteRows:
     test: tuple[IntArray, ...]
     validation: tuple[IntArray, ...] = ()
     warnings: tuple[str, ...] = ()
+    persons: IntArray | None = None
 
     @property
     def trained(self) -> IntArray:
@@ -144,6 +147,9 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
         warnings = _check(builder, parts, group)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
+        named = builder.names_in(parts[0])
+        if named and labels.min() >= 0:  # the names' order may be another at each site
+            labels = np.array(named)[labels]
         if labels.dtype.kind not in "if":  # the same at every site
             labels = np.array([str(label) for label in labels])
         owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
@@ -186,7 +192,8 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
         train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
         about = name, builder, parts, kept, labels, num_train, tuple(held), train_rows, test_rows
-        return SiteRows(*about, validation if own.fraction else (), warnings)
+        persons = None if group is None else person
+        return SiteRows(*about, validation if own.fraction else (), warnings, persons)
 
 
 def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[str, ...]:
@@ -387,6 +394,8 @@ def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     if inputs.shape[1:] != agreed.input_shape:
         raise SiteError(f"examples must have shape {agreed.input_shape}, got {inputs.shape[1:]}")
     np.save(folder / "inputs.npy", inputs)
+    if rows.persons is not None:
+        np.save(folder / "persons.npy", rows.persons)
     parts = rows.train, rows.test, rows.validation
     cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients))
 
@@ -434,10 +443,11 @@ def federated(
     nobody = [np.zeros(0, dtype=np.int64)] * num_clients
     parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
     names = [""] * num_clients  # empty for other nodes' clients, which are not known here
-    inputs, labels, start, held_out = [], [], 0, False
+    inputs, labels, persons, start, held_out = [], [], [], 0, False
     for folder in map(Path, folders):
         inputs.append(cache.map_tensor(folder / "inputs.npy"))
         labels.append(cache.map_tensor(folder / "labels.npy"))
+        persons += [np.load(folder / "persons.npy")] if (folder / "persons.npy").exists() else []
         with np.load(folder / "clients.npz", allow_pickle=False) as saved:
             held_out = held_out or "validation" in saved
             here = saved["names"].tolist()
@@ -460,6 +470,7 @@ def federated(
         fingerprint=cache.digest(agreed.digest(), list(folders), dict(ids)),
         client_names=tuple(names),
         encoder=partial(input_encoder, agreed, dict(dataset)),
+        persons=np.concatenate(persons) if persons else None,
     )
 
 

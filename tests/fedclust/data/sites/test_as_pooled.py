@@ -225,3 +225,30 @@ def test_parts_of_a_site_do_not_depend_on_others(tables: tuple[dict[str, Path], 
     # 41 rows: round(0.2·41) = 8 to test; of 33, round(0.2·33) = 7 held out, 26 to train.
     south = alone.rows["south"]
     assert [len(part[0]) for part in (south.train, south.test, south.validation)] == [26, 8, 7]
+
+
+def test_persons_are_known_at_their_site(tmp_path: Path) -> None:
+    paths = {name: tmp_path / f"{name}.csv" for name in ("a", "b")}
+    for shift, path in enumerate(paths.values()):
+        rows = [f"{k % 7},{'xy'[k % 2]},p{(k + shift) % 10}" for k in range(30)]
+        path.write_text("\n".join(["dose,label,person", *rows]))
+    dataset = {"_target_": TABLES, "name": "t", "label": "label", "numbers": ["dose"]}
+    persons = _agreed(dataset, paths, Own(group="person")).data.persons
+    assert persons is not None
+    # Each of ten persons of a site has every tenth row.
+    for site in (persons[:30], persons[30:]):
+        assert [site.tolist() == site[:10].tolist() * 3, len(set(site.tolist()))] == [True, 10]
+    assert _agreed(dataset, paths).data.persons is None
+
+
+def test_saved_datasets_agree_by_the_names_of_their_labels(tmp_path: Path) -> None:
+    import datasets
+
+    for site, names in (("a", ["ill", "well"]), ("b", ["well", "ill"])):
+        features = {"dose": datasets.Value("float64"), "label": datasets.ClassLabel(names=names)}
+        columns = {"dose": [0.0, 1.0] * 10, "label": [names.index(each) for each in ("ill", "well")] * 10}
+        saved = datasets.Dataset.from_dict(columns, features=datasets.Features(features))
+        saved.save_to_disk(str(tmp_path / site))
+    found = _agreed({"_target_": TABLES, "name": "t"}, {site: tmp_path / site for site in "ab"}).data
+    assert found.class_names == ("ill", "well")
+    assert found.labels.tolist() == [0, 1] * 20  # as the dose, at both

@@ -119,6 +119,11 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     own = Own(sites=str(tmp_path))
     assert own.paths() == {"north": tmp_path / "north.csv.gz", "south": tmp_path / "south"}
     assert own.expected() == {"north", "south"}
+    (tmp_path / "west.2.xlsx").touch()  # which nobody can read, and the run names as it is
+    assert own.expected() == {"north", "south", "west.2.xlsx"}
+    (tmp_path / "north.parquet").touch()
+    with pytest.raises(SiteError, match="has two for north"):
+        own.paths()
     assert Own(sites=["x"]).expected() == {"x"}
     with pytest.raises(SiteError, match="must give the path of each site's data"):
         Own(sites=["x"]).paths()

@@ -140,9 +140,6 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
     return {client: each for client, each in found.items() if client not in errors}, errors
 
 
-Compared = measuring.ProofQuestion | measuring.FigureQuestion
-
-
 def _counted(node: Node, part: Sequence[IntArray], client: int, most: int) -> IntArray:
     """Return the rows of a client that count: the first in an order that is the same in all comparisons."""
     rows = part[client]
@@ -153,7 +150,7 @@ def _counted(node: Node, part: Sequence[IntArray], client: int, most: int) -> In
 
 def _compared(
     node: Node,
-    asked: Mapping[int, Compared],
+    asked: Mapping[int, measuring.Pair],
     rows: Mapping[int, IntArray],
     measure: Callable[[int, FloatArray, IntArray, FloatArray], FloatArray],
 ) -> tuple[dict[int, tuple[FloatArray, FloatArray]], dict[int, str]]:

@@ -440,12 +440,9 @@ class Auto(ClusteredStrategy):
 
     def _decide(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Test the finalists; split where one is shown to be better, and join what is not shown to be."""
-        over, least, smallest = (
-            list[dict[str, Any]](),
-            self.parameters.min_gain,
-            self.parameters.min_cluster_size,
-        )
-        before = clusters.assignment
+        over: list[dict[str, Any]] = []
+        least, smallest = self.parameters.min_gain, self.parameters.min_cluster_size
+        before, one = clusters.assignment, np.count_nonzero(clusters.sizes) == 1
         for cluster, trials in clusters.memory.by_cluster().items():
             trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
             compared = [compare_with_whole(clusters, trial, federation, least) for trial in trials]
@@ -469,7 +466,8 @@ class Auto(ClusteredStrategy):
         for union in clusters.memory.unions:
             clusters, entry = self._joined(clusters, union, before, federation)
             over.append(entry)
-        return _after_trials(self._moved(clusters, federation), [], over)
+        # The parts of the only cluster: everyone was asked for the losses of these models before the test.
+        return _after_trials(clusters if one else self._moved(clusters, federation), [], over)
 
     def _moved(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Move clients to the cluster whose model has the least loss on their training rows.
@@ -481,13 +479,10 @@ class Auto(ClusteredStrategy):
         serving, before = np.flatnonzero(clusters.sizes), clusters.assignment
         if len(serving) < 2:
             return clusters
-        after = before.copy()
         measured = federation.losses([clusters.models[each] for each in serving], range(len(before)))
-        for client, losses in measured.items():
-            if np.isfinite(losses).all():
-                after[client] = serving[losses.argmin()]
+        wanted = {client: int(serving[place]) for client, place in least_losses(measured).items()}
         votes = federation.describe().num_validation > 0
-        after = proposals.without_small(before, after, votes, self.parameters.min_cluster_size)
+        after = proposals.moved(before, wanted, votes, self.parameters.min_cluster_size)
         moved = np.flatnonzero(after != before)
         if not len(moved):
             return clusters
@@ -497,12 +492,8 @@ class Auto(ClusteredStrategy):
             for cluster, trace in enumerate(clusters.memory.traces)
         )
         words = ", ".join(f"client {each} moved to cluster {after[each]}" for each in moved)
-        return replace(
-            clusters.with_report(moved=moved.tolist()),
-            assignment=after,
-            memory=replace(clusters.memory, traces=traces),
-            reason=f"{clusters.reason}; {words}" if clusters.reason else words,
-        )
+        memory = replace(clusters.memory, traces=traces)
+        return clusters.with_report(moved=moved.tolist()).because(words, assignment=after, memory=memory)
 
     def _union(self, clusters: Clusters, look: int) -> list[Trial]:
         """Put the two clusters whose models are nearest to each other on trial as one, from their mean."""
@@ -553,24 +544,18 @@ class Auto(ClusteredStrategy):
         entry = union.entry(**comparison.figures() | tested | {"why": why})
         if not kept:
             return clusters, entry
-        assignment, models, traces = (
-            clusters.assignment.copy(),
-            list(clusters.models),
-            list(clusters.memory.traces),
-        )
-        aggregators = list(clusters.aggregators)
+        models, aggregators = list(clusters.models), list(clusters.aggregators)
+        assignment, traces = clusters.assignment.copy(), list(clusters.memory.traces)
         assignment[members] = one
         models[one] = union.models[0]
         aggregators[one] = aggregation.restored(self.make_aggregator(), union.optimisers[0])
         traces[one], traces[other] = Trace(members), Trace(_NOBODY)
-        words = f"clusters {one} and {other} joined: {why}"
-        joined = replace(
-            clusters,
+        joined = clusters.because(
+            f"clusters {one} and {other} joined: {why}",
             assignment=assignment,
             models=tuple(models),
             aggregators=tuple(aggregators),
             memory=replace(clusters.memory, traces=tuple(traces)),
-            reason=f"{clusters.reason}; {words}" if clusters.reason else words,
         )
         return joined, entry
 
@@ -672,8 +657,8 @@ def placed(
         The clients.
     anew
         None to place only clients whose part is not known. Else everyone is placed anew, which puts right
-        what the parts' models show the proposal to have wrong; a trial of which a part would have fewer
-        clients with held-out rows than this stays as it is.
+        what the parts' models show the proposal to have wrong; nobody leaves a part that would have fewer
+        clients with held-out rows than this.
     """
     unknown = np.any([trial.labels < 0 for trial in trials], axis=0) if trials else np.zeros(0, dtype=bool)
     asked = members if anew is not None else members[unknown]
@@ -684,21 +669,21 @@ def placed(
     after, first = [], 0
     for trial in trials:
         last = first + len(trial.models)
-        losses = {
-            place: measured[int(client)][first:last]
-            for place, client in enumerate(members)
-            if int(client) in measured and np.isfinite(measured[int(client)][first:last]).all()
-        }
-        labels = proposals.place(trial.labels, losses)
+        parts = least_losses({client: losses[first:last] for client, losses in measured.items()})
+        places = positions_of(np.array([*parts], dtype=np.int64), members).tolist()
+        best = dict(zip(places, parts.values(), strict=True))
+        labels = proposals.place(trial.labels, best)
         if anew is not None:
-            moved = labels.copy()
-            moved[[*losses]] = [int(values.argmin()) for values in losses.values()]
-            voting = moved[federation.describe().num_validation[members] > 0]
-            if np.bincount(voting, minlength=len(trial.models)).min() >= anew:
-                labels = moved
+            votes = federation.describe().num_validation[members] > 0
+            labels = proposals.moved(labels, best, votes, anew)
         after.append(replace(trial, labels=labels))
         first = last
     return after
+
+
+def least_losses(losses: Mapping[int, FloatArray]) -> dict[int, int]:
+    """Return the model of least loss of each client, but of one with a loss that is not finite."""
+    return {client: int(own.argmin()) for client, own in losses.items() if np.isfinite(own).all()}
 
 
 def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:

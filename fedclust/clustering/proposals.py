@@ -3,7 +3,7 @@
 Each witness proposes groupings into two and three parts, and into as many as its own evidence shows.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -233,16 +233,15 @@ def distinct(
     return kept[:most]
 
 
-def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
+def place(labels: IntArray, best: Mapping[int, int]) -> IntArray:
     """Assign clients whose part is unknown to the part whose model fits them best.
 
     Parameters
     ----------
     labels
         Part of each client, −1 where it is not known, shape (n,).
-    losses
-        By client's position, the loss of each part's model on its training data; clients without losses join
-        the largest part.
+    best
+        By client's position, the part whose model fits its training data best; others join the largest part.
 
     Returns
     -------
@@ -251,21 +250,25 @@ def place(labels: IntArray, losses: dict[int, FloatArray]) -> IntArray:
     placed = np.asarray(labels).copy()
     largest = int(np.bincount(placed[placed >= 0]).argmax())
     for position in np.flatnonzero(placed < 0).tolist():
-        placed[position] = int(np.argmin(losses[position])) if position in losses else largest
+        placed[position] = best.get(position, largest)
     return placed
 
 
-def without_small(before: IntArray, after: IntArray, votes: BoolArray, min_size: int) -> IntArray:
-    """Undo moves out of clusters that these would leave too small.
+def moved(
+    before: IntArray, wanted: Mapping[int, int], votes: BoolArray | None = None, min_size: int = 0
+) -> IntArray:
+    """Move clients to other clusters, but out of none that this would leave too small.
 
     Repeated, as a move that is undone may have made another cluster large enough.
 
     Parameters
     ----------
-    before, after
+    before
         Cluster of each client, shape (n,).
+    wanted
+        Where clients want to be, by position.
     votes
-        Which clients have held-out rows, shape (n,).
+        Which clients have held-out rows, shape (n,); None for all.
     min_size
         Fewest clients of a cluster that vote, or else nobody leaves it.
 
@@ -273,9 +276,11 @@ def without_small(before: IntArray, after: IntArray, votes: BoolArray, min_size:
     -------
     Cluster of each client, shape (n,).
     """
-    after = np.array(after)
+    after = np.array(before)
+    after[[*wanted]] = [*wanted.values()]
+    most = int(max(before.max(), after.max())) + 1
     while True:
-        sizes = np.bincount(after[votes], minlength=int(max(before.max(), after.max())) + 1)
+        sizes = np.bincount(after if votes is None else after[votes], minlength=most)
         undone = (after != before) & (sizes[before] < min_size)
         if not undone.any():
             return after

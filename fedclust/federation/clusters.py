@@ -130,13 +130,11 @@ class Clusters:
         assignment = self.assignment.copy()
         parent = self.aggregators[cluster : cluster + 1]
         assignment[members] = np.asarray(children)[labels]
-        words = reason or f"cluster {cluster} split in {len(children)}"
-        return replace(
-            self,
+        return self.because(
+            reason or f"cluster {cluster} split in {len(children)}",
             assignment=assignment,
             models=(*self.models, *(self.models[cluster] for _ in children[1:])),
             aggregators=(*self.aggregators, *(copy.deepcopy(each) for _ in children[1:] for each in parent)),
-            reason=f"{self.reason}; {words}" if self.reason else words,
         )
 
     def joined(self, homes: IntArray, memory: Any, models: Sequence[ArrayRecord] = ()) -> "Clusters":
@@ -152,14 +150,16 @@ class Clusters:
             Models of new clusters, for clients that get their own.
         """
         numbered = enumerate(homes.tolist(), start=self.num_clients)
-        words = ", ".join(f"client {client} joined cluster {home}" for client, home in numbered)
-        return replace(
-            self,
+        return self.because(
+            ", ".join(f"client {client} joined cluster {home}" for client, home in numbered),
             assignment=np.concatenate([self.assignment, homes]),
             models=(*self.models, *models),
             memory=memory,
-            reason=f"{self.reason}; {words}" if self.reason else words,
         )
+
+    def because(self, words: str, **changes: Any) -> "Clusters":
+        """Replace attributes, and add words on why to `reason`."""
+        return replace(self, reason=f"{self.reason}; {words}" if self.reason else words, **changes)
 
     def with_report(self, **report: Any) -> "Clusters":
         """Add entries to `report`."""

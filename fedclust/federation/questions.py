@@ -71,6 +71,9 @@ def ask_differences(
 def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict[int, Rows]:
     """Ask clients how well the model of their group, and the one for all, predict their test rows.
 
+    Clients of groups with few test rows bet on the margins of an interval; where others did not answer, the
+    rows of those that did may be few, and they are asked once more.
+
     Parameters
     ----------
     federation, common, grouped
@@ -79,16 +82,27 @@ def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict
     everyone, assignment = range(federation.num_clients), np.asarray(grouped[0])
     tested = federation.describe().num_test
     rows = most_rows(tested)
-    counted = np.bincount(assignment, weights=np.minimum(tested, rows))
-    few = counted < ENOUGH_ROWS
     pairs = _pairs(federation, common, grouped, everyone)
-    answers = federation.ask(
-        {
-            client: evaluation.FigureQuestion(*pair, rows, bool(few[assignment[client]]))
-            for client, pair in pairs.items()
+
+    def few(counts: Mapping[int, int]) -> BoolArray:
+        """Return of each group whether its clients have too few rows together for an interval of Hall's."""
+        clients, each = [*counts], [*counts.values()]
+        return np.bincount(assignment[clients], each, len(grouped[1])) < ENOUGH_ROWS
+
+    def ask(clients: Iterable[int], bets: BoolArray) -> Mapping[int, evaluation.FigureAnswer]:
+        asked = {
+            client: evaluation.FigureQuestion(*pairs[client], rows, bool(bets[assignment[client]]))
+            for client in clients
         }
-    )
-    return {client: each.rows for client, each in answers.replies.items()}
+        return federation.ask(asked).replies
+
+    expected = few(dict(enumerate(np.minimum(tested, rows).tolist())))
+    found = dict(ask(everyone, expected))
+    fewer = few({client: each.count for client, each in found.items()})
+    if again := [client for client in found if fewer[assignment[client]] > expected[assignment[client]]]:
+        bet = ask(again, fewer)
+        found = {client: each for client, each in found.items() if client not in again} | dict(bet)
+    return {client: each.rows for client, each in found.items()}
 
 
 def _pairs(

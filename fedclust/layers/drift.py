@@ -12,10 +12,11 @@ of its old ones, for both models.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from fedclust.clustering import proposals
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
@@ -134,11 +135,9 @@ def moved(clusters: Clusters, drifted: Sequence[Drifted]) -> Clusters:
     """Move clients to the clusters whose models serve them better; models stay as they are."""
     if not drifted:
         return clusters
-    assignment = clusters.assignment.copy()
-    assignment[[each.client for each in drifted]] = [each.better for each in drifted]
+    assignment = proposals.moved(clusters.assignment, {each.client: each.better for each in drifted})
     words = ", ".join(f"client {each.client} drifted to cluster {each.better}" for each in drifted)
-    reason = f"{clusters.reason}; {words}" if clusters.reason else words
-    return replace(clusters, assignment=assignment, reason=reason)
+    return clusters.because(words, assignment=assignment)
 
 
 def _others(clusters: Clusters, federation: Federation, serving: IntArray) -> IntArray:

@@ -163,7 +163,7 @@ class Question(Generic[Answer]):
     def __init_subclass__(cls) -> None:
         """Take the answer's type from ``Question[Answer]`` unless the class names it."""
         if "answer" not in vars(cls):
-            cls.answer = typing.get_args(cls.__orig_bases__[0])[0]  # type: ignore[attr-defined]
+            cls.answer = typing.get_args(cls.__orig_bases__[-1])[0]  # type: ignore[attr-defined]
 
 
 def short(value: object) -> str:

@@ -501,8 +501,8 @@ class ProofAnswer:
 
 
 @dataclass(frozen=True, eq=False)
-class ProofQuestion(codec.Question[ProofAnswer]):
-    """Ask how much better model B predicts a client's held-out rows than model A.
+class Pair:
+    """Two models that a question compares on a client's rows.
 
     Clients may share the records of the models, which are then sent once; the shifts are the client's own.
 
@@ -512,6 +512,22 @@ class ProofQuestion(codec.Question[ProofAnswer]):
         The two models.
     shift_a, shift_b
         Added to this client's logits of each model: the label-prior correction, shape (C,).
+    """
+
+    place = codec.Place("prior-shifts", ConfigRecord)
+
+    model_a: Annotated[ArrayRecord, codec.Model("model-a")]
+    model_b: Annotated[ArrayRecord, codec.Model("model-b")]
+    shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
+    shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
+
+
+@dataclass(frozen=True, eq=False)
+class ProofQuestion(Pair, codec.Question[ProofAnswer]):
+    """Ask how much better model B predicts a client's held-out rows than model A.
+
+    Attributes
+    ----------
     margin
         What B's Brier score must be lower by.
     rows
@@ -523,12 +539,7 @@ class ProofQuestion(codec.Question[ProofAnswer]):
     """
 
     kind = "query.proof"
-    place = codec.Place("prior-shifts", ConfigRecord)
 
-    model_a: Annotated[ArrayRecord, codec.Model("model-a")]
-    model_b: Annotated[ArrayRecord, codec.Model("model-b")]
-    shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
-    shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
     margin: Annotated[float, codec.Real(-2, 2, sparse=True)] = 0.0
     rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
     on_training_rows: Annotated[bool, codec.Flag(sparse=True)] = False
@@ -608,23 +619,18 @@ _LIMITS = (LARGEST_BRIER, 1.0)
 
 
 @dataclass(frozen=True, eq=False)
-class FigureQuestion(codec.Question[FigureAnswer]):
+class FigureQuestion(Pair, codec.Question[FigureAnswer]):
     """The question how well two models predict a client's test rows.
 
     Attributes
     ----------
-    model_a, model_b, shift_a, shift_b, rows
+    rows
         As of :class:`ProofQuestion`.
     bets
         Whether to bet on margins for an interval, as rows are few.
     """
 
     kind = "query.figure"
-    place = codec.Place("prior-shifts", ConfigRecord)
 
-    model_a: Annotated[ArrayRecord, codec.Model("model-a")]
-    model_b: Annotated[ArrayRecord, codec.Model("model-b")]
-    shift_a: Annotated[FloatArray, codec.Numbers(key="model-a")]
-    shift_b: Annotated[FloatArray, codec.Numbers(key="model-b")]
     rows: Annotated[int, codec.Whole(1)]
     bets: Annotated[bool, codec.Flag(sparse=True)] = False

@@ -1,6 +1,7 @@
 """Auto on real digits: twelve clients, a look after four rounds, three rounds of trials."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -111,7 +112,15 @@ def proposing(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> None:
 def test_a_client_in_the_wrong_part_is_put_right(monkeypatch: pytest.MonkeyPatch) -> None:
     # Clients 4 to 7 name the classes the other way round; the proposal has client 3 with them.
     proposing(monkeypatch, [0, 0, 0, 1, 1, 1, 1, 1])
+    asked, losses = list[int](), Federation.losses
+
+    def counted(federation: Federation, *question):
+        asked.append(federation.server_round)
+        return losses(federation, *question)
+
+    monkeypatch.setattr(Federation, "losses", counted)
     result = own_run(own_clients(8, 12))
+    assert asked.count(7) == 1  # the losses by which clients are placed also tell that none must move
     assert result.summary["assignment"] == [0] * 4 + [1] * 4
     (kept,) = [trial for trial in result.summary["trials"] if trial["kept"]]
     assert kept["sizes"] == [4, 4]
@@ -167,6 +176,11 @@ def test_a_part_keeps_clients_that_vote() -> None:
     )
     assert placed([trial], members, federation, anew=2)[0].labels.tolist() == trial.labels.tolist()
     assert placed([trial], members, federation, anew=1)[0].labels.tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
+    # Client 5 may leave its part of three, also where 3 and 6 stay.
+    three = replace(trial, labels=np.array([0, 0, 2, 1, 2, 2, 1, 1]), models=(ArrayRecord(),) * 3)
+    wanted = np.array([0, 0, 2, 0, 2, 0, 1, 1])
+    federation.losses = lambda _, clients: {each: (np.arange(3) != wanted[each]) * 1.0 for each in clients}
+    assert placed([three], members, federation, anew=2)[0].labels.tolist() == [0, 0, 2, 1, 2, 0, 1, 1]
 
 
 def test_clients_move_to_the_cluster_whose_model_fits_their_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -174,18 +174,17 @@ def test_proposals_are_equal_where_they_agree_on_whom_both_know() -> None:
 
 def test_unknown_clients_join_the_part_that_fits_or_the_largest() -> None:
     labels = np.array([0, 1, 1, -1, -1, -1])
-    losses = {3: np.array([0.1, 0.2]), 4: np.array([0.3, 0.2])}
-    assert place(labels, losses).tolist() == [0, 1, 1, 0, 1, 1]
+    assert place(labels, {3: 0, 4: 1}).tolist() == [0, 1, 1, 0, 1, 1]
     assert labels.tolist() == [0, 1, 1, -1, -1, -1]
 
 
 def test_moves_that_leave_a_cluster_too_small_are_undone_until_none_is() -> None:
     # 0 leaves cluster 0, which keeps one of two; with 0 back there, cluster 1, which 3 and 4 leave, has one.
-    before, after = np.array([0, 0, 1, 1, 1, 2, 2]), np.array([1, 0, 1, 2, 2, 2, 2])
+    before, wanted = np.array([0, 0, 1, 1, 1, 2, 2]), {0: 1, 3: 2, 4: 2}
     votes = np.ones(7, dtype=bool)
-    assert proposals.without_small(before, after, votes, 2).tolist() == before.tolist()
-    assert proposals.without_small(before, after, votes, 1).tolist() == after.tolist()
+    assert proposals.moved(before, wanted, votes, 2).tolist() == before.tolist()
+    assert proposals.moved(before, wanted, votes, 1).tolist() == [1, 0, 1, 2, 2, 2, 2]
+    assert proposals.moved(before, wanted).tolist() == [1, 0, 1, 2, 2, 2, 2]
     # Cluster 1 keeps three clients without 3, and one that votes.
     votes[[2, 5]] = False
-    after = np.array([0, 0, 1, 2, 1, 1, 2])
-    assert proposals.without_small(before, after, votes, 2).tolist() == before.tolist()
+    assert proposals.moved(before, {3: 2, 5: 1}, votes, 2).tolist() == before.tolist()

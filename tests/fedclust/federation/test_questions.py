@@ -12,10 +12,17 @@ from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Clusters, Measured
 from fedclust.federation.asking import Answers
-from fedclust.federation.questions import Serving, ask_personal, confuse_clusters, prior_shifts
+from fedclust.federation.questions import Serving, ask_figures, ask_personal, confuse_clusters, prior_shifts
 from fedclust.messages.codec import Bounds
-from fedclust.messages.evaluation import Confusion, ConfusionQuestion, PersonalAnswer
+from fedclust.messages.evaluation import (
+    Confusion,
+    ConfusionQuestion,
+    FigureAnswer,
+    FigureQuestion,
+    PersonalAnswer,
+)
 from fedclust.personal.layers import Auto, Finetune, Prior
+from fedclust.proof.figure import Rows
 
 COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])
 CLUSTERS, ONE = np.array([0, 0, 1, 1]), np.zeros(4, dtype=int)
@@ -43,7 +50,7 @@ class _Clients:
     bounds: Bounds = field(default_factory=Bounds)
 
     def describe(self) -> Any:
-        return SimpleNamespace(train_counts=COUNTS)
+        return SimpleNamespace(train_counts=COUNTS, num_test=np.full(4, 60))
 
     def ask(self, question: Any, clients: Iterable[int] = ()) -> Answers:
         asked = question if isinstance(question, Mapping) else {int(each): question for each in clients}
@@ -91,6 +98,27 @@ def test_clients_of_no_cluster_do_not_count_among_what_a_model_was_trained_on() 
     shifts = prior_shifts(counts, np.array([0, 0, -1, -1]))
     assert not shifts[2:].any()
     np.testing.assert_allclose(shifts[:2], prior_shifts(counts[:2], np.zeros(2, dtype=int)))
+
+
+# -- The printed figure ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("silent", [set(), {3}, {0, 1, 2, 3}])
+def test_clients_bet_where_fewer_rows_came_back_than_enough(silent: set[int]) -> None:
+    # Four clients of 60 test rows in one group: 240 are enough for an interval of Hall's, and nobody bets.
+    # Without client 3 there are 180, so the others are asked once more; client 2 is then silent, too.
+    def work(client: int, asked: FigureQuestion) -> FigureAnswer | None:
+        if client in silent or (asked.bets and client == 2):
+            return None
+        return FigureAnswer.of(Rows.of(np.zeros((2, 60)), np.zeros(60), np.ones((2, 60)), asked.bets))
+
+    clients, twice = _Clients(work), silent == {3}
+    found = ask_figures(clients, (ONE, COMMON), (ONE, COMMON))  # type: ignore[arg-type]
+    asked = [{(client, each.bets) for client, each in questions.items()} for questions in clients.asked]
+    assert asked[0] == {(client, False) for client in range(4)}
+    assert asked[1:] == ([{(0, True), (1, True), (2, True)}] if twice else [])
+    assert found.keys() == ({0, 1} if twice else {*range(4)} - silent)
+    assert all(len(rows.brier.log_wealth) == (81 if twice else 0) for rows in found.values())
 
 
 # -- Personal layers ---------------------------------------------------------------------------------------

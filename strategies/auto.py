@@ -230,6 +230,10 @@ class Auto(ClusteredStrategy):
         traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
         return replace(memory, traces=traces, trials=tuple(trials))
 
+    def settled(self, clusters: Clusters, server_round: int) -> bool:
+        """Return whether nothing is on trial, after a first look."""
+        return not clusters.memory.trials and clusters.memory.looks > 0
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""
         given = self.parameters

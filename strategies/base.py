@@ -136,6 +136,9 @@ class ClusteredStrategy(Strategy):
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
     remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""
 
+    needs_last_round: ClassVar[bool] = False
+    """Whether it must know from the start which round is its last, so that a run cannot stop early."""
+
     own_selection: ClassVar[type[Selection]] = Uniform
     """The policy if none is given."""
 
@@ -170,7 +173,13 @@ class ClusteredStrategy(Strategy):
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
         own = (kind() for kind in self.own_layers)
         self.layers = standard_layers(
-            self.join, self.options, *own, *further, moves_clients=self.moves_clients, private=private
+            self.join,
+            self.options,
+            *own,
+            *further,
+            moves_clients=self.moves_clients,
+            private=private,
+            settled=self.settled,
         )
 
     def with_options(self, **changes: Any) -> Self:
@@ -401,6 +410,10 @@ class ClusteredStrategy(Strategy):
         memory = clusters.memory
         return memory.grown(clusters.num_clients, len(homes)) if isinstance(memory, Findings) else memory
 
+    def settled(self, clusters: Clusters, server_round: int) -> bool:
+        """Return whether a run may stop after this round with these clusters; unless overridden, it may."""
+        return True
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
@@ -478,15 +491,19 @@ class ClusteredStrategy(Strategy):
                 if layer.memory_type is not None:
                     packed = resume.layers.get(type(layer).__name__, {})
                     layer.restore(run, unpack(layer.memory_type, packed))
-        left = num_rounds - run.server_round
+        left = federation.num_rounds - run.server_round
         joined = join_models(clusters.models)
-        return super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)
+        result = super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)
+        result.arrays = join_models(run.clusters.models)  # of the best round, maybe
+        return result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Let each cluster's aggregator write the messages to the clients chosen in it."""
         run = self.run
+        if run.over:  # stopped early: Flower's loop goes on without a message
+            return []
         run.begin_round(config)
         for layer in self.layers:
             self._adopt(layer.before_round(run))
@@ -536,6 +553,8 @@ class ClusteredStrategy(Strategy):
         :meth:`start` was given an `evaluate_fn`; otherwise None. And the mean loss.
         """
         run = self.run
+        if run.over:
+            return None, None
         means, asked = any(map(self.takes_means, run.clusters.aggregators)), asked_for(run.told)
         run.replies, run.failures = read_replies(
             replies, run.number, run.cohort, run.sent, run.federation.bounds, means=means, asked=asked
@@ -575,11 +594,12 @@ class ClusteredStrategy(Strategy):
         """Send clients their cluster's model, in rounds with an evaluation."""
         run = self.run
         last = run.number == run.federation.num_rounds
-        if run.number % self.options.evaluate_every and not last:
+        if run.over or (run.number % self.options.evaluate_every and not last):
             return []
         self._adopt(self.before_evaluation(run.clusters, run.federation))
         for layer in self.layers:
             self._adopt(layer.before_evaluation(run))
+        last = run.number == run.federation.num_rounds  # a layer may have stopped the run
         run.online = set(grid.get_node_ids())
         full = last and run.federation.disclosed == "labels"
         settings = ConfigRecord({**config, **instruct(server_round=run.number, full=full)})
@@ -592,6 +612,8 @@ class ClusteredStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Summarise the clients' measurements of their cluster's model, and finish the round's record."""
         run = self.run
+        if run.over:
+            return None
         earlier = [*run.record["failures"], *run.federation.take_failures()]
         run.unusable = {}
         read = rounds.read_evaluations(replies, run.number, run.federation.bounds)

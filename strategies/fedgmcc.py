@@ -81,6 +81,7 @@ class FedGMCC(ClusteredStrategy):
         If the aggregator is another one.
     """
 
+    needs_last_round = True
     paper_name = "FedGMCC"
 
     needs_client_models = True

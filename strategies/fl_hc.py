@@ -58,6 +58,10 @@ class FLHC(ClusteredStrategy):
             clusters = clusters.split(0, assignment)
         return replace(clusters, memory=found)
 
+    def settled(self, clusters: Clusters, server_round: int) -> bool:
+        """Return whether clusters are formed."""
+        return server_round >= self.parameters.rounds
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Say where clients are never clustered, and where the silhouette chooses the number of clusters."""
         if rounds > self.parameters.rounds:

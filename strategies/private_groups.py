@@ -70,6 +70,7 @@ class PrivateGroups(ClusteredStrategy):
     holds_client_dp = frozenset({LossesQuestion.kind, ProofQuestion.kind})
     holds_out_rows = True  # for the vote
 
+    needs_last_round = True
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory

@@ -413,6 +413,11 @@ class Run:
         """The round in progress."""
         return self.server_round + 1
 
+    @property
+    def over(self) -> bool:
+        """Whether the last round is finished."""
+        return self.server_round >= self.federation.num_rounds
+
     def begin_round(self, config: ConfigRecord) -> None:
         """Reset the state of the last round."""
         self.config, self.told, self.federation.server_round = ConfigRecord({**config}), {}, self.number

@@ -27,6 +27,7 @@ from fedclust.federation.federation import Federation
 from fedclust.federation.run import Run
 from fedclust.layers.drift import Drift
 from fedclust.layers.layer import Layer
+from fedclust.layers.stopping import Settled, Stopping
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.settings.run_options import RunOptions
@@ -409,7 +410,12 @@ class Attendance(Layer):
 
 
 def standard_layers(
-    join: Join, options: RunOptions, *further: Layer, moves_clients: bool = False, private: bool = False
+    join: Join,
+    options: RunOptions,
+    *further: Layer,
+    moves_clients: bool = False,
+    private: bool = False,
+    settled: Settled = lambda *_: True,
 ) -> tuple[Layer, ...]:
     """List the layers of a run in their order.
 
@@ -426,7 +432,11 @@ def standard_layers(
     private
         Whether `further` has a layer that limits updates for privacy; no other limit then counts, and no
         model is taken back for what single clients say.
+    settled
+        Whether the method may stop with these clusters after a round.
     """
     caps = ANY if private else Caps(options.update_norm_cap, options.update_pull_cap)
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
-    return Newcomers(join), Bounds(caps, blames=not private), *further, *drift, Attendance()
+    best = options.serve_round == "best"
+    watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []
+    return Newcomers(join), Bounds(caps, blames=not private), *further, *drift, *watch, Attendance()

@@ -266,6 +266,10 @@ def final_table(run: SavedRun) -> RenderableType:
     if "strategy" not in summary:
         raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
     details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    if (best := summary.get("best_round")) is not None:
+        details += (
+            f", {'stopped early, ' if summary['stopped_early'] else ''}best on held-out rows in round {best}"
+        )
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None:

@@ -571,6 +571,7 @@ def simulate(
     if not isinstance(data, FederatedData):
         decides = strategy in (run_options.NEEDS_PROOF, run_options.VOTES) or isinstance(layer, Auto)
         decides |= any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
+        decides |= isinstance(strategy, ClusteredStrategy) and strategy.options.compares_rounds
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)

@@ -127,13 +127,14 @@ class StrategyRun(Observer):
             callback(dict(record))  # a copy, which the callback may change
         if "global_accuracy" in record:
             self._figures_of_round = number
-        check_round(record, settings.rounds, settings.min_replies)
-        if number == settings.rounds:
+        last = strategy.run.federation.num_rounds
+        check_round(record, last, settings.min_replies)
+        if number == last:
             tested = described.num_test > 0
             accuracy = strategy.measured.figures.get("accuracy", np.full(len(tested), np.nan))
             measured = int(np.isfinite(accuracy[tested]).sum())
             check_answered(failures, measured, int(tested.sum()), self.progress, settings.min_replies)
-        if self._checkpoints.due(number):
+        if number == last or self._checkpoints.due(number):
             with self._writing():
                 self._checkpoints.save(self._state())
 
@@ -256,7 +257,7 @@ class StrategyRun(Observer):
             table,
             strategy=self.name,
             seed=seed,
-            rounds=self.settings.rounds,
+            rounds=strategy.run.federation.num_rounds,
             seconds=self._seconds,
             failed_replies=strategy.run.failed_replies + len(self._late),
             outcomes=measured.outcomes.values(),

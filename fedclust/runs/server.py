@@ -276,9 +276,14 @@ def check_strategy(
     ModuleNotFoundError
         If the accountant's package is missing.
     """
+    if strategy.needs_last_round and strategy.options.patience is not None:
+        raise ValueError(f"stop must be none with {name}, which does something in its last round")
     if privacy.disclosed == "labels":
         return
     chosen, options = setting(privacy), strategy.options
+    if options.compares_rounds:
+        why = "they compare models on held-out rows"
+        raise ValueError(f"stop and serve_round must be none and last with {chosen}: {why}")
     if personal.asked:
         raise ValueError(f"personal must be none with {chosen}, got {personal.choice} for {name}")
     if not isinstance(privacy, ClientDP):

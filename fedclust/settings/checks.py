@@ -27,6 +27,7 @@ def run_settings(config: DictConfig) -> RunSettings:
     try:
         given = {*config}  # `in config` resolves what it finds, in errors that do not name it
         values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in given}
+        values |= {"patience": OmegaConf.select(config, "stop.patience")}
         values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
         needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
         if missing := [name for name in needed if name not in values]:

@@ -223,6 +223,8 @@ def deciders(config: DictConfig) -> dict[str, bool]:
         "serve=best, which chooses": config.get("serve") == "best",
         "personal=auto, which chooses": chooses_layers(config),
         "drift_every, which compares": bool(config.get("drift_every")),
+        "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
+        "serve_round=best, which compares": config.get("serve_round") == "best",
     }
 
 

@@ -51,11 +51,20 @@ class _Rounds:
     update_norm_cap: float | None = DEFAULT_CAP
     update_pull_cap: float | None = None
     drift_every: int = 0
+    patience: int | None = None
+    serve_round: Literal["best", "last"] = "last"
 
     def __post_init__(self) -> None:
         check(self, participation="in (0, 1]", seed=">= 0", evaluate_every=">= 1", drift_every=">= 0")
         check(self, evaluate_clients="a whole number >= 1 or a share in (0, 1] or None")
         check(self, update_norm_cap=CAP, update_pull_cap=CAP)
+        check(self, serve_round=Literal["best", "last"])
+        check(self, "stop.", patience=">= 1 or None")
+
+    @property
+    def compares_rounds(self) -> bool:
+        """Whether rounds are compared on held-out rows."""
+        return self.patience is not None or self.serve_round == "best"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +95,11 @@ class RunOptions(_Rounds):
     drift_every
         Rounds between searches, among clients that evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.layers.drift`.
+    patience
+        Rounds without a better one on held-out rows after which the run stops, >= 1; None to never stop. See
+        :mod:`fedclust.layers.stopping`.
+    serve_round
+        Whether the models of the round that is best on held-out rows serve at the end, or of the last one.
 
     Raises
     ------

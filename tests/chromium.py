@@ -11,7 +11,6 @@ import subprocess
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -65,9 +64,9 @@ class Browser:
         os.close(self._write)
         os.close(self._read)
 
-    def call(self, method: str, *, session: str | None = "", **parameters: Any) -> dict[str, Any]:
+    def call(self, method: str, *, session: str | None = "", **parameters) -> dict:
         number = next(self._numbers)
-        message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
+        message: dict = {"id": number, "method": method, "params": parameters}
         if (where := self._session if session == "" else session) is not None:
             message["sessionId"] = where
         os.write(self._write, json.dumps(message).encode() + b"\0")
@@ -85,7 +84,7 @@ class Browser:
             self._next(until)
         self.js("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
-    def js(self, expression: str) -> Any:
+    def js(self, expression: str):
         """Evaluate an expression, or the value that a promise comes to."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
@@ -111,7 +110,7 @@ class Browser:
         shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(shot["data"]))
 
-    def _next(self, until: float) -> dict[str, Any]:
+    def _next(self, until: float) -> dict:
         while b"\0" not in self._rest:
             left = until - time.monotonic()
             answered = select.select([self._read], [], [], max(0, left))[0]
@@ -120,7 +119,7 @@ class Browser:
             assert part, "Chromium has ended"
             self._rest += part
         text, _, self._rest = self._rest.partition(b"\0")
-        message: dict[str, Any] = json.loads(text)
+        message: dict = json.loads(text)
         kind, told = message.get("method"), message.get("params", {})
         if kind == "Page.loadEventFired":
             self._loaded = True

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -89,16 +88,14 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
         (["partition=iid,dirichlet", "partition.num_clints=2,3", "-m"], "did you mean 'num_clients'?"),
     ],
 )
-def test_the_impossible_is_refused_in_one_line(
-    run: Any, tmp_path: Path, arguments: list[str], said: str
-) -> None:
+def test_the_impossible_is_refused_in_one_line(run, tmp_path: Path, arguments: list[str], said: str) -> None:
     outcome = run(*QUICK[1:], *arguments)
     _assert_one_line(outcome, said)
     assert "round 1/" not in outcome.printed
     assert not list(tmp_path.iterdir())  # no empty folder is left
 
 
-def test_another_runs_folder_is_refused(run: Any, tmp_path: Path) -> None:
+def test_another_runs_folder_is_refused(run, tmp_path: Path) -> None:
     folder = tmp_path / "taken"
     folder.mkdir()
     (folder / "rounds.jsonl").write_text("mine\n")
@@ -116,7 +113,7 @@ def test_no_traceback_from_the_module_either(tmp_path: Path) -> None:
 # -- What Hydra offers ----------------------------------------------------------------------------------
 
 
-def test_the_configuration_is_shown_without_running(run: Any, tmp_path: Path) -> None:
+def test_the_configuration_is_shown_without_running(run, tmp_path: Path) -> None:
     outcome = run("--cfg", "job", "partition=dirichlet", "partition.alpha=0.25")
     assert outcome.code == 0
     shown = yaml.safe_load(outcome.printed)
@@ -125,7 +122,7 @@ def test_the_configuration_is_shown_without_running(run: Any, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_results_go_where_output_dir_says(run: Any, tmp_path: Path) -> None:
+def test_results_go_where_output_dir_says(run, tmp_path: Path) -> None:
     outcome = run(*QUICK, "strategy=fedavg", "output_dir=here")
     assert outcome.code == 0
     assert f"results: {tmp_path / 'here'}" in outcome.printed
@@ -136,7 +133,7 @@ def test_results_go_where_output_dir_says(run: Any, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_sweep_may_set_what_only_its_choices_have(run: Any, tmp_path: Path) -> None:
+def test_a_sweep_may_set_what_only_its_choices_have(run, tmp_path: Path) -> None:
     # The default partition has no such key; both of these have.
     arguments = ("-m", "partition=dirichlet,quantity_skew", "task=inspect")
     outcome = run(*arguments, "partition.min_samples=3")
@@ -146,7 +143,7 @@ def test_a_sweep_may_set_what_only_its_choices_have(run: Any, tmp_path: Path) ->
     assert len(list(tmp_path.glob("outputs/*/*/*/summary.json"))) == 2
 
 
-def _launch_in_a_worker(launcher: BasicLauncher, job_overrides: Any, initial_job_idx: int) -> list[JobReturn]:
+def _launch_in_a_worker(launcher: BasicLauncher, job_overrides, initial_job_idx: int) -> list[JobReturn]:
     """Run the jobs as Hydra's launchers for Ray, joblib and Slurm do: pickled, in another process."""
     jobs = []
     for number, overrides in enumerate(job_overrides, start=initial_job_idx):
@@ -180,7 +177,7 @@ with open(sys.argv[1], "wb") as file:  # the run prints to stdout
 
 @pytest.mark.parametrize("in_a_worker", [False, True])
 def test_a_bad_job_does_not_end_a_sweep(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool
+    run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool
 ) -> None:
     if in_a_worker:
         monkeypatch.setattr(BasicLauncher, "launch", _launch_in_a_worker)
@@ -195,7 +192,7 @@ def test_a_bad_job_does_not_end_a_sweep(
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
 
 
-def test_a_sweep_trains_its_baseline_once(run: Any, tmp_path: Path) -> None:
+def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     arguments = ("strategy=fmcl,clust_psi_pfl", "rounds=1", "training.mode=sequential", "compare=[fedavg]")
     outcome = run("-m", *arguments, "output_dir=sweep")
     assert outcome.code == 0, outcome.complained
@@ -224,14 +221,14 @@ def test_a_sweep_trains_its_baseline_once(run: Any, tmp_path: Path) -> None:
     assert json.loads((trained / "summary.json").read_text())["rounds"] == 1
 
 
-def test_tab_completion(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tab_completion(run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "complete -o nospace" in run("-sc", "install=bash").printed
     monkeypatch.setenv("COMP_LINE", "fedclust strategy=fm")
     monkeypatch.setenv("COMP_POINT", "20")
     assert run("-sc", "query=bash").printed.split() == ["strategy=fmcl"]
 
 
-def test_two_runs_in_one_second(run: Any, tmp_path: Path) -> None:
+def test_two_runs_in_one_second(run, tmp_path: Path) -> None:
     # A name without the time of day, so that both have the same.
     arguments = ("task=inspect", "output_dir='outputs/${now:%Y}'")
     assert (run(*arguments).code, run(*arguments).code) == (0, 0)
@@ -242,7 +239,7 @@ def test_two_runs_in_one_second(run: Any, tmp_path: Path) -> None:
 # -- Looking at a partition -----------------------------------------------------------------------------
 
 
-def test_inspecting_a_partition(run: Any, tmp_path: Path) -> None:
+def test_inspecting_a_partition(run, tmp_path: Path) -> None:
     outcome = run("task=inspect", "partition=dirichlet", "partition.num_clients=10", "output_dir=here")
     assert outcome.code == 0
     assert "dirichlet, seed 0" in outcome.printed
@@ -267,7 +264,7 @@ def test_inspecting_a_partition(run: Any, tmp_path: Path) -> None:
     ],
 )
 def test_a_run_that_is_ended_says_how_to_go_on(
-    run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, folder: str, code: int, said: str
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, folder: str, code: int, said: str
 ) -> None:
     def ended(*_: object) -> None:
         if code == 130:
@@ -280,7 +277,7 @@ def test_a_run_that_is_ended_says_how_to_go_on(
     assert (outcome.code, outcome.complained) == (code, f"fedclust: {said.format(tmp_path / folder)}\n")
 
 
-def test_a_run_that_fails_says_why_and_keeps_its_rounds(run: Any, tmp_path: Path) -> None:
+def test_a_run_that_fails_says_why_and_keeps_its_rounds(run, tmp_path: Path) -> None:
     outcome = run(*QUICK, "strategy=fedavg", "training.learning_rate=1e6", "output_dir=here")
     # 0.8 of the 30 clients take part.
     said = "the run failed in round 1 of 2, no client was trained: 24 of 24 clients: loss above 2^24 nats"

@@ -3,7 +3,6 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,7 +115,7 @@ def test_hospitals_and_diagnoses_go_by_their_names(tmp_path: Path, monkeypatch: 
     frame.to_csv(tmp_path / "patients.csv", index=False)
     honest = Trainer.evaluate
 
-    def evaluate(self: Trainer, jobs: Any, **options: Any) -> Any:
+    def evaluate(self: Trainer, jobs, **options):
         if any(job.client == 1 for job in jobs):
             raise KeyError("an odd batch")
         return honest(self, jobs, **options)

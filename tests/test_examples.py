@@ -4,7 +4,6 @@ import importlib.util
 import re
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -56,7 +55,7 @@ def test_compare_strategies(example: types.ModuleType, tmp_path: Path) -> None:
     assert accuracy["one model for all"] < 0.75 < 0.9 < accuracy["groups that prove better"]
 
 
-def test_own_package_on_the_command_line(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_package_on_the_command_line(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands in own_strategy.py, run in their folder; tests/test_installed.py does it in a process."""
     monkeypatch.chdir(EXAMPLES)
     monkeypatch.syspath_prepend(EXAMPLES)  # as `python -m` has the current folder

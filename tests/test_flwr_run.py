@@ -9,7 +9,6 @@ import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +62,7 @@ class Flower:
         """Run a command; give what it prints."""
         return self.start(*arguments, command=command).communicate(timeout=600)[0]
 
-    def state(self, printed: str) -> dict[str, Any]:
+    def state(self, printed: str) -> dict:
         """Get the state of the run that a command's output names."""
         found = re.search(r"started run (\d+)", printed)
         assert found, printed

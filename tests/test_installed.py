@@ -14,7 +14,6 @@ import venv
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,7 +56,7 @@ def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 Python = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def _install(wheel: Path, *where: Any, python: Path | str = sys.executable) -> None:
+def _install(wheel: Path, *where, python: Path | str = sys.executable) -> None:
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--disable-pip-version-check", *where, wheel], check=True, timeout=120)
 
@@ -73,7 +72,7 @@ def _environment(folder: Path, wheel: Path) -> Python:
     _install(wheel, python=python)
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
 
-    def run(*arguments: Any, cwd: Path) -> subprocess.CompletedProcess[str]:
+    def run(*arguments, cwd: Path) -> subprocess.CompletedProcess[str]:
         command = [python, *map(str, arguments)]
         return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 

@@ -3,7 +3,6 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -61,7 +60,7 @@ def sites(tmp_path: Path) -> dict[str, Path]:
     return {site: _csv(folder / f"{site}.csv", rows) for site, rows in tables.items()}
 
 
-def _own(sites: Any) -> list[str]:
+def _own(sites) -> list[str]:
     given = sites if isinstance(sites, str) else "{" + ",".join(f"{k}: '{v}'" for k, v in sites.items()) + "}"
     return ["dataset=csv", "dataset.label=diagnosis", "partition=own", f"partition.sites={given}"]
 
@@ -116,7 +115,7 @@ def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], 
         np.testing.assert_allclose(value, second[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-def _assert_its_export_predicts_the_same(own: Any, sites: dict[str, Path]) -> None:
+def _assert_its_export_predicts_the_same(own, sites: dict[str, Path]) -> None:
     """Predict every site's raw file, and compare with what the run's clients predicted of their test rows."""
     served = own.folder.parent / "served"
     own.export(served)
@@ -214,7 +213,7 @@ def test_weights_by_the_counts_of_all_and_a_bad_file_of_hosts_are_refused(
         run([*short, f"hosts={tmp_path / 'nothing.toml'}"])
 
 
-def _ask(node: dict[str, Any], overrides: list[str]) -> Message:
+def _ask(node: dict, overrides: list[str]) -> Message:
     assume_identity()
     context = Context(1, 2, node, RecordDict(), to_run_config(compose(overrides)))
     return clients.app(Message(RecordDict(), 2, "query.clients"), context)

@@ -2,7 +2,6 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,20 +107,11 @@ def test_fine_tuning_is_the_literal_loop(layers: str) -> None:
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(model(train[0][rows]), train[1][rows]).backward()
                 optimiser.step()
-        row, expected = (
-            found.clients.iloc[client],
-            nn.functional.cross_entropy(model(held_out[0]), held_out[1]),
-        )
+        row = found.clients.iloc[client]
+        expected = nn.functional.cross_entropy(model(held_out[0]), held_out[1])
         assert row["validation_loss_finetune"] == pytest.approx(expected.item(), rel=1e-3)
         right = (model(test[0]).argmax(1) == test[1]).float().mean()
         assert row["personal_accuracy"] == pytest.approx(right.item())
-
-
-def test_without_a_choice_nothing_is_asked_and_nothing_said() -> None:
-    found = fedclust.simulate("fedavg", _still(), FOUR, rounds=1, training=STILL)
-    assert "personal" not in found.summary
-    assert "personal" not in found.clients
-    assert found.predict(0, np.array([[2.0]], dtype="float32")).argmax().item() == 1
 
 
 def test_on_top_of_the_model_that_serves(tmp_path: Path) -> None:
@@ -162,6 +152,8 @@ def test_a_strategy_s_own_layers() -> None:
     assert found.summary["personal"]["choice"] == "finetune"
     none = fedclust.simulate(Layered(), _still(), FOUR, rounds=1, training=STILL, personal="none")
     assert "personal" not in none.summary
+    assert "personal" not in none.clients
+    assert none.predict(0, np.array([[2.0]], dtype="float32")).argmax().item() == 1
 
 
 # -- Digits ---------------------------------------------------------------------------------------------
@@ -177,7 +169,7 @@ QUICK = [
 ]
 
 
-def _told(summary: dict[str, Any]) -> dict[str, Any]:
+def _told(summary: dict) -> dict:
     return comparable([summary["personal"]])[0]
 
 

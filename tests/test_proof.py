@@ -6,7 +6,6 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -189,24 +188,17 @@ def test_a_resumed_run_repeats_its_proof(alike: SavedRun, known: Path) -> None:
     assert all(torch.equal(served[name], state[name]) for name in state)
 
 
+NO_VERDICT = "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all"
+
+
 @pytest.mark.parametrize(
-    ("overrides", "line"),
-    [
-        (
-            ["proof=false"],
-            "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all",
-        ),
-        (
-            ["compare=[]"],
-            "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all",
-        ),
-        (["strategy=fedavg"], "No verdict: this is one model for all"),
-    ],
+    ("override", "line"),
+    [("proof=false", NO_VERDICT), ("compare=[]", NO_VERDICT), ("strategy=fedavg", "No verdict: this is one")],
 )
 def test_a_run_without_proof_says_how_to_get_one(
-    overrides: list[str], line: str, known: Path, tmp_path: Path
+    override: str, line: str, known: Path, tmp_path: Path
 ) -> None:
-    run, printed = _run(tmp_path / "run", known, *QUICK, "rounds=1", *overrides)
+    run, printed = _run(tmp_path / "run", known, *QUICK, "rounds=1", override)
     assert line in printed
     assert "verdict" not in run.summary
     assert "served" not in run.clients
@@ -217,7 +209,7 @@ def test_a_client_that_fails_in_the_proof_does_not_vote(
 ) -> None:
     honest = Trainer.logits
 
-    def logits(self: Trainer, jobs: Any) -> Any:
+    def logits(self: Trainer, jobs):
         if any(job.client == 3 for job in jobs):
             raise KeyError("an odd row")
         return honest(self, jobs)
@@ -288,7 +280,7 @@ def test_without_the_proof_nothing_is_held_out() -> None:
 def test_a_client_without_held_out_rows_is_named() -> None:
     draws = np.random.default_rng(0)
     whole = [_client(draws, k >= 3) for k in range(6)]
-    triples: list[Any] = [((x[:50], y[:50]), (x[50:65], y[50:65]), (x[65:], y[65:])) for x, y in whole]
+    triples: list = [((x[:50], y[:50]), (x[50:65], y[50:65]), (x[65:], y[65:])) for x, y in whole]
     triples[4] = (triples[4][0], None, triples[4][2])
     network = nn.Linear(8, 4)
     result = fedclust.simulate(Known(), network, triples, rounds=10, training=TRAINING, proof=True)

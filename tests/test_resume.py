@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -146,7 +145,7 @@ def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.Monkey
     fedclust.run([*overrides, f"output_dir={tmp_path / 'whole'}"])
     honest = Trainer.train
 
-    def train(self: Trainer, jobs: Any, server_round: int, **options: Any) -> Any:
+    def train(self: Trainer, jobs, server_round: int, **options):
         if server_round == 4:
             raise OSError("disk full")
         return honest(self, jobs, server_round, **options)

@@ -3,7 +3,6 @@
 import re
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -118,9 +117,7 @@ def test_figures_are_fractions_and_pairs(script: ModuleType, name: str) -> None:
         ({"choices": {"aggregator": "fedavgm", "selection": "haccs"}, "partition": {"alpha": 0.05}}, {}),
     ],
 )
-def test_the_figures_of_a_setting(
-    script: ModuleType, setting: dict[str, Any], figures: dict[str, Any]
-) -> None:
+def test_the_figures_of_a_setting(script: ModuleType, setting: dict, figures: dict) -> None:
     choices = {"experiment": "clust_psi_pfl_fmnist", "partition": "dirichlet_fedartml"}
     config = {"partition": setting["partition"], "choices": choices | setting.get("choices", {})}
     found = script.published_for(config).get("figures", {})

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
@@ -47,7 +46,7 @@ class Asked:
         context = Context(1, 2, dict(self.config), RecordDict(), to_run_config(CONFIG))
         return clients.app(Message(content, 2, kind), context)
 
-    def told(self, questions: Mapping[int, Question], **more: Any) -> tuple[dict[int, Any], dict[int, str]]:
+    def told(self, questions: Mapping[int, Question], **more) -> tuple[dict, dict[int, str]]:
         """Ask clients questions; return their answers, read as a server reads them, and errors by client."""
         contents = {id(each): encode(each) for each in questions.values()}
         kind = next(iter(questions.values())).kind
@@ -61,7 +60,7 @@ class Asked:
             for client, content in answers.items()
         }, errors
 
-    def answers(self, questions: Mapping[int, Question]) -> dict[int, Any]:
+    def answers(self, questions: Mapping[int, Question]) -> dict:
         """Ask clients questions that none of them fails to answer."""
         told, errors = self.told(questions)
         assert errors == {}
@@ -108,7 +107,7 @@ def model() -> ArrayRecord:
 def tell(model: ArrayRecord) -> Callable[..., RecordDict]:
     """Return a function that makes a message's content: the initial model or another, and its settings."""
 
-    def content(arrays: ArrayRecord | None = None, **config: Any) -> RecordDict:
+    def content(arrays: ArrayRecord | None = None, **config) -> RecordDict:
         told = instruct(**{"server_round": 1, **config})
         return RecordDict({"arrays": arrays or model, "config": ConfigRecord(told)})
 

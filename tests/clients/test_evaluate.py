@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -217,7 +216,7 @@ def test_a_comparison_as_a_slow_loop_has_it(node, federation, model, undecided, 
 
 
 def test_the_first_rows_of_an_order_count(node, federation, model, undecided) -> None:
-    def told(rows: int, **more: Any) -> Any:
+    def told(rows: int, **more):
         question = evaluation.ProofQuestion(model, undecided, EVEN, EVEN, rows=rows, **more)
         return node(SEVERAL).told({0: question})[0][0]
 

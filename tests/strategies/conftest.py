@@ -1,7 +1,6 @@
 """What tests of strategies share."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from fedclust.strategies import ClusteredStrategy
 
 
 @pytest.fixture
-def started(toy: Any, watch: Any) -> Callable[..., Any]:
+def started(toy, watch) -> Callable:
     """Return what runs a strategy on toy clients, watched."""
 
     def start(
@@ -17,9 +16,9 @@ def started(toy: Any, watch: Any) -> Callable[..., Any]:
         num_rounds: int,
         num_nodes: int = 1,
         *,
-        clients: Any = None,
-        model: Any = None,
-        **behaviour: Any,
+        clients=None,
+        model=None,
+        **behaviour,
     ) -> ClusteredStrategy:
         strategy.observer = watch
         clients = toy(**behaviour) if clients is None else clients

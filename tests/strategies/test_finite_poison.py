@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -82,7 +81,7 @@ def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started
 
 
 @pytest.mark.parametrize("cap", [1, 0.5, -3, float("nan"), float("inf"), True, "ten"])
-def test_a_cap_that_is_none(cap: Any) -> None:
+def test_a_cap_that_is_none(cap) -> None:
     for name in ("update_norm_cap", "update_pull_cap"):
         with pytest.raises(ValueError, match=f"{name} must be > 1 and finite or None"):
             ClusteredStrategy(**{name: cap})
@@ -162,7 +161,7 @@ def test_where_rounds_are_not_evaluated_the_next_training_tells(started, toy, wa
 
 
 def _resumed(
-    make: Callable[[], ClusteredStrategy], clients: Any, folder: Path, after: int, rounds: int
+    make: Callable[[], ClusteredStrategy], clients, folder: Path, after: int, rounds: int
 ) -> tuple[ClusteredStrategy, list[dict], list[dict]]:
     """Run and keep a checkpoint, go on from it; return that run, its rounds, and the whole one's."""
     whole, again = make(), make()

@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +76,7 @@ def test_cluster_is_the_papers_loop() -> None:
 
 
 @pytest.mark.parametrize("maximum", [None, 4, "sqrt"])
-def test_groups_with_disjoint_classes_are_found_exactly(maximum: Any) -> None:
+def test_groups_with_disjoint_classes_are_found_exactly(maximum) -> None:
     labels, details = assign(grouped_counts(), Parameters(max_clusters=maximum), seed=0)
     np.testing.assert_array_equal(labels, GROUPS)
     assert max(details.scores, key=details.scores.__getitem__) == 3

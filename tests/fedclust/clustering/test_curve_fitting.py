@@ -2,7 +2,7 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -19,13 +19,6 @@ from tests.fedclust.clustering.chains import literal_fit, mlp, one, seeded
 numbers = st.floats(-10, 10)
 
 
-def test_chain_goes_from_start_over_bend_to_end() -> None:
-    # First half: 2 (u θ + (1/2 - u) w_k); second half: 2 ((u - 1/2) w_l + (1 - u) θ).
-    start, bend, end = 1.0, 5.0, -3.0
-    at = {0.0: 1.0, 0.25: 3.0, 0.5: 5.0, 0.75: 1.0, 1.0: -3.0}
-    assert {u: chain(start, end, bend, u) for u in at} == at
-
-
 @given(numbers, numbers, numbers)
 def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float) -> None:
     # The midpoint rule is exact on straight pieces when a cell border lies on the bend.
@@ -33,14 +26,6 @@ def test_chain_mean_is_the_integral_over_u(start: float, end: float, bend: float
     integral = np.mean([chain(start, end, bend, float(u)) for u in cells])
     assert chain_mean(start, end, bend) == pytest.approx((start + 2 * bend + end) / 4)
     assert chain_mean(start, end, bend) == pytest.approx(integral, abs=1e-9)
-
-
-def test_output_distance_is_a_mean_over_inputs_of_squared_distances() -> None:
-    # (1, 0) and (0, 1) are √2 apart, (0.5, 0.5) and (1, 0) √0.5: (2 + 0.5) / 2.
-    first, second = torch.tensor([[1.0, 0.0], [0.5, 0.5]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
-    assert curve_fitting.output_distance(first, second) == 1.25
-    # Two positions of one input count as two inputs.
-    assert curve_fitting.output_distance(first[None], second[None]) == 1.25
 
 
 def test_inputs_are_uniform() -> None:
@@ -63,7 +48,7 @@ def test_inputs_are_normalised_like_the_images() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _repeatable() -> Any:
+def _repeatable():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with torch.random.fork_rng(devices=[]):
@@ -191,7 +176,7 @@ def test_same_seed_same_chains_and_nothing_is_changed() -> None:
     assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
-def fit_chains(models: State, pairs: Any = None, **parameters: Any) -> curve_fitting.Chains:
+def fit_chains(models: State, pairs=None, **parameters) -> curve_fitting.Chains:
     """Fit chains between models of the small network, with thirty inputs."""
     fitting = Fitting(mlp(), draw_inputs(30, (4,), seeded()), Parameters(**parameters), seeded())
     return fit_pairs(fitting, models, pairs)
@@ -214,7 +199,7 @@ def test_a_bend_out_of_range_is_put_back_halfway() -> None:
 
 
 @pytest.mark.parametrize("make", [mlp, conv_net])
-def test_one_model_has_no_pairs(make: Any) -> None:
+def test_one_model_has_no_pairs(make) -> None:
     network = make()
     inputs = torch.rand(8, *((4,) if make is mlp else (1, 4, 4)))
     chains = fit_pairs(Fitting(network, inputs, Parameters(), seeded()), random_models(network, 1))
@@ -261,7 +246,7 @@ def test_a_chain_that_overflows_between_sound_models_is_no_match() -> None:
 
 @pytest.mark.parametrize("threads", [2, 3])
 @pytest.mark.parametrize(("make", "shape"), [(conv_net, (1, 4, 4)), (mlp, (4,))])
-def test_the_number_of_threads_changes_nothing(make: Any, shape: tuple[int, ...], threads: int) -> None:
+def test_the_number_of_threads_changes_nothing(make, shape: tuple[int, ...], threads: int) -> None:
     network = make()
     models, inputs = random_models(network, 8), torch.rand(32, *shape, generator=seeded(1))  # 28 pairs
     parameters = Parameters(steps=5, batch_size=8)
@@ -279,7 +264,7 @@ class Counted(nn.Linear):
 
     living: ClassVar["weakref.WeakSet[Counted]"] = weakref.WeakSet()
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
+    def __deepcopy__(self, memo: dict) -> "Counted":
         copied = Counted(self.in_features, self.out_features)
         copied.load_state_dict(self.state_dict())
         Counted.living.add(copied)

@@ -1,5 +1,4 @@
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from fedclust.typing import State
 from tests.fedclust.clustering.chains import literal_round, mlp, one, seeded
 
 
-def fitting(num_inputs: int, **parameters: Any) -> Fitting:
+def fitting(num_inputs: int, **parameters) -> Fitting:
     return Fitting(mlp(), draw_inputs(num_inputs, (4,), seeded()), Parameters(**parameters), seeded())
 
 
@@ -54,7 +53,7 @@ def clients() -> State:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
+def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

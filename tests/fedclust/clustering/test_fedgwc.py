@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -235,7 +234,7 @@ def test_rewards_do_not_depend_on_the_unit_of_losses(scale: float) -> None:
 
 
 @pytest.mark.parametrize("losses", [np.ones((0, 3)), np.ones((4, 0)), np.ones(4), [[1.0], [np.nan]]])
-def test_rewards_refuse(losses: Any) -> None:
+def test_rewards_refuse(losses) -> None:
     with pytest.raises(
         ValueError, match=r"losses must (have shape \(clients, steps\), got|be finite, got nan)"
     ):
@@ -257,7 +256,7 @@ def test_updates_blend_in_the_rewards() -> None:
 
 
 def split_of(
-    affinities: np.ndarray, max_clusters: int = 5, **changed: Any
+    affinities: np.ndarray, max_clusters: int = 5, **changed
 ) -> tuple[np.ndarray | None, dict[int, float]]:
     return fedgwc.split(affinities, max_clusters, dataclasses.replace(PAPER, **changed), seed=0)
 
@@ -524,7 +523,7 @@ PERCEPTION = 0.5 + 0.1 * np.array([[0.9, 0.3, 0.2], [0.4, 0.8, 0.2], [0.2, 0.3, 
 
 
 def candidates(
-    affinities: np.ndarray, max_clusters: int, seed: int, **how: Any
+    affinities: np.ndarray, max_clusters: int, seed: int, **how
 ) -> dict[int, tuple[np.ndarray, float]]:
     return fedgwc.candidates(affinities, max_clusters, Parameters(min_cluster_size=1, **how), seed)
 
@@ -576,7 +575,7 @@ def same_partition(a: np.ndarray, b: np.ndarray) -> bool:
     ("numbers", "how"),
     [([2], {}), ([3], {}), ([5], {}), ([2, 3, 4], {"score_on": "embedding", "assign_labels": "cluster_qr"})],
 )
-def test_labels_and_scores_are_those_of_scikit_learn(numbers: list[int], how: dict[str, Any]) -> None:
+def test_labels_and_scores_are_those_of_scikit_learn(numbers: list[int], how: dict) -> None:
     affinities = noisy_groups(3 if how else numbers[0], 40, seed=1 if how else numbers[0])
     found = candidates(affinities, 4 if how else 5, seed=0, **how)
     same = {"affinity": "precomputed", "random_state": 0}

@@ -1,7 +1,6 @@
 import dataclasses
 import itertools
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -151,7 +150,7 @@ def simulated(
     return np.where(counts[:, :, None] > 0, means, np.nan).astype(np.float32), scatter
 
 
-def found_by(parameters: Parameters, draws: np.random.Generator, counts: np.ndarray, *how: Any, **more: Any):
+def found_by(parameters: Parameters, draws: np.random.Generator, counts: np.ndarray, *how, **more):
     """Assign simulated clients to clusters."""
     means, scatter = simulated(draws, counts, *how, **more)
     return assign(means, counts, scatter, parameters)

@@ -1,7 +1,5 @@
 """Clients' own arrays: who holds which rows, how inputs are read, and what is refused."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ X = np.arange(20, dtype=np.float64).reshape(10, 2)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
 
 
-def held(data: Any, client: int, part: str) -> set[float]:
+def held(data, client: int, part: str) -> set[float]:
     """The first columns of the rows of a client's part; they name the rows."""
     return set(data.inputs[getattr(data, part)[client]][:, 0].tolist())
 
@@ -40,7 +38,7 @@ def test_the_seed_draws_the_test_parts_of_a_client_whoever_else_is_there() -> No
 
 
 @pytest.mark.parametrize("validation", [None, (), ([], []), (X[:0], Y[:0]), (X[4:6], Y[4:6])])
-def test_a_triple_gives_the_three_parts(validation: Any) -> None:
+def test_a_triple_gives_the_three_parts(validation) -> None:
     data = from_arrays([((X[:4], Y[:4]), validation, (X[6:], Y[6:])), (X + 100, Y)])
     assert held(data, 0, "train") == {0.0, 2.0, 4.0, 6.0}
     assert held(data, 0, "validation") == ({8.0, 10.0} if validation and len(validation[0]) else set())
@@ -48,7 +46,7 @@ def test_a_triple_gives_the_three_parts(validation: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [np.asarray, torch.as_tensor, lambda values: values.tolist()])
-def test_arrays_tensors_and_lists_are_the_same(kind: Any) -> None:
+def test_arrays_tensors_and_lists_are_the_same(kind) -> None:
     data, expected = from_arrays([(kind(X), kind(Y))]), from_arrays([(X, Y)])
     assert data.inputs.dtype == torch.float32
     torch.testing.assert_close(data.inputs, expected.inputs)
@@ -79,7 +77,7 @@ def test_images_are_kept_as_bytes_with_the_statistics_of_training_pixels() -> No
         ([[3, 4]], torch.int64),
     ],
 )
-def test_how_inputs_are_read(values: Any, dtype: torch.dtype) -> None:
+def test_how_inputs_are_read(values, dtype: torch.dtype) -> None:
     assert to_inputs(values).dtype == dtype
     np.testing.assert_array_equal(to_inputs(values).numpy(), np.asarray(values).astype(float))
 
@@ -136,7 +134,7 @@ GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
         ([GOOD, (GOOD, None, None)], "client 1 must have at least one test row, got none"),
     ],
 )
-def test_what_is_refused_names_the_client(clients: Any, said: str) -> None:
+def test_what_is_refused_names_the_client(clients, said: str) -> None:
     with pytest.raises(ValueError, match=f"^{said}"):
         from_arrays(clients)
 

@@ -3,7 +3,6 @@
 import io
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,7 +29,7 @@ def encode(height: int, width: int, colour: bool, kind: str = "png") -> bytes:
 
 
 def hub_images(
-    size: int, colour: bool, columns: dict[str, Any], image: str = "image", parts: str = "train test"
+    size: int, colour: bool, columns: dict, image: str = "image", parts: str = "train test"
 ) -> Callable[[Path], list[str]]:
     """Parquet with the hub's Image feature."""
 
@@ -45,7 +44,7 @@ def hub_images(
     return make
 
 
-def frames(*overrides: str, suffix: str = ".parquet", **parts: dict[str, Any]) -> Callable[[Path], list[str]]:
+def frames(*overrides: str, suffix: str = ".parquet", **parts: dict) -> Callable[[Path], list[str]]:
     """Tables, one file per part."""
 
     def make(folder: Path) -> list[str]:
@@ -142,7 +141,7 @@ LAYOUTS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def node(name: str, overrides: list[str]) -> dict[str, Any]:
+def node(name: str, overrides: list[str]) -> dict:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         composed = compose(overrides=[f"+dataset={name}", *overrides])
     container = OmegaConf.to_container(composed.dataset, resolve=True, throw_on_missing=True)

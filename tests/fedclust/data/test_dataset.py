@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -8,8 +6,8 @@ from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import Dataset, FederatedData, newcomers_last, num_held_out, training_first
 
 
-def make(**changes: Any) -> Dataset:
-    values: dict[str, Any] = {
+def make(**changes) -> Dataset:
+    values: dict = {
         "name": "tiny",
         "inputs": torch.zeros(3, 2),
         "labels": torch.tensor([0, 1, 1]),
@@ -24,8 +22,8 @@ def make(**changes: Any) -> Dataset:
     return Dataset(**(values | changes))
 
 
-def federated(**changes: Any) -> FederatedData:
-    values: dict[str, Any] = {
+def federated(**changes) -> FederatedData:
+    values: dict = {
         "name": "tiny",
         "inputs": torch.zeros(6, 2),
         "labels": torch.tensor([0, 0, 1, 2, 2, 2]),
@@ -63,7 +61,7 @@ NO_ROWS = {"inputs": torch.zeros(0, 2), "labels": torch.zeros(0, dtype=torch.int
         (federated, {"train": (np.array([0, 0]), np.array([3]))}, "row 0 has 2"),
     ],
 )
-def test_contradictions_are_refused(made: Any, changes: dict[str, Any], message: str) -> None:
+def test_contradictions_are_refused(made, changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**changes)
 

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ from fedclust.data.dataset import SourceError
 from fedclust.data.digits import Digits
 
 
-def digits_builder(**changes: Any) -> Digits:
+def digits_builder(**changes) -> Digits:
     return Digits(**({"name": "digits", "num_classes": 10, "input_shape": [1, 8, 8]} | changes))
 
 
@@ -29,7 +28,7 @@ def test_digits_are_grey_images_of_the_full_range(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"path": "somewhere"}, {"hub": "someone/digits"}])
-def test_a_source_is_refused(changes: dict[str, Any]) -> None:
+def test_a_source_is_refused(changes: dict) -> None:
     with pytest.raises(SourceError, match=r"so dataset\.path and \.hub must be null, got some"):
         digits_builder(**changes)
 

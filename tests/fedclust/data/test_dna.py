@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -7,7 +6,7 @@ import pytest
 import torch
 
 from fedclust.data import dna
-from fedclust.data.dna import Dna, kmers, one_hot
+from fedclust.data.dna import Dna, kmers
 from fedclust.data.source import SourceError
 
 
@@ -15,13 +14,13 @@ def codes(*sequences: str) -> np.ndarray:
     return np.array([["ACGT".find(base) for base in sequence] for sequence in sequences])
 
 
-def write(folder: Path, sequences: list[str], labels: list[Any], **columns: list[Any]) -> Path:
+def write(folder: Path, sequences: list[str], labels: list, **columns: list) -> Path:
     frame = pd.DataFrame({"sequence": sequences, "label": labels} | columns)
     frame.to_parquet(folder / "data.parquet")
     return folder
 
 
-def builder(path: Path, **changes: Any) -> Dna:
+def builder(path: Path, **changes) -> Dna:
     values = {"name": "tiny", "num_classes": 2, "input_shape": [3], "k": 2, "vocabulary_size": 17}
     return Dna(**(values | {"path": str(path)} | changes))
 
@@ -39,12 +38,8 @@ def builder(path: Path, **changes: Any) -> Dna:
         ("ACGT", 2, "same", [2, 7, 12, 0]),  # even: one more base after than before
     ],
 )
-def test_kmers_by_hand(sequence: str, k: int, padding: Any, tokens: list[int]) -> None:
+def test_kmers_by_hand(sequence: str, k: int, padding, tokens: list[int]) -> None:
     assert kmers(codes(sequence), k, padding).tolist() == [tokens]
-
-
-def test_one_hot_by_hand() -> None:
-    assert one_hot(codes("AGN")).tolist() == [[[1, 0, 0], [0, 0, 0], [0, 1, 0], [0, 0, 0]]]
 
 
 def test_sequences_as_kmers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,14 +52,15 @@ def test_sequences_as_kmers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_sequences_as_one_hot_bases(tmp_path: Path) -> None:
-    write(tmp_path, ["AC", "GT"], [0, 1])
+    write(tmp_path, ["AC", "GT", "AN"], [0, 1, 0])
     data = builder(tmp_path, encoding="onehot", input_shape=[4, 2]).load(tmp_path / "cache")
     assert data.inputs.dtype == torch.float32
-    assert data.inputs.argmax(1).tolist() == [[0, 1], [2, 3]]
+    assert data.inputs.argmax(1)[:2].tolist() == [[0, 1], [2, 3]]
+    assert data.inputs.sum(1).tolist() == [[1, 1], [1, 1], [1, 0]]  # nothing where a base is unknown
 
 
 @pytest.mark.parametrize("labels", [[[0, 1, 1], [1, 0, 0]], ["011", "100"]])
-def test_reads_with_a_label_per_base(tmp_path: Path, labels: list[Any]) -> None:
+def test_reads_with_a_label_per_base(tmp_path: Path, labels: list) -> None:
     write(tmp_path, ["ACG", "TTT"], labels, population=["AFR", "EUR"])
     data = builder(
         tmp_path, k=3, vocabulary_size=65, padding="same", per_position=True, natural="population"
@@ -75,7 +71,7 @@ def test_reads_with_a_label_per_base(tmp_path: Path, labels: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("other", ["ACG", None])
-def test_sequences_of_other_lengths_are_refused(tmp_path: Path, other: Any) -> None:
+def test_sequences_of_other_lengths_are_refused(tmp_path: Path, other) -> None:
     write(tmp_path, ["ACGT", other], [0, 1])
     with pytest.raises(SourceError, match="every sequence must have 4 bases as the first has, got"):
         builder(tmp_path).load(tmp_path / "cache")
@@ -83,12 +79,7 @@ def test_sequences_of_other_lengths_are_refused(tmp_path: Path, other: Any) -> N
 
 
 def test_tokens_by_frequency_are_numbered_from_the_most_frequent(tmp_path: Path) -> None:
-    # Of AAAT and CAAN: AA three times, AT and CA once, AN has an unknown base. AT comes before CA.
-    folder = write(tmp_path, ["AAAT", "CAAN"], [0, 1])
-    inputs = builder(folder, by_frequency=True).load(tmp_path / "cache").inputs
-    assert inputs.tolist() == [[1, 1, 2], [3, 1, 0]]
-
-
-def test_ranks_keep_the_unknown_token() -> None:
-    # token 3 occurs most, then 1 and 2 with a tie, then 4, which never does
-    assert dna.ranks(np.array([90, 2, 2, 7, 0])).tolist() == [0, 2, 3, 1, 4]
+    # AA three times, AT and CA once, and AT comes before CA; five have an unknown base, which stays 0.
+    folder = write(tmp_path, ["AAATNNN", "CAANNNN"], [0, 1])
+    inputs = builder(folder, by_frequency=True, input_shape=[6]).load(tmp_path / "cache").inputs
+    assert inputs.tolist() == [[1, 1, 2, 0, 0, 0], [3, 1, 0, 0, 0, 0]]

@@ -1,6 +1,5 @@
 import io
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,7 @@ from fedclust.data.source import SourceError
 RED, BLUE = (255, 0, 0), (0, 0, 255)
 
 
-def png(pixels: Any, **options: Any) -> bytes:
+def png(pixels, **options) -> bytes:
     """Encode pixels losslessly."""
     buffer = io.BytesIO()
     Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(buffer, "png", **options)
@@ -28,19 +27,19 @@ def grey(value: int, height: int = 2, width: int = 2) -> bytes:
     return png(np.full((height, width), value))
 
 
-def write(path: Path, encoded: list[bytes | None], labels: list[Any], **columns: list[Any]) -> None:
+def write(path: Path, encoded: list[bytes | None], labels: list, **columns: list) -> None:
     """Write a Parquet file in the layout of the hub's Image feature."""
     cells = [{"bytes": value, "path": None} for value in encoded]
     kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
     pq.write_table(pa.table({"image": pa.array(cells, kind), "label": labels, **columns}), path)
 
 
-def builder(path: Path, **changes: Any) -> Images:
+def builder(path: Path, **changes) -> Images:
     values = {"name": "tiny", "num_classes": 2, "input_shape": [1, 2, 2], "path": str(path)}
     return Images(**(values | changes))
 
 
-def load(path: Path, **changes: Any) -> Dataset:
+def load(path: Path, **changes) -> Dataset:
     return builder(path, **changes).load(path / "cache")
 
 
@@ -121,9 +120,7 @@ UPRIGHT[274] = 6  # orientation: the top of the picture is at its right side
         (png([[1, 2, 3]], exif=UPRIGHT), (1, 3, 1), "none", [[1], [2], [3]]),
     ],
 )
-def test_images_are_scaled_cropped_and_turned(
-    encoded: bytes, shape: tuple, resize: Any, expected: list
-) -> None:
+def test_images_are_scaled_cropped_and_turned(encoded: bytes, shape: tuple, resize, expected: list) -> None:
     assert decode(encoded, shape, resize).tolist() == [expected]
 
 

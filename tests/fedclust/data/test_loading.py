@@ -1,7 +1,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -33,7 +32,7 @@ Load = Callable[..., FederatedData]
 def loaded(tmp_path: Path) -> Load:
     """Load data, digits unless said otherwise, with a partition's settings, through the test's cache."""
 
-    def made(dataset: dict[str, Any] = DIGITS, seed: int = 0, **partition: Any) -> FederatedData:
+    def made(dataset: dict = DIGITS, seed: int = 0, **partition) -> FederatedData:
         return load(dataset, IID | partition, seed, tmp_path / "cache")
 
     return made
@@ -48,17 +47,15 @@ def rows(data: FederatedData) -> list[list[int]]:
     return [part.tolist() for part in (*data.train, *data.test)]
 
 
-def dealt(
-    monkeypatch: pytest.MonkeyPatch, train: list[list[int]], test: list[list[int]], *shifts: Any
-) -> None:
-    def rows_of_clients(dataset: Dataset, partition: Any, seed: int) -> ClientRows:
+def dealt(monkeypatch: pytest.MonkeyPatch, train: list[list[int]], test: list[list[int]], *shifts) -> None:
+    def rows_of_clients(dataset: Dataset, partition, seed: int) -> ClientRows:
         held = [tuple(np.array(rows) for rows in part) for part in (train, test)]
         return ClientRows(*held, None, shifts or (None,) * len(train))
 
     monkeypatch.setattr(loading, "rows_of_clients", rows_of_clients)
 
 
-def fixed(monkeypatch: pytest.MonkeyPatch, *shifts: Any) -> None:
+def fixed(monkeypatch: pytest.MonkeyPatch, *shifts) -> None:
     """Let client k hold rows 10k … 10k + 2 for training and 10k + 3 for testing, shifted as given."""
     starts = [10 * client for client in range(len(shifts))]
     dealt(monkeypatch, [[a, a + 1, a + 2] for a in starts], [[a + 3] for a in starts], *shifts)
@@ -71,7 +68,7 @@ def test_a_federation_holds_every_row_once_and_is_kept(loaded: Load, monkeypatch
     assert data.inputs.shape == (1797, 1, 8, 8)
     assert data.label_counts().sum() + data.label_counts("test").sum() == 1797
 
-    def rows_of_clients(*arguments: Any) -> ClientRows:
+    def rows_of_clients(*arguments) -> ClientRows:
         raise AssertionError("partitioned a second time")
 
     monkeypatch.setattr(loading, "rows_of_clients", rows_of_clients)
@@ -133,7 +130,7 @@ def test_a_saved_partition_draws_the_same_noise_under_any_seed(tmp_path: Path, l
     assert not torch.equal(other.inputs, original.inputs)
 
 
-def table(folder: Path, columns: dict[str, list[Any]], width: int, **changes: Any) -> dict[str, Any]:
+def table(folder: Path, columns: dict[str, list], width: int, **changes) -> dict:
     pd.DataFrame(columns).to_parquet(folder / "data.parquet")
     node = {"_target_": "fedclust.data.tables.Tables", "name": "tiny", "num_classes": 2}
     return {**node, "input_shape": [width], "path": str(folder / "data.parquet"), **changes}
@@ -165,7 +162,7 @@ def test_a_table_is_fitted_on_training_rows_only(
     assert data.inputs[[0, 1, 4]].tolist() == [expected[row] for row in (0, 1, 4)]
 
 
-def text_node(path: Path, **changes: Any) -> dict[str, Any]:
+def text_node(path: Path, **changes) -> dict:
     values = {"_target_": "fedclust.data.text.Text", "name": "tiny", "path": str(path), "input_shape": [4]}
     return {**values, "vocabulary_size": 10, **changes}
 
@@ -192,7 +189,7 @@ def test_where_all_official_training_rows_are_trained_on_nothing_is_written_twic
     assert written(tmp_path) == ["checksums.json", "clients.npz"]
 
 
-def hospitals(tmp_path: Path, names: str) -> dict[str, Any]:
+def hospitals(tmp_path: Path, names: str) -> dict:
     labels = ([0, 1] * len(names))[: len(names)]
     columns = {"x": list(range(len(names))), "label": labels, "hospital": list(names)}
     return table(tmp_path, columns, 1, natural="hospital", class_names=["well", "ill"])
@@ -216,7 +213,7 @@ def test_clients_of_several_hospitals_have_no_names(tmp_path: Path, loaded: Load
     assert loaded().client_names is None
 
 
-def write_stars(folder: Path, stars: list[Any], name: str = "train.csv") -> dict[str, Any]:
+def write_stars(folder: Path, stars: list, name: str = "train.csv") -> dict:
     (folder / name).write_text("\n".join(["text,stars", *(f"word,{value}" for value in stars), ""]))
     return text_node(folder, label="stars")
 

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +26,7 @@ CONF = Path(__file__).parents[3] / "conf"
 PROTOCOLS = ["holdout", "matched", "uniform"]
 
 
-def node_of(rule: str, **settings: Any) -> dict[str, Any]:
+def node_of(rule: str, **settings) -> dict:
     module = "emd" if rule == "EmdKMeans" else "partitioners"
     return {"_target_": f"fedclust.data.{module}.{rule}", **settings}
 
@@ -36,9 +35,9 @@ def draws(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def dataset(size: int = 300, **changes: Any) -> Dataset:
+def dataset(size: int = 300, **changes) -> Dataset:
     """Return images of 3 classes by users with 10 each, the last fifth of them the official test part."""
-    values: dict[str, Any] = {
+    values: dict = {
         "name": "tiny",
         "inputs": torch.from_numpy(draws().integers(0, 256, (size, 1, 2, 2), dtype=np.uint8)),
         "labels": torch.arange(size) % 3,
@@ -53,9 +52,7 @@ def dataset(size: int = 300, **changes: Any) -> Dataset:
     return Dataset(**(values | changes))
 
 
-def dealt(
-    rule: str, test: str = "holdout", seed: int = 0, data: Dataset | None = None, **settings: Any
-) -> Any:
+def dealt(rule: str, test: str = "holdout", seed: int = 0, data: Dataset | None = None, **settings):
     return rows_of_clients(data or dataset(), node_of(rule, test=test, **settings), seed)
 
 
@@ -152,7 +149,7 @@ def test_other_partitioners_are_checked(parts: list[list[int]], message: str) ->
         ),
     ],
 )
-def test_impossible_requests_are_refused_with_figures(node: dict[str, Any], message: str) -> None:
+def test_impossible_requests_are_refused_with_figures(node: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rows_of_clients(dataset(), node, seed=0)
 
@@ -212,7 +209,7 @@ def large() -> Dataset:
     return dataset(20_000, **ten, num_train=240, natural=np.arange(20_000) // 100)
 
 
-def composed(name: str, *overrides: str) -> Any:
+def composed(name: str, *overrides: str):
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return OmegaConf.to_container(compose(f"partition/{name}", list(overrides)).partition, resolve=True)
 
@@ -261,8 +258,8 @@ LINES = {"client": [0, 0, 1, 1], "part": ["train", "test", "train", "test"], "ro
 TINY = dataset(6)
 
 
-def client_rows(**changes: Any) -> ClientRows:
-    values: dict[str, Any] = {
+def client_rows(**changes) -> ClientRows:
+    values: dict = {
         "train": (np.array([5, 2]), np.array([0])),
         "test": (np.array([1]), np.array([4, 3])),
         "groups": np.array([0, 1]),
@@ -271,7 +268,7 @@ def client_rows(**changes: Any) -> ClientRows:
     return ClientRows(**(values | changes))
 
 
-def write(path: Path, lines: dict[str, Any], about: dict[str, Any] | None = None) -> Path:
+def write(path: Path, lines: dict, about: dict | None = None) -> Path:
     """Write a file as another tool would."""
     about = {"version": 1, "dataset": "tiny", "fingerprint": "abc"} | (about or {})
     pq.write_table(pa.table(lines).replace_schema_metadata({"fedclust": json.dumps(about)}), path)
@@ -279,7 +276,7 @@ def write(path: Path, lines: dict[str, Any], about: dict[str, Any] | None = None
 
 
 @pytest.mark.parametrize("changes", [{}, {"groups": None}, {"seed": 7}, {"shifts": (Relabel((1, 0)),) * 2}])
-def test_saved_is_loaded(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_saved_is_loaded(tmp_path: Path, changes: dict) -> None:
     saved = client_rows(**changes)
     save_client_rows(saved, TINY, tmp_path / "folder" / "rows.parquet")
     loaded = load_client_rows(tmp_path / "folder" / "rows.parquet", TINY)
@@ -337,7 +334,7 @@ def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
     ],
 )
 def test_lines_that_contradict_themselves_are_refused(
-    tmp_path: Path, changes: dict[str, list], about: dict[str, Any], message: str
+    tmp_path: Path, changes: dict[str, list], about: dict, message: str
 ) -> None:
     about = {"shifts": [{"kind": "noise", "std": 0.1}], **about}
     with pytest.raises(ValueError, match=message):
@@ -453,7 +450,7 @@ SHARES = {"test_fraction": [0.0, 1.0], "validation_fraction": [-0.1, 1.0, True, 
 
 
 @pytest.mark.parametrize("setting", [{name: each} for name, bad in SHARES.items() for each in bad])
-def test_a_share_must_be_one(setting: dict[str, Any]) -> None:
+def test_a_share_must_be_one(setting: dict) -> None:
     with pytest.raises(ValueError, match=rf"partition\.{next(iter(setting))} must be in .*, 1\), got"):
         partition.Protocol(**setting)
 

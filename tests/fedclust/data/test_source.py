@@ -3,7 +3,6 @@ import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import datasets
 import numpy as np
@@ -168,7 +167,7 @@ def test_a_reader_that_unpickles_is_no_id_of_the_hub(tmp_path: Path) -> None:
         ({"hub_options": {"storage_options": "x"}}, "data_files, got storage_options"),
     ],
 )
-def test_options_that_do_not_choose_rows_are_refused(settings: dict[str, Any], rule: str) -> None:
+def test_options_that_do_not_choose_rows_are_refused(settings: dict, rule: str) -> None:
     with pytest.raises(SourceError, match=rule):
         Source(hub="someone/tiny", **settings)
 
@@ -207,15 +206,15 @@ def test_a_hub_id_that_cannot_be_loaded_names_both_ways(tmp_path: Path) -> None:
 # -- Columns
 
 
-def part(**columns: Any) -> Part:
+def part(**columns) -> Part:
     return Part(ds.dataset(pa.table(columns)))
 
 
-def reader(num_classes: int = 2, **settings: Any) -> Tables:
+def reader(num_classes: int = 2, **settings) -> Tables:
     return Tables(**{"name": "tiny", "num_classes": num_classes, "input_shape": [1], **settings})
 
 
-def labels_of(*columns: Any, num_classes: int = 2, **settings: Any) -> Any:
+def labels_of(*columns, num_classes: int = 2, **settings):
     return reader(num_classes, **settings).encode_labels([part(label=each) for each in columns])
 
 
@@ -248,7 +247,7 @@ def test_whole_numbers_below_the_number_of_classes_are_indices() -> None:
         ([True, False], [1, 0], ("0", "1")),
     ],
 )
-def test_other_values_become_their_ranks(values: Any, indices: list[int], names: tuple[str, ...]) -> None:
+def test_other_values_become_their_ranks(values, indices: list[int], names: tuple[str, ...]) -> None:
     labels = labels_of(values, num_classes=len(names))
     np.testing.assert_array_equal(labels.indices, indices)
     assert labels.class_names == names
@@ -272,7 +271,7 @@ def test_dropped_labels_leave_both_parts() -> None:
 
 
 @pytest.mark.parametrize("values", [["EHH", "HEE"], [["E", "H", "H"], ["H", "E", "E"]]])
-def test_letters_per_position(values: list[Any]) -> None:
+def test_letters_per_position(values: list) -> None:
     labels = labels_of(values, per_position=True)
     np.testing.assert_array_equal(labels.indices, [[0, 1, 1], [1, 0, 0]])
     assert labels.class_names == ("E", "H")
@@ -296,9 +295,7 @@ def test_letters_per_position(values: list[Any]) -> None:
         ([[0, 1]], {"class_names": ["a", "b", "c"]}, "num_classes must be 3, as classes are a, b, c, got 2"),
     ],
 )
-def test_labels_that_contradict_the_configuration(
-    columns: Sequence[Any], settings: dict[str, Any], message: str
-) -> None:
+def test_labels_that_contradict_the_configuration(columns: Sequence, settings: dict, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         labels_of(*columns, **settings)
 
@@ -390,7 +387,7 @@ def test_what_changes_a_tensor_is_decoded_anew(tmp_path: Path) -> None:
         (Dna, {"encoding": "onehot", "by_frequency": True}, "by_frequency must be false for encoding=onehot"),
     ],
 )
-def test_settings_out_of_range(kind: Any, changes: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range(kind, changes: dict, message: str) -> None:
     own = {Images: {"input_shape": [1, 2, 2]}, Text: {"vocabulary_size": 9}}
     own[Dna] = {"k": 2, "vocabulary_size": 17}
     settings = {"name": "tiny", "num_classes": 2, "input_shape": [3], "path": "x", **own.get(kind, {})}

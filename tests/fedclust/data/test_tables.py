@@ -1,7 +1,6 @@
 import hashlib
 import shlex
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,18 +13,18 @@ from fedclust.data.tables import Tables, suspicion
 TRAIN = {"age": [1.0, 3.0], "job": ["cook", "baker"], "label": [0, 1]}
 
 
-def write(folder: Path, train: dict[str, list[Any]], test: dict[str, list[Any]] | None = None) -> Path:
+def write(folder: Path, train: dict[str, list], test: dict[str, list] | None = None) -> Path:
     pd.DataFrame(train).to_parquet(folder / "train.parquet")
     if test is not None:
         pd.DataFrame(test).to_parquet(folder / "test.parquet")
     return folder
 
 
-def builder(path: Path, width: int, **changes: Any) -> Tables:
+def builder(path: Path, width: int, **changes) -> Tables:
     return Tables(**({"name": "tiny", "num_classes": 2, "input_shape": [width], "path": str(path)} | changes))
 
 
-PATIENTS: dict[str, list[Any]] = {
+PATIENTS: dict[str, list] = {
     "row": list(range(30)),
     "visit day": [f"2024-02-{1 + row % 28:02d}" for row in range(30)],
     "it's": [f"patient {row}" for row in range(30)],
@@ -35,7 +34,7 @@ PATIENTS: dict[str, list[Any]] = {
 }
 
 
-def load(folder: Path, width: int, **changes: Any) -> Dataset:
+def load(folder: Path, width: int, **changes) -> Dataset:
     return builder(folder, width, **changes).load(folder / "cache")
 
 
@@ -98,7 +97,7 @@ def test_sizes_of_categories_are_checked(tmp_path: Path, categories: list[str]) 
         ({"keep": ["jop"]}, "dataset.keep must be a column of the source, got jop; did you mean job"),
     ],
 )
-def test_columns_that_do_not_fit(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_columns_that_do_not_fit(tmp_path: Path, changes: dict, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         load(write(tmp_path, TRAIN), 3, **changes)
 
@@ -194,7 +193,7 @@ ROWS = 40
         ("day", [20240131, 20231201, 20231201], "dates, such as 20240131"),
     ],
 )
-def test_identifiers_and_dates(name: str, values: Any, reason: str) -> None:
+def test_identifiers_and_dates(name: str, values, reason: str) -> None:
     assert str(suspicion(name, pd.Series(list(values)))).startswith(reason)
 
 
@@ -215,7 +214,7 @@ def test_identifiers_and_dates(name: str, values: Any, reason: str) -> None:
         ("empty", [None, None]),
     ],
 )
-def test_ordinary_columns(name: str, values: Any) -> None:
+def test_ordinary_columns(name: str, values) -> None:
     assert suspicion(name, pd.Series(values)) is None
 
 

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -19,12 +18,12 @@ def write(folder: Path, train: list[str | None], test: list[str] | None = None) 
     return folder
 
 
-def builder(path: Path, length: int = 4, **changes: Any) -> Text:
+def builder(path: Path, length: int = 4, **changes) -> Text:
     values = {"name": "tiny", "num_classes": 2, "input_shape": [length], "vocabulary_size": 100}
     return Text(**(values | {"path": str(path)} | changes))
 
 
-def load(path: Path, length: int = 4, **changes: Any) -> Dataset:
+def load(path: Path, length: int = 4, **changes) -> Dataset:
     return builder(path, length, **changes).load(path / "cache")
 
 
@@ -50,7 +49,7 @@ def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: 
     ],
 )
 def test_texts_are_cut_padded_and_left_out(
-    tmp_path: Path, texts: list, length: int, settings: dict[str, Any], tokens: list
+    tmp_path: Path, texts: list, length: int, settings: dict, tokens: list
 ) -> None:
     assert load(write(tmp_path, texts), length, **settings).inputs.tolist() == tokens
 

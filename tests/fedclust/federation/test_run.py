@@ -1,7 +1,5 @@
 """What is made of a round: figures of the clients' answers, by hand, and whether the run goes on."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
@@ -110,7 +108,7 @@ def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
 # -- Whether a run goes on ----------------------------------------------------------------------------------
 
 
-def a_round(train: str = "", evaluate: str = "", without: bool = False, **changes: Any) -> dict[str, Any]:
+def a_round(train: str = "", evaluate: str = "", without: bool = False, **changes) -> dict:
     """Make the record of a round of three clients; each letter is one that failed: f full, l lost."""
     failures = [
         {"client": client, "phase": phase, "reason": {"f": "disk full", "l": "lost"}[letter]}
@@ -121,7 +119,7 @@ def a_round(train: str = "", evaluate: str = "", without: bool = False, **change
     return {"round": 2, "cohort": [0, 1, 2], "failures": failures, **accuracy, **changes}
 
 
-def stuck(*clusters: tuple[int, int, int], number: int = 2, sizes: str = "532") -> dict[str, Any]:
+def stuck(*clusters: tuple[int, int, int], number: int = 2, sizes: str = "532") -> dict:
     """Make the record of a round in which clusters went back: each one's number, clients, times in a row."""
     reason = "the loss of its new model is not finite"
     back = [{"cluster": c, "clients": k, "reason": reason, "in_a_row": n} for c, k, n in clusters]
@@ -171,7 +169,7 @@ MANY = {"cohort": list(range(10))}
         (stuck((0, 3, 1), (1, 7, 1), number=4, sizes="37"), 4, None, "no cluster made a model"),
     ],
 )
-def test_whether_a_run_goes_on(record: Any, rounds: int, least: float | None, line: str | None) -> None:
+def test_whether_a_run_goes_on(record, rounds: int, least: float | None, line: str | None) -> None:
     share = {} if least is None else {"min_replies": least}
     if line is None:
         run.check_round(record, rounds, **share)

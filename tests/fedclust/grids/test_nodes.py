@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -144,7 +143,7 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
         (read_site_hosts, 'a = "n"\nb = "n"', "must name each site once, site n belongs to 'a' and 'b'"),
     ],
 )
-def test_files_of_hosts_that_are_refused(tmp_path: Path, read: Any, text: str | None, rule: str) -> None:
+def test_files_of_hosts_that_are_refused(tmp_path: Path, read, text: str | None, rule: str) -> None:
     if text is not None:
         (tmp_path / "hosts.toml").write_text(text)
     with pytest.raises(ValueError, match=rule):

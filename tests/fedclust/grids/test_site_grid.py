@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -80,7 +79,7 @@ def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientA
 
 
 def _grid(
-    nodes: Mapping[int, Registered], rules: Rules | None = None, unable: Iterable[str] = (), **options: Any
+    nodes: Mapping[int, Registered], rules: Rules | None = None, unable: Iterable[str] = (), **options
 ) -> SiteGrid:
     grid = LocalGrid(_app(nodes, unable), {}, len(nodes))
     return SiteGrid(grid, rules or Rules(2, 0), TABLE, **{"poll": 0.001, "wait": 5, **options})
@@ -189,7 +188,7 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
     assert grid.get_node_ids() == [1, 2, 3]
 
 
-def _column(moments: dict[str, float]) -> dict[str, Any]:
+def _column(moments: dict[str, float]) -> dict:
     column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
     return {"columns": {"x": column}}
 
@@ -209,7 +208,7 @@ def _column(moments: dict[str, float]) -> dict[str, Any]:
         ({"more": 1}, "must have the values columns, labels, pixels, warnings, words, got .*more"),
     ],
 )
-def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict[str, Any], message: str) -> None:
+def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict, message: str) -> None:
     content = encode(Stated({"a": FINE}))
     record = content["statements"]
     body = json.loads(str(record["bodies"][0]))  # type: ignore[index,call-overload]

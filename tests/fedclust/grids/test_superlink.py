@@ -4,7 +4,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Message, RecordDict
@@ -81,7 +80,7 @@ def test_replies_come_in_the_order_of_their_arrival_until_the_time_is_up(ask) ->
 
 # Flower returns no id for a malformed message, and no ids where one is too large.
 @pytest.mark.parametrize(("taken", "refused"), [(["0", None], ["1"]), ([], ["0", "1"])])
-def test_a_message_that_flower_does_not_take_is_answered_at_once(ask, taken: Any, refused: Any) -> None:
+def test_a_message_that_flower_does_not_take_is_answered_at_once(ask, taken, refused) -> None:
     replies = ask(Slow(0.5, 0.5, taken=taken), timeout=60)
     errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
     line = "Flower did not take the message: it is too large for the SuperLink, or malformed"
@@ -113,7 +112,7 @@ class Flower:
         command.write_text(STAND_IN.format(python=sys.executable, here=str(folder)))
         command.chmod(0o755)
 
-    def answers(self, **answers: Any) -> None:
+    def answers(self, **answers) -> None:
         texts = {
             key: value if isinstance(value, str) else json.dumps(value) for key, value in answers.items()
         }
@@ -195,7 +194,7 @@ def test_paths_are_those_of_the_caller(
 WRONG, GOING = "rounds must be >= 1, got 0", "fedavg: the run failed in round 2 of 4"
 
 
-def _ended(status: str, details: str = WRONG) -> dict[str, Any]:
+def _ended(status: str, details: str = WRONG) -> dict:
     return {"success": True, "runs": [{**COMPLETED, "status": status, "status-details": details}]}
 
 
@@ -215,7 +214,7 @@ def _ended(status: str, details: str = WRONG) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_run_that_fails(flower: Flower, answers: Any, kind: type[Exception], line: str) -> None:
+def test_a_run_that_fails(flower: Flower, answers, kind: type[Exception], line: str) -> None:
     flower.answers(**{"run": {"success": True, "run-id": "7"}, **answers})
     with pytest.raises(kind, match=f"^{line}"):
         SuperLink("there").submit([], Path("x"))

@@ -1,7 +1,5 @@
 """Who left and what they measured last, in a run's tables."""
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
@@ -11,7 +9,7 @@ from fedclust.layers.standard import Attendance, Seen
 from fedclust.results.summary import attended_summary
 
 
-def _run(toy: Any, num_clients: int) -> Run:
+def _run(toy, num_clients: int) -> Run:
     toys = toy(num_clients=num_clients)
     clusters = Clusters.of(np.zeros(num_clients, dtype=int), toy.model())
     return Run(Federation(toys.grid()), clusters, lambda: None, toy.model(), server_round=4)  # type: ignore[arg-type, return-value]

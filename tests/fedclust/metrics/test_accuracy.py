@@ -1,6 +1,5 @@
 import math
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +120,6 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("figure", "arguments", "message"), REFUSED)
-def test_what_has_no_figure_is_refused(figure: Any, arguments: tuple[Any, ...], message: str) -> None:
+def test_what_has_no_figure_is_refused(figure, arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         figure(*(np.array(each) if isinstance(each, list) else each for each in arguments))

@@ -3,7 +3,6 @@
 import random
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -50,7 +49,7 @@ def test_takes_a_node_of_a_composed_configuration() -> None:
         (MLP | {"widths": [5]}, 0, InstantiationException, "widths"),
     ],
 )
-def test_refuses(config: dict[str, Any], seed: int, error: type[Exception], message: str) -> None:
+def test_refuses(config: dict, seed: int, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         construction.build(config, seed)
 

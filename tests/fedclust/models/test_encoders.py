@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -152,7 +151,7 @@ def test_configurations_fit_every_kind_of_dataset(name, dataset, inputs, dimensi
 
 
 MLP, TAGGER = "fedclust.models.dense.MLP", "fedclust.models.sequences.BiLSTMTagger"
-MODEL: dict[str, Any] = {"_target_": MLP, "input_shape": [3, 4, 4], "num_classes": 2, "hidden": [5]}
+MODEL: dict = {"_target_": MLP, "input_shape": [3, 4, 4], "num_classes": 2, "hidden": [5]}
 SIZES = {"input_shape": [6], "num_classes": 2, "vocabulary_size": 9, "embedding": 3, "hidden": 4}
 LINEAR = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 2}
 NORMAL = {"mean": [0.5, 0.5, 0.5], "std": [0.25, 0.25, 0.25]}
@@ -165,7 +164,7 @@ def saved(tmp_path: Path) -> Path:
     return path
 
 
-def encoder(path: Path, **changes: Any) -> CheckpointEncoder:
+def encoder(path: Path, **changes) -> CheckpointEncoder:
     return CheckpointEncoder(str(path), **{"model": MODEL, "cluster": 0} | NORMAL | changes)
 
 
@@ -235,7 +234,7 @@ def test_builds_from_a_node_with_the_model_inside(saved: Path) -> None:
         ("model.pt", {"model": LINEAR}, "must build an object of class Classifier, got Linear"),
     ],
 )
-def test_a_checkpoint_of_something_else(saved: Path, name: str, changes: Any, message: str) -> None:
+def test_a_checkpoint_of_something_else(saved: Path, name: str, changes, message: str) -> None:
     for broken in ("broken.pt", "broken.safetensors"):
         saved.with_name(broken).write_bytes(b"not tensors")
     with pytest.raises((ValueError, TypeError), match=message):

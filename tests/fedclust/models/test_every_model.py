@@ -1,7 +1,6 @@
 """What holds for every network in conf/model: shapes, parameter counts, training, alone and vectorised."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -44,9 +43,9 @@ MODELS: dict[str, tuple[list[int], int, int | None, int]] = {
 CATEGORY_SIZES = [10, 17, 8, 16, 7, 6, 3, 43]
 
 
-def config(name: str) -> dict[str, Any]:
+def config(name: str) -> dict:
     shape, classes, vocabulary, _ = MODELS[name]
-    dataset: dict[str, Any] = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
+    dataset: dict = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
     if name == "table_embedding":
         dataset["category_sizes"] = CATEGORY_SIZES
     whole = OmegaConf.create({"dataset": dataset, "model": OmegaConf.load(CONF / f"{name}.yaml")})
@@ -128,7 +127,7 @@ def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_o
             torch.testing.assert_close(buffers[key][index], buffer)
 
 
-REFUSALS: list[tuple[str, dict[str, Any], str]] = [
+REFUSALS: list[tuple[str, dict, str]] = [
     ("linear", {"num_classes": 1}, "num_classes must be >= 2, got 1"),
     ("mlp", {"hidden": [5, 0]}, r"^hidden must be numbers >= 1, got \[5, 0\]$"),
     *(
@@ -172,6 +171,6 @@ REFUSALS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "change", "message"), REFUSALS)
-def test_refuses(name: str, change: dict[str, Any], message: str) -> None:
+def test_refuses(name: str, change: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         build(config(name) | change, seed=0)

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,12 +14,12 @@ from fedclust.models.construction import build
 from fedclust.models.encoders import build_encoder
 from fedclust.models.foundation import MobileNetV2, TransformersEncoder, load_pretrained
 
-TINY: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+TINY: dict = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 TINY |= {"intermediate_size": 8}
 MEAN, STD = [0.5, 0.4, 0.3], [0.5, 0.25, 0.2]
 
 
-def save(model: Any, folder: Path, kind: str | None = "ViTImageProcessor") -> str:
+def save(model, folder: Path, kind: str | None = "ViTImageProcessor") -> str:
     model.save_pretrained(folder)
     if kind is not None:
         settings = {"image_processor_type": kind, "do_resize": True, "size": {"height": 8, "width": 8}}
@@ -31,7 +30,7 @@ def save(model: Any, folder: Path, kind: str | None = "ViTImageProcessor") -> st
 
 
 VIT = {**TINY, "image_size": 8, "patch_size": 4}
-SMALL: dict[str, Any] = {
+SMALL: dict = {
     "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)),
     # Saved with a classification head and hence without a pooler, as most image models on the hub are.
     "classifier": lambda: transformers.ViTForImageClassification(transformers.ViTConfig(**VIT)),
@@ -136,7 +135,7 @@ def test_of_images_and_text_the_image_part_is_used(saved: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
-def test_padding_does_not_change_a_text(bert: str, pooling: Any) -> None:
+def test_padding_does_not_change_a_text(bert: str, pooling) -> None:
     encoder = TransformersEncoder(bert, pooling, tokenizer=bert)
     text = encoder.encode(torch.tensor([[2, 5, 6, 3]]))
     torch.testing.assert_close(encoder.encode(torch.tensor([[2, 5, 6, 3, 0, 0]])), text)
@@ -252,9 +251,9 @@ def test_refuses_what_the_weights_do_not_expect(mobilenet: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("here", [True, False])
 def test_asks_the_hub_only_for_what_is_not_here(here: bool) -> None:
-    calls: list[dict[str, Any]] = []
+    calls: list[dict] = []
 
-    def loader(path: str, **options: Any) -> str:
+    def loader(path: str, **options) -> str:
         calls.append(options)
         if options.get("local_files_only") and not here:
             raise OSError("not here")
@@ -267,7 +266,7 @@ def test_asks_the_hub_only_for_what_is_not_here(here: bool) -> None:
 
 @pytest.mark.parametrize("error", [OSError("gone\nand a long story"), ValueError("gone")])
 def test_names_both_ways_to_provide_it(error: Exception) -> None:
-    def loader(path: str, **options: Any) -> None:
+    def loader(path: str, **options) -> None:
         raise error
 
     rule = "encoder: path must be a hub id, or a local folder written by save_pretrained, got 'a/b': gone$"

@@ -1,7 +1,6 @@
 """Convolutional and residual networks."""
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from torch import nn
 
 from fedclust.models.images import BlockConvNet, ConvNet, ResNet9, ResNet18
 
-SMALL: dict[str, Any] = {"input_shape": [1, 6, 6], "num_classes": 2, "channels": [2], "kernel_size": 3}
+SMALL: dict = {"input_shape": [1, 6, 6], "num_classes": 2, "channels": [2], "kernel_size": 3}
 SMALL |= {"padding": [0], "hidden": [4]}
 
 

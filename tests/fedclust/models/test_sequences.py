@@ -1,11 +1,9 @@
-from typing import Any
-
 import torch
 from torch import nn
 
 from fedclust.models.sequences import BiLSTMTagger, EmbeddingDense, EmbeddingLSTM
 
-SIZES: dict[str, Any] = {"input_shape": [6], "num_classes": 2, "vocabulary_size": 9, "embedding": 3}
+SIZES: dict = {"input_shape": [6], "num_classes": 2, "vocabulary_size": 9, "embedding": 3}
 
 
 def lstm_classifier() -> EmbeddingLSTM:

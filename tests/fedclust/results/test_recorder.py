@@ -6,7 +6,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -133,7 +132,7 @@ def _clients() -> list[tuple[np.ndarray, np.ndarray]]:
     return made
 
 
-def _simulate(folder: Path, **changes: Any) -> fedclust.Result:
+def _simulate(folder: Path, **changes) -> fedclust.Result:
     linear = nn.Linear(5, 2)
     nn.init.zeros_(linear.weight)
     nn.init.zeros_(linear.bias)
@@ -159,7 +158,7 @@ def _full(method: Callable, folder: Path, number: int) -> Callable:
     """Make a method of a run's files fail like a full disk at one call, below one folder."""
     calls = []
 
-    def write(self: Any, *arguments: Any, **named: Any) -> Any:
+    def write(self, *arguments, **named):
         if self.folder.is_relative_to(folder):
             calls.append(1)
             if len(calls) >= number:
@@ -197,7 +196,7 @@ def test_a_full_disk(written, method, number, rounds, tmp_path, temporary, monke
 def test_a_folder_that_is_removed(tmp_path: Path, temporary: Path, whole: SavedRun) -> None:
     folder = tmp_path / "run"
 
-    def remove(line: Any) -> None:
+    def remove(line) -> None:
         if line["round"] == 2:
             shutil.rmtree(folder)
 
@@ -210,7 +209,7 @@ def test_a_folder_that_is_removed(tmp_path: Path, temporary: Path, whole: SavedR
 def test_a_run_is_not_resumed_while_it_goes_on(tmp_path: Path, whole: SavedRun) -> None:
     folder = tmp_path / "run"
 
-    def resume(line: Any) -> None:
+    def resume(line) -> None:
         if line["round"] == 2:
             with pytest.raises(FileExistsError, match=f"that no other run is writing to, got {folder}"):
                 _simulate(folder, resume=True)
@@ -234,7 +233,7 @@ def test_a_resumed_run_that_stops_has_no_figures_of_an_earlier_round(tmp_path: P
     folder = tmp_path / "run"
     assert _simulate(folder, rounds=2).summary["figures_of_round"] == 2
 
-    def stop(line: Any) -> None:
+    def stop(line) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -244,7 +243,7 @@ def test_a_resumed_run_that_stops_has_no_figures_of_an_earlier_round(tmp_path: P
 
 
 def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def confuse(federation: Any, clusters: Any) -> dict[str, Any]:  # as one that asks, and is refused
+    def confuse(federation, clusters) -> dict:  # as one that asks, and is refused
         federation.failed(2, "query.confusion", "disk on fire")
         return {}
 

@@ -1,7 +1,6 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from fedclust.results.report import (
 )
 
 
-def back(cluster: int, clients: int, reason: str = "not finite") -> dict[str, Any]:
+def back(cluster: int, clients: int, reason: str = "not finite") -> dict:
     return {"cluster": cluster, "clients": clients, "reason": reason, "in_a_row": 1}
 
 

@@ -6,7 +6,6 @@ import gc
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +42,7 @@ def network() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def simulate(strategy: Any = "clust_psi_pfl", **changes: Any) -> fedclust.Result:
+def simulate(strategy="clust_psi_pfl", **changes) -> fedclust.Result:
     options = {"rounds": 3, "training": TRAINING, "seed": 2, **changes}
     model, clients = options.pop("model", None), options.pop("clients", CLIENTS)
     return fedclust.simulate(strategy, network() if model is None else model, clients, **options)
@@ -54,7 +53,7 @@ def result() -> fedclust.Result:
     return simulate()
 
 
-def without_times(rounds: Any) -> list[dict]:
+def without_times(rounds) -> list[dict]:
     left_out = ("seconds", "bytes_up", "bytes_down")
     return [
         {k: v for k, v in line.items() if k not in left_out}
@@ -107,9 +106,7 @@ def test_a_new_client(result: fedclust.Result) -> None:
         result.assign(CLIENTS[0][0][:2], [1])
 
 
-def test_a_diverged_model_is_not_assigned_to_new_clients(
-    monkeypatch: pytest.MonkeyPatch, result: Any
-) -> None:
+def test_a_diverged_model_is_not_assigned_to_new_clients(monkeypatch: pytest.MonkeyPatch, result) -> None:
     x, y = CLIENTS[0]
     monkeypatch.setitem(vars(result.saved), "placing", {})  # as of a method that goes by losses
     # Of three classes a guess has ln 3 = 1.099 nats.
@@ -211,9 +208,9 @@ def test_a_run_that_is_loaded_predicts_what_it_did_in_memory(tmp_path: Path) -> 
 
 
 def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.CaptureFixture[str]) -> None:
-    seen: list[Any] = []
+    seen: list = []
 
-    def clear(record: Any) -> None:
+    def clear(record) -> None:
         record.clear()
 
     found = simulate("fedavg", on_round=[clear, lambda record: seen.append(json.loads(json.dumps(record)))])
@@ -221,7 +218,7 @@ def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.C
     assert [record["loss"] for record in seen] == [*found.rounds["loss"]]
     assert capsys.readouterr().out == ""
 
-    def stop(record: Any) -> None:
+    def stop(record) -> None:
         raise LookupError(f"stop at {record['round']}")
 
     with pytest.raises(LookupError, match="stop at 1"):
@@ -229,12 +226,12 @@ def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.C
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    def interrupt(record: Any) -> None:
+    def interrupt(record) -> None:
         if record["round"] == 3:
             raise KeyboardInterrupt
 
     # Clients of one node are passed together, and how many there are may change a sum's last bit.
-    given: dict[str, Any] = {"training": dataclasses.replace(TRAINING, mode="sequential")}
+    given: dict = {"training": dataclasses.replace(TRAINING, mode="sequential")}
     whole = simulate("fedgwc", rounds=4, folder=tmp_path / "whole", **given)
     with pytest.raises(KeyboardInterrupt):
         simulate("fedgwc", rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
@@ -321,7 +318,7 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_is_refused_before_round_1(changes: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_what_is_refused_before_round_1(changes: dict, said: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=said):
         simulate(**{"strategy": "fedavg", **changes}, folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Context, RecordDict
@@ -23,14 +22,14 @@ from fedclust.settings.allowed import (
 )
 from fedclust.settings.composition import CONF, compose, to_run_config
 
-PLAIN: dict[str, Any] = {
+PLAIN: dict = {
     "dataset": {"_target_": "fedclust.data.digits.Digits"},
     "model": {"_target_": "fedclust.models.dense.MLP", "widths": [4]},
     "metrics": {},
 }
 
 
-def _sent(**changes: Any) -> dict[str, str]:
+def _sent(**changes) -> dict[str, str]:
     """Make what comes with a run, with some nodes of the configuration changed."""
     config = json.loads(to_run_config(compose(["rounds=1"]))["config"])
     return {"config": json.dumps({**config, **changes})}
@@ -51,11 +50,11 @@ def test_every_choice_of_ours_is_allowed_and_experiments_build_nothing_else() ->
         check_allowed({file.parent.name: OmegaConf.to_container(OmegaConf.load(file), resolve=False)})
     loaded = [OmegaConf.load(file) for file in CONF.glob("experiment/**/*.yaml")]
     for config in [compose(), *loaded]:
-        plain: Any = OmegaConf.to_container(config, resolve=False)
+        plain = OmegaConf.to_container(config, resolve=False)
         check_allowed({key: plain[key] for key in KEYS if key in plain})
 
 
-def _touch(path: Path) -> dict[str, Any]:
+def _touch(path: Path) -> dict:
     return {"_target_": "subprocess.Popen", "args": ["touch", str(path)]}
 
 
@@ -74,7 +73,7 @@ def _touch(path: Path) -> dict[str, Any]:
         lambda evil: {"loss": evil},
     ],
 )
-def test_no_command_is_run(place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_is_run(place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args))
     with pytest.raises(NotAllowed, match=r"_target_.* must be allowed on this node, got .*subprocess\.Popen"):
@@ -97,7 +96,7 @@ def test_no_command_is_run(place: Any, tmp_path: Path, monkeypatch: pytest.Monke
         None, 3, ["fedclust.models.dense.MLP"], {"a": "b"},
     ],
 )  # fmt: skip
-def test_what_is_not_listed_is_refused(target: Any) -> None:
+def test_what_is_not_listed_is_refused(target) -> None:
     with pytest.raises(NotAllowed):
         check_allowed({**PLAIN, "model": {"_target_": target, "widths": [4]}})
     nested = {"_target_": "torch.nn.Sequential", "a": [{"b": {"_target_": target}}]}

@@ -1,7 +1,7 @@
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ from fedclust.support import checks
         (Literal["a", "b"], ["a", "b"], ["c", None]),
     ],
 )
-def test_rules_hold_or_are_named_with_the_value(rule: Any, kept: list, broken: list) -> None:
+def test_rules_hold_or_are_named_with_the_value(rule, kept: list, broken: list) -> None:
     for value in kept:
         checks.check(SimpleNamespace(size=value), size=rule)
     told = rule if isinstance(rule, str) else "one of a, b"

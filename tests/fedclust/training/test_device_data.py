@@ -1,7 +1,5 @@
 """Batches as the model sees them; random crops and flips."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,7 @@ from fedclust.training.device_data import DeviceData, crop_and_flip
 
 @pytest.mark.parametrize("kept_bytes", [0, 1 << 30])
 @pytest.mark.parametrize("kind", ["linear", "positions"])
-def test_images_are_normalised_and_tokens_stay(small: Any, kind: str, kept_bytes: int, monkeypatch) -> None:
+def test_images_are_normalised_and_tokens_stay(small, kind: str, kept_bytes: int, monkeypatch) -> None:
     monkeypatch.setattr(device_data, "_KEPT_BYTES", kept_bytes)
     data = small.federation(kind)
     before, rows = data.inputs.clone(), torch.tensor([[5, 0], [3, 5], [1, 1]])
@@ -42,7 +40,7 @@ def test_a_node_counts_its_own_share_of_a_gpu(free, share, reserved, left, monke
 NOTHING = torch.zeros(1, 1, 1, dtype=torch.uint8)
 
 
-def test_each_image_is_a_window_of_its_padded_self(small: Any) -> None:
+def test_each_image_is_a_window_of_its_padded_self(small) -> None:
     images = torch.from_numpy(np.random.default_rng(0).integers(1, 256, (3, 50, 2, 5, 6), dtype=np.uint8))
     keys = torch.tensor([7, 8, 2**32 - 1])
     cropped = crop_and_flip(images, keys, NOTHING)
@@ -68,18 +66,18 @@ def test_the_border_is_black_before_normalisation(small, kept_bytes, monkeypatch
 @pytest.mark.parametrize("mode", ["sequential", "vectorised", "auto"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kind", ["linear", "convolution", "dropout", "channel dropout"])
-def test_every_way_of_training_sees_the_same_images(small: Any, kind: str, mode: str, threads: int) -> None:
+def test_every_way_of_training_sees_the_same_images(small, kind: str, mode: str, threads: int) -> None:
     small.assert_as_literal(small.set_up(kind, augmentation="crop_flip", mode=mode, chunk=3, threads=threads))
 
 
-def test_evaluation_sees_images_as_they_are(small: Any) -> None:
+def test_evaluation_sees_images_as_they_are(small) -> None:
     made = [small.set_up("convolution", augmentation=kind) for kind in ("none", "crop_flip")]
     plain, augmented = ([scores.figures for scores in each.trainer.evaluate(each.jobs)] for each in made)
     assert len(plain) == len(small.sizes)
     assert plain == augmented
 
 
-def test_only_images_can_be_augmented(small: Any) -> None:
+def test_only_images_can_be_augmented(small) -> None:
     said = r"augmentation must be none for examples of shape \[6\], .* got crop_flip"
     with pytest.raises(ValueError, match=said):
         small.set_up("lstm", augmentation="crop_flip")

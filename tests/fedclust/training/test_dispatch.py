@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ def mixing() -> nn.Module:
     return Written(lambda model, x: model.head(x.flatten(1) - x.flatten(1).mean(0)), head=nn.Linear(32, 3))
 
 
-def compare_with_sequential(small: Any, model: Any, mode: str, data: Any = None) -> None:
+def compare_with_sequential(small, model, mode: str, data=None) -> None:
     got, expected = (small.set_up(model, data, epochs=1, mode=each) for each in (mode, "sequential"))
     for server_round in (1, 2):
         alone = small.by_client(list(expected.trainer.train(expected.jobs, server_round)))
@@ -40,7 +39,7 @@ def compare_with_sequential(small: Any, model: Any, mode: str, data: Any = None)
             torch.testing.assert_close(state, alone[client][0], rtol=1e-5, atol=1e-6)
 
 
-def _spoilt(small: Any, *clients: int) -> Any:
+def _spoilt(small, *clients: int):
     """Make a federation whose clients listed have no numbers; client 2 has most rows, then 4 and 1."""
     data = small.federation()
     inputs = data.inputs.float()
@@ -96,7 +95,7 @@ def test_a_deep_network_at_a_large_learning_rate(small, mixes, caplog) -> None:
         ("gru", False, False),
     ],
 )
-def test_the_kind_of_model_decides(small: Any, kind: str, on_cpu: bool, on_gpu: bool) -> None:
+def test_the_kind_of_model_decides(small, kind: str, on_cpu: bool, on_gpu: bool) -> None:
     model = small.build(kind)
     assert faster_together(model, torch.device("cpu")) == on_cpu
     assert faster_together(model, torch.device("cuda")) == on_gpu
@@ -127,7 +126,7 @@ def test_memory_running_out_halves_the_pass_and_leaves_nothing(small, most, monk
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
-def test_chunks_follow_memory(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_follow_memory(small, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # The linear model has 32 * 6 + 6 + 6 * 3 + 3 = 219 parameters, 876 bytes. Two fit into 2,000 bytes when
     # only results add up; together each client needs several times as much, so one at a time.
     monkeypatch.setattr("fedclust.training.trainer._CPU_BYTES", 2000)
@@ -136,12 +135,12 @@ def test_chunks_follow_memory(small: Any, mode: str, monkeypatch: pytest.MonkeyP
     assert [len(update.clients) for update in updates] == ([2, 2, 1] if mode == "sequential" else [1] * 5)
 
 
-def test_compiling_is_asked_for(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiling_is_asked_for(small, monkeypatch: pytest.MonkeyPatch) -> None:
     # Compiling for real takes a minute; here it is enough that the right functions would be.
     compiled = []
 
-    def pretend(function: Any) -> Any:
-        def run(*arguments: Any) -> Any:
+    def pretend(function):
+        def run(*arguments):
             compiled.append(function)
             return function(*arguments)
 
@@ -153,14 +152,14 @@ def test_compiling_is_asked_for(small: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert len(compiled) == 3  # client 2's 20 examples in batches of 8
 
 
-def test_what_is_global_in_torch_stays_as_it_was(small: Any) -> None:
+def test_what_is_global_in_torch_stays_as_it_was(small) -> None:
     made = small.set_up("dropout", epochs=1)
     before = torch.get_rng_state()
     for _ in made.trainer.train(made.jobs, 1):
         torch.testing.assert_close(torch.get_rng_state(), before)
 
 
-def test_a_cohort_of_bad_data_is_not_trained_together(small: Any) -> None:
+def test_a_cohort_of_bad_data_is_not_trained_together(small) -> None:
     """If no client shows whether training together is correct, none are trained together."""
     torch.manual_seed(0)
     compare_with_sequential(small, mixing(), "vectorised", _spoilt(small, 2, 4, 1))  # the three longest

@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +27,7 @@ FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy")
 
 @pytest.mark.parametrize("kind", ["batch norm", "dropout", "positions"])
 @pytest.mark.parametrize("batch_size", [7, 1000])
-def test_evaluation_equals_one_example_at_a_time(small: Any, kind: str, batch_size: int) -> None:
+def test_evaluation_equals_one_example_at_a_time(small, kind: str, batch_size: int) -> None:
     made = small.set_up(kind, evaluation_batch_size=batch_size)
     model, data, first = made.model, made.data, made.start
     second = {name: tensor * 1.5 for name, tensor in first.items()}
@@ -62,7 +61,7 @@ def test_not_all_outputs_are_kept_at_once(small, kind, positions, monkeypatch) -
     kept: list[list[int]] = []
     reduce = evaluation.scores_by_client
 
-    def counted(counts: np.ndarray, *rest: Any) -> list[Any]:
+    def counted(counts: np.ndarray, *rest) -> list:
         kept.append(counts.tolist())
         return reduce(counts, *rest)
 
@@ -78,7 +77,7 @@ def test_not_all_outputs_are_kept_at_once(small, kind, positions, monkeypatch) -
     assert kept == [[1, 9, 20, 8], [13]]
 
 
-def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -> None:
+def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small) -> None:
     # A BatchNorm without running statistics normalises by the batch: with other clients' rows in it, a
     # client's accuracy would depend on who is evaluated on the same node.
     torch.manual_seed(0)
@@ -100,7 +99,7 @@ def test_a_batch_is_of_one_client_where_a_row_depends_on_its_batch(small: Any) -
         assert scores.figures["loss"] == pytest.approx(each.mean().item(), rel=1e-4)
 
 
-def test_full_adds_f1_auc_and_counts(small: Any) -> None:
+def test_full_adds_f1_auc_and_counts(small) -> None:
     made = small.set_up()
     trainer, jobs = made.trainer, made.tests
     for short, full in zip(trainer.evaluate(jobs), trainer.evaluate(jobs, full=True), strict=True):
@@ -109,7 +108,7 @@ def test_full_adds_f1_auc_and_counts(small: Any) -> None:
         assert full.outcomes.hits.sum() / full.outcomes.there.sum() == pytest.approx(full.figures["accuracy"])
 
 
-def test_no_rows_and_no_jobs(small: Any) -> None:
+def test_no_rows_and_no_jobs(small) -> None:
     made = small.set_up()
     assert made.trainer.evaluate([]) == []
     (scores,) = made.trainer.evaluate([Job(0, np.zeros(0, dtype=np.int64), made.start)], full=True)
@@ -124,7 +123,7 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(small, mode, m
     sizes: list[int] = []
     forward = WorkingModel.forward
 
-    def counted(self: WorkingModel, inputs: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def counted(self: WorkingModel, inputs: torch.Tensor, *rest, **named) -> torch.Tensor:
         sizes.append(len(inputs))
         return forward(self, inputs, *rest, **named)
 
@@ -135,7 +134,7 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(small, mode, m
     assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
 
 
-def shifted(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def shifted(model, inputs: torch.Tensor) -> torch.Tensor:
     """Logits 0 and the input plus the bias."""
     return torch.cat([torch.zeros_like(inputs), inputs + model.bias], dim=1)
 
@@ -143,12 +142,12 @@ def shifted(model: Any, inputs: torch.Tensor) -> torch.Tensor:
 ZERO = nn.Parameter(torch.zeros(1))
 
 
-def _two_classes(small: Any, inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
+def _two_classes(small, inputs: torch.Tensor, labels: torch.Tensor) -> FederatedData:
     own = {"train": (np.arange(3),), "test": (np.arange(0),), "mean": (), "std": (), "class_names": None}
     return replace(small.federation(), inputs=inputs, labels=labels, num_classes=2, **own)
 
 
-def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
+def test_losses_come_row_by_row_and_job_by_job(small) -> None:
     rows = (np.array([2, 0]), np.array([1]), np.array([], dtype=int))
     data = _two_classes(small, torch.tensor([[0.0], [1.0], [-2.0]]), torch.tensor([1, 0, 1]))
     made = small.set_up(Written(shifted, bias=ZERO), data, batch_size=1, evaluation_batch_size=2)
@@ -162,12 +161,12 @@ def test_losses_come_row_by_row_and_job_by_job(small: Any) -> None:
     assert found[3].shape == (0,)
 
 
-def thresholds(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def thresholds(model, inputs: torch.Tensor) -> torch.Tensor:
     """Predict class 1 at each of two positions where the number there is above the bias."""
     return torch.stack([torch.zeros_like(inputs), inputs - model.bias], dim=-1)
 
 
-def test_counts_by_label_and_answer_job_by_job(small: Any) -> None:
+def test_counts_by_label_and_answer_job_by_job(small) -> None:
     inputs = torch.tensor([[1.0, -1.0], [3.0, 1.0], [-2.0, 2.0]])
     labels = torch.tensor([[1, 0], [0, 1], [1, 1]])
     rows = (np.array([0, 1, 2]), np.array([2]), np.array([], dtype=int))
@@ -241,7 +240,7 @@ def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
         ([0, 1], [0, 0], np.nan, {"auc": np.nan, "accuracy": 0.5, "loss": np.nan}),
     ],
 )
-def test_what_is_undefined(labels: Any, predictions: Any, value: float, figures: dict[str, float]) -> None:
+def test_what_is_undefined(labels, predictions, value: float, figures: dict[str, float]) -> None:
     data = np.full(2, value), np.array(labels), np.array(predictions), 2, np.full((2, 2), value)
     (scores,) = scores_by_client(np.array([2]), *data)
     assert {name: scores.figures[name] for name in figures} == pytest.approx(figures, nan_ok=True)
@@ -275,14 +274,14 @@ def test_a_number_or_one_per_example() -> None:
 class OnGpu(torch.Tensor):
     """A tensor that NumPy refuses until it is copied to the CPU, as it does a GPU's."""
 
-    def numpy(self, *, force: bool = False) -> Any:
+    def numpy(self, *, force: bool = False):
         raise TypeError("can't convert cuda:0 device type tensor to numpy")
 
     def cpu(self) -> torch.Tensor:  # type: ignore[override]
         return self.as_subclass(torch.Tensor)
 
 
-def test_metrics_may_use_numpy_wherever_the_model_computes(small: Any) -> None:
+def test_metrics_may_use_numpy_wherever_the_model_computes(small) -> None:
     def hits(outputs: torch.Tensor, labels: torch.Tensor) -> float:
         return float((outputs.numpy().argmax(1) == labels.numpy()).mean())
 
@@ -303,7 +302,7 @@ def test_metrics_may_use_numpy_wherever_the_model_computes(small: Any) -> None:
         ({"top": 3}, "metrics.top must be a function of outputs and labels, got 3"),
     ],
 )
-def test_names_and_functions(metrics: dict[str, Any], said: str) -> None:
+def test_names_and_functions(metrics: dict, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         check_names(metrics)
 
@@ -314,7 +313,7 @@ def test_a_metric_of_another_shape() -> None:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_evaluation_has_the_loss_and_the_metrics(small: Any, full: bool) -> None:
+def test_evaluation_has_the_loss_and_the_metrics(small, full: bool) -> None:
     own = {"top_two": top_two, "largest": largest}
     made = small.set_up(loss=binary_cross_entropy, evaluation_batch_size=7, metrics=own)
     data, trainer, jobs = made.data, made.trainer, [made.tests[client] for client in (2, 0, 4)]

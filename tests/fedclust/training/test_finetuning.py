@@ -1,7 +1,6 @@
 """Fine-tuning against torch's own loop, and shifted logits in evaluation."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +38,7 @@ def test_as_torch_fine_tunes_one_client(small, kind, layers, trained, mode) -> N
         assert {name for name in state if torch.equal(state[name], made.start[name])} == {*state} - {*trained}
 
 
-def test_a_rate_of_its_own_and_training_stays_as_it_is(small: Any) -> None:
+def test_a_rate_of_its_own_and_training_stays_as_it_is(small) -> None:
     made = small.set_up(seed=3, learning_rate=0.2, epochs=None, steps=1, mode="sequential")
     training = made.trainer.training
     (before,) = made.trainer.train(made.jobs, 1)
@@ -68,7 +67,7 @@ def test_the_last_layer_holds_the_last_trainable_parameter() -> None:
 
 @pytest.mark.parametrize("kind", ["linear", "positions"])
 @pytest.mark.parametrize("batch_size", [7, 1000])
-def test_evaluation_adds_each_client_s_shift(small: Any, kind: str, batch_size: int) -> None:
+def test_evaluation_adds_each_client_s_shift(small, kind: str, batch_size: int) -> None:
     made = small.set_up(kind, evaluation_batch_size=batch_size)
     trainer = made.trainer
     shifts = [np.array([0.0, 2.0, -1.0]), None, np.array([3.0, 0, 0]), np.zeros(3), np.array([-4.0, 1, 1])]

@@ -1,15 +1,14 @@
 """LocalTraining: schedules and refusals."""
 
 import math
-from typing import Any
 
 import pytest
 
 from fedclust.training import LocalTraining
 
 
-def training(**changes: Any) -> LocalTraining:
-    values: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 8, "epochs": 1}
+def training(**changes) -> LocalTraining:
+    values: dict = {"learning_rate": 0.1, "batch_size": 8, "epochs": 1}
     return LocalTraining(**{**values, **changes})
 
 
@@ -22,7 +21,7 @@ def training(**changes: Any) -> LocalTraining:
         ({"schedule": "cosine", "schedule_rounds": 4}, (1, 3, 5, 9), [0.1, 0.05, 0.0, 0.0]),
     ],
 )
-def test_learning_rates(changes: dict[str, Any], rounds: tuple[int, ...], rates: list[float]) -> None:
+def test_learning_rates(changes: dict, rounds: tuple[int, ...], rates: list[float]) -> None:
     assert [training(**changes).learning_rate_at(number) for number in rounds] == pytest.approx(rates)
 
 
@@ -59,7 +58,7 @@ def test_learning_rates(changes: dict[str, Any], rounds: tuple[int, ...], rates:
         ({"schedule": "cosine"}, r"schedule_rounds must be given with the cosine schedule, got None"),
     ],
 )
-def test_refusals(changes: dict[str, Any], message: str) -> None:
+def test_refusals(changes: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         training(**changes)
 

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from typing import Any
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from fedclust.training.working_model import ClientDropout, WorkingModel
 from .conftest import Written, federation, hyperparameters
 
 
-def mlp_of(model: nn.Module, example_dims: int = 1) -> Any:
+def mlp_of(model: nn.Module, example_dims: int = 1):
     return find_mlp(WorkingModel(model, torch.device("cpu"), "float32"), example_dims)
 
 
@@ -29,7 +28,7 @@ def test_a_sequential_network() -> None:
 
 
 def test_a_written_network() -> None:
-    def forward(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    def forward(model, inputs: torch.Tensor) -> torch.Tensor:
         hidden = torch.tanh(model.middle(functional.relu(model.first(torch.flatten(inputs, start_dim=1)))))
         return model.last(hidden.relu())
 
@@ -49,23 +48,23 @@ def test_without_flattening() -> None:
     assert mlp_of(nn.Sequential(nn.Linear(4, 2)), example_dims=2) is None
 
 
-def residual(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def residual(model, inputs: torch.Tensor) -> torch.Tensor:
     return inputs + model.layer(inputs)
 
 
-def twice(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def twice(model, inputs: torch.Tensor) -> torch.Tensor:
     return model.layer(model.layer(inputs))
 
 
-def once(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def once(model, inputs: torch.Tensor) -> torch.Tensor:
     return model.layer(inputs)
 
 
-def branching(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def branching(model, inputs: torch.Tensor) -> torch.Tensor:
     return model.layer(inputs) if inputs.sum() > 0 else inputs
 
 
-def scaled(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+def scaled(model, inputs: torch.Tensor) -> torch.Tensor:
     return 2.0 * model.layer(inputs)
 
 

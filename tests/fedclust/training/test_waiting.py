@@ -6,7 +6,6 @@ host's memory is seen by training on PyTorch's device without data, "meta", whic
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ class Watch(TorchDispatchMode):
         self.seen: list[str] = []
         self.total = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         name = func._schema.name.removeprefix("aten::")
         self.total += 1
         result = func(*args, **(kwargs or {}))
@@ -48,18 +47,18 @@ class Numbers(TorchFunctionMode):
         super().__init__()
         self.seen = seen
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func, types, args=(), kwargs=None):
         wanted = torch.device((kwargs or {}).get("device") or "cpu")
         if func in (torch.tensor, torch.as_tensor) and wanted.type != "cpu":
             self.seen.append("tensor from the host")
         return func(*args, **(kwargs or {}))
 
 
-def _by_truth_values(places: Any) -> bool:
+def _by_truth_values(places) -> bool:
     return any(place is not None and place.dtype in (torch.bool, torch.uint8) for place in places)
 
 
-def _waits(name: str, args: Any, kwargs: Any, result: torch.Tensor) -> bool:
+def _waits(name: str, args, kwargs, result: torch.Tensor) -> bool:
     source = args[1] if name == "copy_" else args[0]
     queued = kwargs.get("non_blocking", args[2] if len(args) > 2 else False)
     return isinstance(source, torch.Tensor) and source.device != result.device and not queued
@@ -71,7 +70,7 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     watch = Watch()
 
     def watched(train: Callable[..., None]) -> Callable[..., None]:
-        def inside(*arguments: Any) -> None:
+        def inside(*arguments) -> None:
             with watch, Numbers(watch.seen):
                 train(*arguments)
 
@@ -84,7 +83,7 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 
 KINDS = ("linear", "dropout", "batch norm", "channel dropout", "positions")
-OPTIONS: dict[str, dict[str, Any]] = {
+OPTIONS: dict[str, dict] = {
     "sgd": {"momentum": 0.9, "weight_decay": 0.01, "clip_norm": 0.5, "proximal_mu": 0.1},
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "bf16": {"precision": "bf16"},
@@ -114,7 +113,7 @@ def test_training_never_waits(small, kind, options, mode, monkeypatch) -> None:
     assert watch.seen == []
 
 
-def test_waiting_is_seen(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_seen(small, monkeypatch: pytest.MonkeyPatch) -> None:
     class Waits(torch.nn.Linear):
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             outputs = super().forward(inputs.flatten(1))
@@ -126,9 +125,7 @@ def test_waiting_is_seen(small: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(watch.seen) & {"_local_scalar_dense", "is_nonzero"}
 
 
-def steps_without_data(
-    small: Any, kind: str, mode: str, loss: Loss, monkeypatch: pytest.MonkeyPatch
-) -> list[str]:
+def steps_without_data(small, kind: str, mode: str, loss: Loss, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Train on the device "meta" up to the first look at a result; return what would wait."""
     monkeypatch.setattr(device_data, "_KEPT_BYTES", 0)  # the data stay on the host
     monkeypatch.setattr(vectorised, "collect", lambda *_: None)
@@ -156,7 +153,7 @@ def test_steps_copy_nothing_from_the_host_and_wait(small, kind, loss, mode, monk
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
-def test_numbers_from_the_host_are_seen(small: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_from_the_host_are_seen(small, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def scaled(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         return cross_entropy(outputs * torch.tensor([1.0, 2.0, 3.0], device=outputs.device), labels)
 

@@ -1,5 +1,3 @@
-from typing import Any
-
 import numpy as np
 import pytest
 from sklearn.cluster import AgglomerativeClustering
@@ -25,7 +23,7 @@ def test_agglomeration_merges_the_closest_first() -> None:
 
 
 @pytest.mark.parametrize(("linkage", "second"), [("single", 2.0), ("average", 2.5), ("complete", 3.0)])
-def test_clusters_exactly_a_threshold_apart_merge(linkage: Any, second: float) -> None:
+def test_clusters_exactly_a_threshold_apart_merge(linkage, second: float) -> None:
     # {0, 1} and {3} are 2, (3 + 2) / 2 or 3 apart.
     np.testing.assert_array_equal(agglomerate(LINE, None, second, linkage), [0, 0, 0, 1])
     np.testing.assert_array_equal(agglomerate(LINE, None, np.nextafter(second, 0), linkage), [0, 0, 1, 2])

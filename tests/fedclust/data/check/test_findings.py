@@ -1,7 +1,6 @@
 """Tables made by hand, each with what is wrong in it; clean tables have no finding."""
 
 from operator import attrgetter
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,13 +14,11 @@ _SEXES = ["f", "m"] * 20
 _LABELS = ["ill", "well"] * 20
 
 
-def _with(values: list[Any], changes: dict[int, Any]) -> list[Any]:
+def _with(values: list, changes: dict) -> list:
     return [changes.get(place, value) for place, value in enumerate(values)]
 
 
-def _found(
-    columns: dict[str, Any], labels: list[Any] = _LABELS, **options: Any
-) -> list[tuple[str, str, str, int]]:
+def _found(columns: dict, labels: list = _LABELS, **options) -> list[tuple[str, str, str, int]]:
     table = pd.DataFrame({**columns, "y": labels})
     return [(each.severity, each.rule, each.column, each.rows) for each in check_table(table, "y", **options)]
 
@@ -50,7 +47,7 @@ def _found(
         (["V45", "250.1", "E878", "x"] * 10, None),
     ],
 )
-def test_a_column(column: list[Any], expected: tuple[str, str, int] | None) -> None:
+def test_a_column(column: list, expected: tuple[str, str, int] | None) -> None:
     found = _found({"column": column})
     assert found == ([] if expected is None else [(expected[0], expected[1], "column", expected[2])])
     assert _found({"column": column}, keep=["column"]) == []
@@ -75,7 +72,7 @@ def test_a_column(column: list[Any], expected: tuple[str, str, int] | None) -> N
         (["stage 1; mild", "stage 1; grave", "stage 2; new"] * 10, None),
     ],
 )
-def test_labels(labels: list[Any], expected: tuple[str, str, int] | None) -> None:
+def test_labels(labels: list, expected: tuple[str, str, int] | None) -> None:
     found = _found({"x": np.arange(len(labels)) % 7}, labels)
     assert found == ([] if expected is None else [(expected[0], expected[1], "y", expected[2])])
 
@@ -125,7 +122,7 @@ def test_clean_tables_have_no_finding(data: st.DataObject) -> None:
     draws = np.random.default_rng(seed)
     classes = data.draw(st.integers(2, 4))
     labels = draws.permutation(np.arange(rows) % classes)
-    table: dict[str, Any] = {"y": [f"class {label}" for label in labels] if seed % 2 else labels}
+    table: dict = {"y": [f"class {label}" for label in labels] if seed % 2 else labels}
     for number in range(data.draw(st.integers(1, 4))):
         table[f"n{number}"] = draws.normal(data.draw(st.floats(-1e6, 1e6)), 10, rows)
         table[f"w{number}"] = draws.permutation(np.arange(rows) % 50)

@@ -4,7 +4,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -40,7 +39,7 @@ class Shared:
     data: FederatedData
 
 
-def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | None = None) -> Shared:
+def _agreed(dataset: Mapping, paths: Mapping[str, Path], own: Own | None = None) -> Shared:
     settings = own or Own()
     rows = {site: read_site(site, builder_of(dataset, path), settings, 0) for site, path in paths.items()}
     wanted = wanted_of(builder_of(dataset, Path()), None, None)
@@ -53,10 +52,10 @@ def _agreed(dataset: Mapping[str, Any], paths: Mapping[str, Path], own: Own | No
     return Shared(outcome.agreement, rows, found)
 
 
-def _pooled(shared: Shared, dataset: dict[str, Any], tmp_path: Path) -> FederatedData:
+def _pooled(shared: Shared, dataset: dict, tmp_path: Path) -> FederatedData:
     """Load the pooled data, each client with the very rows that it has at its site."""
     node = {**shared.agreement.settings(), **dataset}
-    parts: dict[str, list[Any]] = {"train": [], "test": []}
+    parts: dict[str, list] = {"train": [], "test": []}
     start = 0
     for site in shared.rows.values():
         for part, held in parts.items():
@@ -78,7 +77,7 @@ def _assert_same(shared: Shared, pooled: FederatedData) -> None:
             np.testing.assert_allclose(shared.data.inputs[here], pooled.inputs[there], rtol=1e-6, atol=1e-6)
 
 
-def _assert_encodes_new_rows(shared: Shared, pooled: FederatedData, rows: Any) -> None:
+def _assert_encodes_new_rows(shared: Shared, pooled: FederatedData, rows) -> None:
     """Rows as a site would send them are encoded as its own were, and as the pooled data's encoder does."""
     kept = shared.data.input_encoder()
     assert type(kept) is type(pooled.input_encoder())
@@ -96,13 +95,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
 
 
-def _csv(path: Path, columns: list[str], rows: list[dict[str, Any]]) -> Path:
+def _csv(path: Path, columns: list[str], rows: list[dict]) -> Path:
     lines = [",".join(columns), *(",".join(str(row[name]) for name in columns) for row in rows)]
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def _patients(size: int, seed: int, stages: list[str], first: str) -> list[dict[str, Any]]:
+def _patients(size: int, seed: int, stages: list[str], first: str) -> list[dict]:
     """Make rows with missing values; the label `first` comes first."""
     draws = np.random.default_rng(seed)
     labels = [first, *draws.choice(["benign", "malignant"], size - 1)]
@@ -196,7 +195,7 @@ def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
     words = [f"word{k}" for k in range(30)] + ["Don't", "ÄRGER", "x-ray", "5%"]
     draws = np.random.default_rng(0)
 
-    def texts(size: int, low: int, high: int) -> list[dict[str, Any]]:
+    def texts(size: int, low: int, high: int) -> list[dict]:
         drawn = (" ".join(draws.choice(words[low:high], 6)) for _ in range(size))
         return [{"text": text, "label": ("bad", "good")[k % 2]} for k, text in enumerate(drawn)]
 

@@ -1,5 +1,4 @@
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -9,7 +8,7 @@ from fedclust.data.sites.rows import builder_of, describe, read_site
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
 
 
-def _read(path: Path, **dataset: Any) -> Any:
+def _read(path: Path, **dataset):
     return read_site("north", builder_of({**TABLE, **dataset}, path), Own(), 0)
 
 
@@ -32,7 +31,7 @@ def _csv(path: Path, *lines: str) -> Path:
     ],
 )
 def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
-    tmp_path: Path, lines: tuple[str, ...], dataset: dict[str, Any], reason: str
+    tmp_path: Path, lines: tuple[str, ...], dataset: dict, reason: str
 ) -> None:
     path = _csv(tmp_path / "patients.csv", *lines) if lines else tmp_path / "patients.csv"
     with pytest.raises(SiteError, match=reason) as error:
@@ -92,7 +91,7 @@ def test_only_what_sites_can_agree_on_is_read() -> None:
         ({"sites": 3}, "must be names, a mapping"),
     ],
 )
-def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_out_of_range_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Own(**settings)
 

@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ def made(run: SavedRun) -> dict[str, Picture]:
     return {picture.name: picture for picture in pictures(run)}
 
 
-def table(picture: Any) -> list[Any]:
+def table(picture) -> list:
     return rows(picture, "rect")
 
 

@@ -3,7 +3,6 @@
 import json
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ HOSTILE = '</script><img src=x onerror="window.broken=1"><script>window.broken=1
 class Page(HTMLParser):
     """Reads the elements, texts and tables of markup, or of what a page would show of a view."""
 
-    def __init__(self, shown: str | dict[str, Any]) -> None:
+    def __init__(self, shown: str | dict) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []

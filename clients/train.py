@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.clients.app import Answers, answers
+from fedclust.clients.coalitions import train_arms
 from fedclust.clients.node import Node
 from fedclust.messages.models import from_stacked, from_state, to_state
 from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
@@ -209,6 +210,9 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
         if instruction.pooled and client in replies:
             used = len(instruction.pooled_rows) or node.data.num_clients
             replies[client] = replace(replies[client], pooled=used)
+    further = {client: each for client, each in asked.items() if each.arms and client in replies}
+    for client, arms in train_arms(node, further).items():
+        replies[client] = replace(replies[client], arms=arms)
     return replies, errors
 
 

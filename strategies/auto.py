@@ -20,12 +20,16 @@ from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
 from fedclust.federation.asking import unlike
+from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
 from fedclust.layers.beside import aggregate_beside, train_beside
+from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
+from fedclust.layers.layer import Layer
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
+from fedclust.proof.coalitions import MOST_SITES, Coalition
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -175,15 +179,39 @@ class Auto(ClusteredStrategy):
     needs_label_counts = True
     memory_type = TrialMemory
 
+    def add_layers(self, *further: Layer, private: bool = False) -> None:
+        """Add the layer that trains coalitions of a handful of sites."""
+        caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+        self.coalitions = Coalitions(self._few_sites, self._proposed_coalitions, caps)
+        super().add_layers(self.coalitions, *further, private=private)
+
+    def _may_choose(self, num_clients: int) -> bool:
+        return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES
+
+    def _few_sites(self, federation: Federation, model: ArrayRecord) -> bool:
+        return worthwhile(self.parameters.coalitions, federation.describe().num_train, model)
+
+    def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
+        """List groups of sites that the witnesses propose before round 1."""
+        trace = Trace(np.arange(federation.num_clients))
+        start = Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model, TrialMemory((trace,)))
+        proposed, _, _ = self._proposed(start, 0, federation)
+        return [
+            tuple(np.flatnonzero(each.labels == part).tolist())
+            for each in proposed
+            for part in range(each.num_parts)
+        ]
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster.
 
         Raises
         ------
         FederationError
-            If no client has held-out rows to compare models on.
+            If no client has held-out rows to compare models on, and clients are too many for coalitions.
         """
-        if not federation.describe().num_validation.any():
+        few = self._few_sites(federation, model)
+        if not few and not federation.describe().num_validation.any():
             raise FederationError(
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
                 "proof=true holds some out"
@@ -194,6 +222,8 @@ class Auto(ClusteredStrategy):
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Look for groupings where that is due and nothing is on trial."""
         memory: TrialMemory = clusters.memory
+        if self.coalitions.trained is not None:
+            return clusters
         if memory.trials or federation.server_round <= self.parameters.warmup * 2**memory.looks:
             return clusters
         travelled = _travelled(federation)
@@ -201,6 +231,8 @@ class Auto(ClusteredStrategy):
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train what is on trial, and decide where it is time."""
+        if self.coalitions.trained is not None:
+            return clusters
         clusters = _recorded(clusters, replies)
         before: TrialMemory = clusters.memory
         if not before.trials:
@@ -237,6 +269,8 @@ class Auto(ClusteredStrategy):
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""
         given = self.parameters
+        if self._may_choose(num_clients):
+            return []
         if not given.can_split(num_clients):
             why = f"{num_clients} clients do not make two groups of {given.min_cluster_size}"
             return [f"no groups can be found: {why} (strategy.parameters.min_cluster_size)"]
@@ -247,20 +281,33 @@ class Auto(ClusteredStrategy):
             ]
         return []
 
-    def notes(self, num_clients: int, rounds: int) -> list[str]:
-        """Say what trials may cost at most."""
-        most = auto.most_spending(num_clients, self.options.participation, rounds, self.parameters)
+    def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
+        """Say what trials may cost at most, or coalitions do."""
+        few, told = self._few_sites(federation, model), list[str]()
+        if self._may_choose(federation.num_clients):
+            told = coalition_notes(federation.num_clients, rounds, model, few)
+        if few:
+            return told
+        most = auto.most_spending(federation.num_clients, self.options.participation, rounds, self.parameters)
         if not most.looks:
-            return []
+            return told
         looks = "one look" if most.looks == 1 else f"{most.looks} looks"
         return [
+            *told,
             f"{looks} for groups; trials train clients {most.trainings} times at most, as much as "
-            f"{most.rounds:.1f} further rounds, and mostly far less"
+            f"{most.rounds:.1f} further rounds, and mostly far less",
         ]
+
+    def decided(self) -> Decided | None:
+        """Return what a handful of sites chose, see :class:`~fedclust.layers.coalitions.Coalitions`."""
+        return self.coalitions.decided(self.run)
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
+        if (decided := self.decided()) is not None:
+            told = {"decision": f"{decided.text} ({self.coalitions.cost()})", **decided.summary}
+            return Findings(told, {"cross_site": decided.cross_site})
         rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
         over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]
         joined, kept, tried = sum(over), len(over) - sum(over), len(memory.history)

@@ -29,7 +29,7 @@ from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import run as rounds
 from fedclust.federation.asking import read_replies
-from fedclust.federation.clusters import Clusters, Findings, Observer
+from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured, Run, RunState
 from fedclust.grids.client_grid import CohortView, Traffic
@@ -418,7 +418,7 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
-    def notes(self, num_clients: int, rounds: int) -> list[str]:
+    def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """List what users are told before round 1, such as what it may cost; empty unless overridden."""
         return []
 
@@ -426,6 +426,10 @@ class ClusteredStrategy(Strategy):
         """Summarise the method's results after the last round; unless overridden, Findings in its memory."""
         memory = clusters.memory
         return memory if isinstance(memory, Findings) else getattr(memory, "findings", Findings())
+
+    def decided(self) -> Decided | None:
+        """Return what clients chose for themselves by the end of a run; None unless overridden."""
+        return None
 
     # -- The run --------------------------------------------------------------------------------------------
 
@@ -522,6 +526,8 @@ class ClusteredStrategy(Strategy):
             chosen_of.setdefault(cluster, []).append(client)
         for cluster, chosen in sorted(chosen_of.items()):
             messages += aggregation.ask_for_own_models(self._ask(cluster, chosen, told.copy(), grid), own)
+        for layer in self.layers:
+            messages = layer.pack(run, messages)
         return messages
 
     def _ask(self, cluster: int, chosen: list[int], told: ConfigRecord, grid: Grid) -> list[Message]:
@@ -556,6 +562,8 @@ class ClusteredStrategy(Strategy):
         if run.over:
             return None, None
         means, asked = any(map(self.takes_means, run.clusters.aggregators)), asked_for(run.told)
+        for layer in self.layers:
+            replies = layer.unpack(run, replies)
         run.replies, run.failures = read_replies(
             replies, run.number, run.cohort, run.sent, run.federation.bounds, means=means, asked=asked
         )

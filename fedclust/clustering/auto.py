@@ -10,7 +10,7 @@ trial, and which are kept.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
@@ -47,6 +47,10 @@ class Parameters(Checked):
         Length of the projection of its update that a client sends, >= 1.
     level
         Probability that a run in which no grouping helps keeps one, in (0, 1).
+    coalitions
+        Whether a handful of sites choose by cross-fitting with whom each trains: ``"all"`` for up to ten,
+        ``"none"`` for never; None for up to ten whose rows and model are small enough, see
+        :func:`fedclust.layers.coalitions.worthwhile`.
     min_gain
         Gain in Brier score that a grouping must exceed to be kept, in [0, 2). While models still learn,
         groups of similar labels gain a little, which later rounds take back; groups that name the classes
@@ -68,6 +72,7 @@ class Parameters(Checked):
     projection_size: Annotated[int, ">= 1"] = 512
     level: Annotated[float, "in (0, 1)"] = 0.05
     min_gain: Annotated[float, "in [0, 2)"] = 0.01
+    coalitions: Literal["all", "none"] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML

@@ -228,6 +228,34 @@ class Observer:
 
 
 @dataclass(frozen=True, eq=False)
+class Decided:
+    """What clients chose for themselves; their clusters then serve them, whatever another proof may say.
+
+    Attributes
+    ----------
+    text
+        The verdict in one sentence.
+    grouped
+        Whether some client chose another model than that for all.
+    layers
+        Personal layer that each chose, shape (K,).
+    shifts
+        Label-prior correction of each one's logits for its model, also where it chose none, shape (K, C).
+    summary
+        Entries of ``summary.json``.
+    cross_site
+        How right the model of each client alone (rows) is on each other's rows (columns), shape (K, K).
+    """
+
+    text: str
+    grouped: bool
+    layers: np.ndarray
+    shifts: FloatArray
+    summary: Mapping[str, Any]
+    cross_site: FloatArray
+
+
+@dataclass(frozen=True, eq=False)
 class Findings:
     """A method's findings about the clients of a run, for the results.
 

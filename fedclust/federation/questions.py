@@ -68,7 +68,9 @@ def ask_differences(
     return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
 
 
-def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict[int, Rows]:
+def ask_figures(
+    federation: Federation, common: Models, grouped: Models, shifts: FloatArray | None = None
+) -> dict[int, Rows]:
     """Ask clients how well the model of their group, and the one for all, predict their test rows.
 
     Clients of groups with few test rows bet on the margins of an interval; where others did not answer, the
@@ -78,11 +80,13 @@ def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict
     ----------
     federation, common, grouped
         As for :func:`ask_differences`.
+    shifts
+        What corrects each client's model B, where it chose that for itself, shape (K, C).
     """
     everyone, assignment = range(federation.num_clients), np.asarray(grouped[0])
     tested = federation.describe().num_test
     rows = most_rows(tested)
-    pairs = _pairs(federation, common, grouped, everyone)
+    pairs = _pairs(federation, common, grouped, everyone, shifts)
 
     def few(counts: Mapping[int, int]) -> BoolArray:
         """Return of each group whether its clients have too few rows together for an interval of Hall's."""
@@ -106,11 +110,16 @@ def ask_figures(federation: Federation, common: Models, grouped: Models) -> dict
 
 
 def _pairs(
-    federation: Federation, common: Models, grouped: Models, clients: Iterable[int]
+    federation: Federation,
+    common: Models,
+    grouped: Models,
+    clients: Iterable[int],
+    own: FloatArray | None = None,
 ) -> dict[int, tuple[ArrayRecord, ArrayRecord, FloatArray, FloatArray]]:
     """Return models A and B of each client, and what corrects each for its class shares."""
     counts = federation.describe().train_counts
     shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
+    shifts[1] = shifts[1] if own is None else own
     pairs = {}
     for client in clients:
         first, second = (models[int(assignment[client])] for assignment, models in (common, grouped))
@@ -213,7 +222,13 @@ class Layered:
     failures: Mapping[int, str]
 
 
-def ask_personal(federation: Federation, serving: Serving, personal: Personal, server_round: int) -> Layered:
+def ask_personal(
+    federation: Federation,
+    serving: Serving,
+    personal: Personal,
+    server_round: int,
+    chosen: tuple[np.ndarray, FloatArray] | None = None,
+) -> Layered:
     """Ask every client how well personal layers serve it, in one message; no model comes back.
 
     Parameters
@@ -227,13 +242,15 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         The layers to try.
     server_round
         The round whose batches fine-tuning draws: the one after the last.
+    chosen
+        The layer that each client has chosen already, and its label-prior correction.
     """
     clients = range(federation.num_clients)
     shifts = None
     if PRIOR in personal.asked:
         counts, both = federation.describe().train_counts, (serving.clusters, serving.common)
         own, common = (prior_shifts(counts, assignment) for assignment, _ in both)
-        shifts = np.where(serving.by_common[:, None], common, own)
+        shifts = np.where(serving.by_common[:, None], common, own) if chosen is None else chosen[1]
     questions: dict[int, evaluation.PersonalQuestion] = {}
     for client in clients:
         assignment, models = serving.common if serving.by_common[client] else serving.clusters
@@ -257,8 +274,9 @@ def ask_personal(federation: Federation, serving: Serving, personal: Personal, s
         used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
-        chosen = {client: answer.chosen for client, answer in answers.replies.items()}
-        used[personal.choice] = np.array([chosen.get(client, NONE) for client in clients], dtype="<U16")
+        own = {client: answer.chosen for client, answer in answers.replies.items()}
+        names = np.array([own.get(client, NONE) for client in clients], dtype="<U16")
+        used[personal.choice] = names if chosen is None else chosen[0]
     measured = dict.fromkeys(used, serving.measured)
     for choice, who in used.items():
         for layer, with_layer in layers.items():

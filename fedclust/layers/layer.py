@@ -1,8 +1,9 @@
 """What may happen in a round beside the method."""
 
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.run import Run
@@ -39,6 +40,14 @@ class Layer:
 
     def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
         """Add what the clients of a cluster are told with the model to train."""
+
+    def pack(self, run: Run, messages: list[Message]) -> list[Message]:
+        """Add to the messages that the cohort is sent."""
+        return messages
+
+    def unpack(self, run: Run, replies: Iterable[Message]) -> Iterable[Message]:
+        """Take out of the replies what answers that, before they are read."""
+        return replies
 
     def screen(self, run: Run) -> None:
         """Leave out or change replies before they are aggregated, and name the failures."""

@@ -3,7 +3,7 @@
 import math
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,10 @@ from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
 NUM_EXAMPLES, LOSS = "num-examples", "loss"
+ARMS = "arm/"
+"""What the names of records begin with that hold further models to train."""
+
+_FURTHER = codec.Spread(codec.Own(codec.Place("", ArrayRecord)), lambda _: ())  # by whole names
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,8 @@ class Instruction:
         Length to which the client's update is clipped before it is used; None for no clipping.
     clip_tells
         Whether the client reports if its update was short enough.
+    arms
+        Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
     """
 
     arrays: Annotated[ArrayRecord, codec.Model()]
@@ -130,6 +136,7 @@ class Instruction:
     pooled_rows: Annotated[tuple[int, ...], codec.Numbers(0, to=int)] = ()
     clip: Annotated[float | None, codec.Real(0)] = None
     clip_tells: Annotated[bool, codec.Flag()] = False
+    arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
@@ -165,11 +172,14 @@ def read_instruction(content: RecordDict) -> Instruction:
     ValueError
         If it does not hold exactly one model.
     """
-    models = list(codec.of_kind(content, ArrayRecord).values())
+    sent = codec.of_kind(content, ArrayRecord)
+    arms = {name: model for name, model in sent.items() if name.startswith(ARMS)}
+    models = [model for name, model in sent.items() if name not in arms]
     if len(models) != 1:
         raise ValueError(f"message must hold one ArrayRecord, got records {list(content)}")
     configs = [*codec.of_kind(content, ConfigRecord).values(), ConfigRecord()]
-    return codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
+    read = codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
+    return replace(read, arms=arms) if arms else read
 
 
 _TYPE = np.dtype("<f4")
@@ -278,6 +288,8 @@ class TrainAnswer:
         Whether its update was at most as long as the clip; None if it does not report this.
     pooled
         Number of clients whose training rows were used.
+    arms
+        The further models that it trained, by the names of their records.
     """
 
     place = codec.IN_METRICS
@@ -294,6 +306,7 @@ class TrainAnswer:
     update_norm: Annotated[float | None, codec.Real(0, math.inf)] = None
     within: Annotated[bool | None, codec.Flag(key="within-clip")] = None
     pooled: Annotated[int, codec.Whole(place=_POOLED, sparse=True)] = 1
+    arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
 
     @property
     def loss(self) -> float:

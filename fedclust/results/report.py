@@ -14,6 +14,7 @@ from rich.text import Text
 
 from fedclust.personal.layers import NONE
 from fedclust.proof import SCALE
+from fedclust.proof.sites import FIGURES, SERVED
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     decision_lines,
@@ -274,6 +275,13 @@ def final_table(run: SavedRun) -> RenderableType:
     parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None:
         parts.append(_clusters(run.clients))
+    if rows := site_rows(summary):
+        table = Table(
+            *SITE_COLUMNS, box=box.SIMPLE_HEAD, caption="chosen / with everyone / alone, on test rows"
+        )
+        for row in rows:
+            table.add_row(*map(escape, row))
+        parts.append(table)
     if summary.get("decision"):
         parts.append(Text(str(summary["decision"])))
     if summary.get("trials"):
@@ -285,6 +293,29 @@ def final_table(run: SavedRun) -> RenderableType:
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
     return Group(*parts, *(Text(line) for line in lines if line))
+
+
+SITE_COLUMNS = ("site", "trains with", "accuracy", "95 % interval", "balanced accuracy", "AUC", "Brier score")
+"""Titles of the columns of :func:`site_rows`."""
+
+
+def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
+    """List with whom each site trains, and how its choice, everyone's model and its own do on its test rows.
+
+    Parameters
+    ----------
+    summary
+        A run's summary; the list is empty if sites chose nothing in it.
+    """
+    rows = []
+    for each in summary.get("sites") or ():
+        arms = [each.get(arm) or {} for arm in SERVED]
+        figures = [" / ".join(number(arm.get(key), 2) for arm in arms) for key in FIGURES]
+        ends = span((arms[0].get("accuracy_low"), arms[0].get("accuracy_high")), 2)
+        what = ", ".join(each["train_with"]) or "nobody"
+        what += " (prior)" if each["correction"] == "prior" else ""
+        rows.append([each["name"], what, figures[0], ends, *figures[1:]])
+    return rows
 
 
 def print_report(run: SavedRun, console: Console | None = None) -> None:
@@ -315,9 +346,11 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     summary = run.summary
     verdict = summary.get("verdict")
     first = [line for line in (never_predicted_line(summary), *left_out_lines(summary)) if line]
+    sites = [each["text"] for each in summary.get("sites") or ()]
     if not verdict:
-        return [Text(how_to_get_one(run.config), style="dim"), *map(Text, first)]
-    lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, first)]
+        how = Text(how_to_get_one(run.config), style="dim")
+        return [*map(Text, sites), how, *map(Text, first)]
+    lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, sites), *map(Text, first)]
     if verdict["gain"] is not None:
         lines.append(Text(SCALE, style="dim"))
     if run.clients is not None and "served" in run.clients:

@@ -117,6 +117,14 @@ class Result:
         return self.saved.clients
 
     @property
+    def sites(self) -> pd.DataFrame:
+        """A row per site: with whom it trains, and figures of its choice, of everyone's model and of its own.
+
+        Empty unless ``strategy=auto`` had at most ten clients and trained their coalitions.
+        """
+        return pd.json_normalize(self.summary.get("sites") or [], sep="_")
+
+    @property
     def verdict(self) -> dict[str, Any] | None:
         """Whether to train in groups, and how certain that is; None for a run without proof.
 

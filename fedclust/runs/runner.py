@@ -27,7 +27,7 @@ from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.models import from_state
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
-from fedclust.personal.layers import Personal
+from fedclust.personal.layers import PRIOR, Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import prove_grouping
 from fedclust.results import summary as summaries
@@ -189,7 +189,8 @@ class StrategyRun(Observer):
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, settings.rounds):
             self.say(f"{self.name}: warning: {caution}")
-        for note in strategy.notes(federation.num_clients, settings.rounds):
+        arrays = from_state(model.state_dict())
+        for note in strategy.notes(federation, settings.rounds, arrays):
             self.say(f"{self.name}: {note}")
         with self._writing():
             self.recorder.inputs(described.mean, described.std, encoder)
@@ -198,7 +199,7 @@ class StrategyRun(Observer):
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, self.simulated
             strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
-        begin = federation.grid, from_state(model.state_dict())
+        begin = federation.grid, arrays
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():
             try:
@@ -210,16 +211,16 @@ class StrategyRun(Observer):
         self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)
         federation.take_failures()  # earlier ones ended the run or are in its records
-        arrays: dict[str, ArrayLike] = dict(findings.arrays)
+        matrices: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
-            arrays |= questions.confuse_clusters(federation, strategy.clusters)
+            matrices |= questions.confuse_clusters(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
-            arrays["class_names"] = described.class_names
-        arrays, self._left_out = summaries.without_large(arrays, settings.keep_matrices, num_clients)
+            matrices["class_names"] = described.class_names
+        matrices, self._left_out = summaries.without_large(matrices, settings.keep_matrices, num_clients)
         with self._writing():
-            if arrays:
-                self.recorder.matrices(**arrays)
+            if matrices:
+                self.recorder.matrices(**matrices)
             self.recorder.placing(findings.placing)
         if federation.newcomers:
             self._newcomers = place_newcomers(strategy.place, strategy.clusters, federation, settings.rounds)
@@ -309,20 +310,25 @@ class StrategyRun(Observer):
         """
         strategy = self.strategy
         name = vars(type(strategy)).get("paper_name") or self.name
-        best = serve == "best" and strategy.forms_groups
+        decided = strategy.decided()
+        best = serve == "best" and strategy.forms_groups and decided is None
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
-        held_out = bool(described.num_validation.any())
+        # What clients chose for themselves has trained on all rows, those held out too.
+        held_out = bool(described.num_validation.any()) and decided is None
         measured, silent = questions.ask_differences(asking, theirs, clusters) if held_out else ({}, {})
         how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
         how["held_out"] = held_out
-        tested, trouble = questions.ask_figures(asking, theirs, clusters), summaries.trouble(rounds)
+        shifts = None if decided is None else decided.shifts * (decided.layers == PRIOR)[:, None]
+        tested, trouble = questions.ask_figures(asking, theirs, clusters, shifts), summaries.trouble(rounds)
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
+        if decided is not None:
+            verdict = dataclasses.replace(verdict, text=decided.text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:
             by_common = ~proof.served_by_cluster(strategy.clusters.num_clients)
@@ -336,7 +342,7 @@ class StrategyRun(Observer):
         summary = {
             "verdict": verdict.summary(),
             **self._summary(table, served),
-            "serve": serve if strategy.forms_groups else "cluster",
+            "serve": serve if strategy.forms_groups and decided is None else "cluster",
             **({"serve_cluster": {key: own[key] for key in summaries.SERVED_FIGURES}} if best else {}),
             "proof": summaries.proof_summary(proof, silent, described.client_names, travelled),
         }
@@ -362,7 +368,9 @@ class StrategyRun(Observer):
         began = time.perf_counter()
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._grid.traffic
-        layered = questions.ask_personal(asking, serving, personal, self.settings.rounds + 1)
+        decided = self.strategy.decided()
+        chosen = None if decided is None else (decided.layers, decided.shifts)
+        layered = questions.ask_personal(asking, serving, personal, self.settings.rounds + 1, chosen)
 
         def summed(measured: Measured) -> dict[str, object]:
             return self._summary(self._table(described, measured), measured)

@@ -85,6 +85,7 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     yield from _rounds(run)
     yield from _accuracies(run)
     yield from _matrices(run)
+    yield from (_cross_site(run, values) for name, values in run.matrices() if name == "cross_site")
     yield from method_pictures(run, small)
     names = [str(name) for name in small["class_names"]] if "class_names" in small else None
     if "confusion" in small:
@@ -161,7 +162,7 @@ def _matrices(run: SavedRun) -> Iterator[Picture]:
         return
     shape = 2 * run.assignment.shape
     names = [name for name, values in run.matrices() if np.shape(values) == shape]
-    names = [name for name in names if not name.startswith("cohort_")]
+    names = [name for name in names if not name.startswith(("cohort_", "cross_site"))]
     # The matrices at the end come last in the file, those at earlier splits before them.
     plain = [name for name in names if "_round_" not in name][:_MOST_MATRICES]
     early = [name for name in names if "_round_" in name][: _MOST_MATRICES - len(plain)]
@@ -234,6 +235,18 @@ def _client(
 ) -> str:
     named = f" ({names[client]})" if names is not None else ""
     return f"client {client}{named}" + (f", {what} {groups[client]}" if groups is not None else "")
+
+
+def _cross_site(run: SavedRun, values: FloatArray) -> Picture:
+    """Draw how right each site's own model is on each other site's rows."""
+    names = run.client_names or [f"site {place}" for place in range(len(values))]
+    rows, columns = Side(names, names, "model of"), Side(names, names, "rows of")
+    what = "area under the curve with two classes, else share predicted right"
+    drawn = cells(values, rows, columns, ends=(0, 1), title="right", square=True, numbers=".2f")
+    note = (
+        f"Right: {what}. A column below 0.5 is a site whose classes are the wrong way round for the others."
+    )
+    return Picture("cross_site", "Each site's own model on every other site's rows", drawn, note)
 
 
 def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> Picture:

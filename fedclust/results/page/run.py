@@ -71,6 +71,8 @@ def view_run(folder: Path) -> dict[str, Any]:
         "facts": list(_facts(run)),
         "pictures": made,
         "changes": [_sized(change) for change in run.changes if change["round"] > 0],
+        "sites": report.site_rows(summary),
+        "site_columns": [[title, "long"] for title in report.SITE_COLUMNS],
         "ended": _figures(title, summary) if "strategy" in summary else None,
         "clusters": list(_clusters(run, classes)),
         "beside": list(_beside(run)),

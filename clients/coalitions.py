@@ -1,0 +1,121 @@
+"""Train and score the models of coalitions on a site's rows."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedclust.clients.app import Answers, answers
+from fedclust.clients.node import Node
+from fedclust.messages.coalitions import (
+    FOLDS,
+    ScoresAnswer,
+    ScoresQuestion,
+    SiteFigures,
+    SiteFiguresQuestion,
+    fold_of,
+    number_of,
+)
+from fedclust.messages.models import from_stacked, to_state
+from fedclust.messages.training import Instruction
+from fedclust.proof import brier_scores
+from fedclust.proof.coalitions import Fit, Scores, fit_of, folds
+from fedclust.support.rng import generator
+from fedclust.training.cohort import Job
+from fedclust.typing import IntArray
+
+_IDS = 2**32  # a job's id is made of the client's, which is smaller, and the model's number
+
+
+def rows_of(node: Node, client: int) -> tuple[IntArray, IntArray]:
+    """Return a site's rows, those held out for other proofs too, and the fold of each, shape (n,)."""
+    parts = [node.data.train[client], *node.data.validation[client : client + 1]]
+    rows = np.sort(np.concatenate(parts))
+    persons = None if node.data.persons is None else node.data.persons[rows]
+    return rows, folds(len(rows), generator(node.seed, "folds", client), persons)
+
+
+def train_arms(node: Node, asked: Mapping[int, Instruction]) -> dict[int, dict[str, ArrayRecord]]:
+    """Train the further models of a round, each without its fold; all sites' and models' in the same passes.
+
+    Returns
+    -------
+    The models by client id and name of the record; one whose training failed is missing.
+    """
+    distinct = {id(model): model for each in asked.values() for model in each.arms.values()}
+    states = {key: to_state(model) for key, model in distinct.items()}
+    jobs: dict[tuple[int, float | None], dict[int, Job]] = {}
+    named: dict[int, tuple[int, str]] = {}
+    for client, each in asked.items():
+        rows, fold = rows_of(node, client)
+        for name, model in each.arms.items():
+            number = client + _IDS * (1 + number_of(name))
+            named[number] = client, name
+            job = Job(number, rows[fold != fold_of(name)], states[id(model)])
+            jobs.setdefault((each.server_round, each.proximal_mu), {})[number] = job
+    trained: dict[int, dict[str, ArrayRecord]] = {}
+    for (server_round, proximal_mu), some in jobs.items():
+        for update in node.trainer.train(list(some.values()), server_round, proximal_mu=proximal_mu):
+            numbers = update.clients.tolist()
+            for number, model in zip(numbers, from_stacked(update.state, range(len(numbers))), strict=True):
+                if number not in update.failed:
+                    client, name = named[number]
+                    trained.setdefault(client, {})[name] = model
+    return trained
+
+
+@answers(ScoresQuestion)
+def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
+    """Return cross-fitted Brier scores, reduced to means and products, and how other sites' models fit."""
+    found, errors = {}, {}
+    for client, question in asked.items():
+        rows, fold = rows_of(node, client)
+        parts = [rows[fold == number] for number in range(FOLDS)]
+        own = FOLDS * question.coalitions
+        jobs = [
+            Job(client, parts[place % FOLDS], to_state(each))
+            for place, each in enumerate(question.models[:own])
+        ]
+        jobs += [Job(client, rows, to_state(each)) for each in question.models[own:]]
+        try:
+            measured = node.trainer.logits(jobs)
+            shifts = question.shifts.reshape(question.coalitions, -1)
+            brier = [
+                np.concatenate([brier_scores(*each, shift) for each in measured[first : first + FOLDS]])
+                for first, own_shift in zip(range(0, own, FOLDS), shifts, strict=True)
+                for shift in (None, own_shift)
+            ]
+            fits = [
+                fit_of(logits, labels, fold) if labels.ndim == 1 else Fit()
+                for logits, labels in measured[own:]
+            ]
+            found[client] = ScoresAnswer.of(Scores.of(np.array(brier)), fits)
+        # The model is the user's code and may raise anything.
+        except Exception as error:
+            errors[client] = f"{type(error).__name__}: {error}"
+    return found, errors
+
+
+@answers(SiteFiguresQuestion)
+def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
+    """Return how well models predict each site's test rows."""
+    found, errors = {}, {}
+    for client, question in asked.items():
+        shifts = question.shifts.reshape(len(question.models), -1)
+        rows = node.data.test[client]
+        try:
+            jobs = [
+                Job(client, rows, to_state(model), shift=shift)
+                for model, shift in zip(question.models, shifts, strict=True)
+            ]
+            measured = node.trainer.evaluate(jobs, full=True, own=False)
+            brier = [
+                brier_scores(*each, shift).mean() if len(rows) else 0.0
+                for each, shift in zip(node.trainer.logits(jobs), shifts, strict=True)
+            ]
+            told = {str(place): each.figures for place, each in enumerate(measured)}
+            found[client] = SiteFigures(told, np.array(brier))
+        # The model is the user's code and may raise anything.
+        except Exception as error:
+            errors[client] = f"{type(error).__name__}: {error}"
+    return found, errors

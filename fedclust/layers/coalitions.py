@@ -1,0 +1,401 @@
+"""Trains every coalition of a handful of sites beside the model for all, and lets each site choose.
+
+See :mod:`fedclust.proof.coalitions`. During the run the model for all serves, as without this layer. Before
+the last evaluation each site chooses by its own cross-fitted scores; the clusters are then the coalitions
+that somebody chose, with the models that trained on all rows. Nobody else's numbers have a part in a site's
+choice: one that lies about its scores misleads itself, and one that sends bad models those who choose to
+train with it.
+"""
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.serverapp.strategy import Strategy
+
+from fedclust.aggregation import flower as aggregation
+from fedclust.aggregation.replies import Caps, Reply, by_cluster
+from fedclust.federation.clusters import Clusters, Decided
+from fedclust.federation.federation import Federation
+from fedclust.federation.questions import prior_shifts
+from fedclust.federation.run import Run
+from fedclust.grids.client_grid import CohortView
+from fedclust.layers.beside import TRIAL
+from fedclust.layers.layer import Layer
+from fedclust.layers.standard import failure_order, within
+from fedclust.messages.coalitions import (
+    ALL_ROWS,
+    ScoresQuestion,
+    SiteFigures,
+    SiteFiguresQuestion,
+    attached,
+    detached,
+    name_of,
+    number_of,
+)
+from fedclust.messages.models import canonical
+from fedclust.personal.layers import NONE, PRIOR
+from fedclust.proof import sites as verdicts
+from fedclust.proof.coalitions import (
+    ALL_UP_TO,
+    FOLDS,
+    MOST_SITES,
+    Arm,
+    Choice,
+    Coalition,
+    choose,
+    coalitions,
+)
+from fedclust.typing import FloatArray, IntArray
+
+Witnesses = Callable[[Federation, ArrayRecord], Iterable[Coalition]]
+"""Proposes coalitions before round 1."""
+
+_EACH = FOLDS + 1
+MOST_BYTES, MOST_ROWS = 64e6, 200_000
+"""By default a site's message is to be no larger, and it is to train on no more rows in an epoch."""
+
+
+def num_bytes(model: ArrayRecord) -> int:
+    """Count the bytes of a model's arrays."""
+    return sum(len(array.data) for array in model.values())
+
+
+def models_per_site(num_sites: int) -> int:
+    """Count the models that a site trains in a round, but for those of coalitions that witnesses propose."""
+    return _EACH * sum(0 in each for each in coalitions(num_sites))
+
+
+def worthwhile(asked: str | None, num_train: IntArray, model: ArrayRecord) -> bool:
+    """Return whether coalitions are to be trained.
+
+    Parameters
+    ----------
+    asked
+        ``"all"``, ``"none"``, or None to train them where a site's message stays below 64 MB and a site
+        passes over at most 200,000 rows per epoch.
+    num_train
+        Training rows of each site, shape (K,).
+    model
+        A model.
+    """
+    if asked == "none" or not 2 <= len(num_train) <= MOST_SITES:
+        return False
+    models, size = models_per_site(len(num_train)), num_bytes(model)
+    return asked == "all" or (models * size <= MOST_BYTES and models * num_train.max() <= MOST_ROWS)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What the sites chose.
+
+    Attributes
+    ----------
+    common
+        The model for all before that, for a run that goes on.
+    choices
+        Of each site, its arm, by index of the coalition; None of one that joined late.
+    shifts
+        Label-prior correction of each site's logits for its coalition's model, shape (K, C).
+    fits
+        How the model of each site alone (rows) fits the rows of each other (columns), shape (K, K, 5).
+    figures
+        Of each site that answered, how its arm, everyone's and its own predict its test rows.
+    """
+
+    common: ArrayRecord
+    choices: tuple[Choice | None, ...]
+    shifts: FloatArray
+    fits: FloatArray
+    figures: Mapping[str, SiteFigures] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """The coalitions and their models.
+
+    Attributes
+    ----------
+    coalitions
+        Ids of each coalition's sites, everyone first.
+    models
+        Of each coalition, the model without each fold, and the one on all rows.
+    aggregators
+        What the aggregator of each model remembers.
+    chosen
+        What the sites chose after the last round.
+    """
+
+    coalitions: tuple[Coalition, ...]
+    models: tuple[ArrayRecord, ...]
+    aggregators: tuple[Mapping[str, Any], ...] = ()
+    chosen: Chosen | None = None
+
+    def of(self, site: int) -> list[int]:
+        """List the indices of the coalitions that contain a site."""
+        return [place for place, sites in enumerate(self.coalitions) if site in sites]
+
+    def on_all_rows(self, coalition: int) -> ArrayRecord:
+        """Return the model of a coalition that trained on all rows."""
+        return self.models[coalition * _EACH + ALL_ROWS]
+
+
+def notes(num_sites: int, rounds: int, model: ArrayRecord, trained: bool) -> list[str]:
+    """Say before round 1 what coalitions cost and give away, or why none are trained."""
+    number, size = models_per_site(num_sites), num_bytes(model)
+    each = f"{number} models, {number * size / 1e6:.2g} MB each way in the round's one message"
+    if not trained:
+        return [
+            f"no coalitions are trained: each of {num_sites} sites would train {each} "
+            "(strategy.parameters.coalitions=all trains them)"
+        ]
+    return [
+        f"{len(coalitions(num_sites))} coalitions of {num_sites} sites: in each round a site trains {each}, "
+        f"{FOLDS} folds and all rows of each coalition; {rounds * number:,} trainings of a site in all",
+        "models of small coalitions and each site's own travel to the server, and to the other sites "
+        "(strategy.parameters.coalitions=none trains none)",
+    ]
+
+
+class Coalitions(Layer):
+    """Trains coalitions, and lets sites choose.
+
+    Parameters
+    ----------
+    wanted
+        Whether coalitions are to be trained in a federation, from this model.
+    witnesses
+        Proposes further ones.
+    caps
+        How far updates may move a model.
+    """
+
+    memory_type: ClassVar[Any] = Trained | None
+
+    def __init__(
+        self, wanted: Callable[[Federation, ArrayRecord], bool], witnesses: Witnesses, caps: Caps
+    ) -> None:
+        self._wanted, self._witnesses, self._caps = wanted, witnesses, caps
+        self.trained: Trained | None = None
+        self._aggregators: list[Strategy] = []
+        self._sent: dict[int, dict[str, ArrayRecord]] = {}
+        self._received: dict[int, dict[str, Any]] = {}
+        self._replies: list[Reply] = []
+
+    def begin(self, run: Run) -> None:
+        """Train none until the first round."""
+        self.trained = None
+
+    def before_round(self, run: Run) -> Clusters:
+        """List the coalitions before round 1; after a choice, go on with the model for all."""
+        if run.number == 1 and self._wanted(run.federation, run.initial):
+            sites, model = run.clusters.num_clients, run.initial
+            further = self._witnesses(run.federation, model) if sites > ALL_UP_TO else ()
+            listed = coalitions(sites, further)
+            self.trained = Trained(listed, (model,) * (_EACH * len(listed)))
+            self._aggregators = [run.make_aggregator() for _ in self.trained.models]
+        if self.trained is None or self.trained.chosen is None:
+            return run.clusters
+        common = self.trained.chosen.common
+        self.trained = replace(self.trained, chosen=None)
+        everyone = np.zeros(run.clusters.num_clients, dtype=np.int64)
+        return replace(run.clusters, assignment=everyone, models=(common,), reason="the run goes on")
+
+    def pack(self, run: Run, messages: list[Message]) -> list[Message]:
+        """Add the models of all coalitions that contain a site to its message."""
+        if self.trained is None:
+            return messages
+        self._sent = {client: {} for client in run.cohort}
+        for coalition, sites in enumerate(self.trained.coalitions):
+            members = [site for site in sites if site in self._sent]
+            for fold in range(_EACH) if members else ():
+                name = name_of(coalition, fold)
+                place = number_of(name)
+                aggregator, model = self._aggregators[place], self.trained.models[place]
+                if aggregation.remembers(aggregator):  # it keeps the model that it is about to change
+                    view, told = CohortView(run.federation.grid, members), ConfigRecord({**run.config})
+                    aggregation.configure_train(aggregator, run.number, model, told, view, run.buffers)
+                for site in members:
+                    self._sent[site][name] = model
+        return attached(messages, self._sent)
+
+    def unpack(self, run: Run, replies: Iterable[Message]) -> Iterable[Message]:
+        """Keep the models that came back beside each cluster's."""
+        if self.trained is None:
+            return replies
+        kept, self._received = detached(replies)
+        return kept
+
+    def screen(self, run: Run) -> None:
+        """Read these models; one that cannot be used is left out, and its site named."""
+        if self.trained is None:
+            return
+        described = run.federation.describe()
+        rows = described.num_train + (described.num_validation if len(described.num_validation) else 0)
+        found: list[Reply] = []
+        for reply in run.replies:
+            sent, received = self._sent[reply.client], self._received.get(reply.client, {})
+            for name, model in sent.items():
+                try:
+                    if not isinstance(record := received.get(name), ArrayRecord):
+                        raise ValueError("no model in reply")
+                    own = canonical(record, model)
+                except ValueError as error:
+                    reason = f"client {reply.client}, round {run.number}: {name}: {error}"
+                    run.federation.failed(reply.client, TRIAL, reason)
+                    continue
+                place, weight = number_of(name), max(1, int(rows[reply.client]))
+                about = {"start": model, "model": own, "num_examples": weight, "projected": None}
+                found.append(replace(reply, cluster=place, update_norm=None, **about))
+        self._replies, long = within(found, run.number, self._caps)
+        for failure in sorted(long, key=failure_order):
+            run.federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
+
+    def after_aggregation(self, run: Run) -> Clusters:
+        """Average each coalition's models."""
+        if self.trained is None:
+            return run.clusters
+        models = list(self.trained.models)
+        for place, cohort in by_cluster(self._replies).items():
+            aggregator = self._aggregators[place]
+            means = aggregation.needs_only_mean(aggregator)
+            facts = aggregator, run.number, models[place], cohort, run.buffers
+            try:
+                models[place] = aggregation.aggregate(*facts, shared_means=means)
+            except aggregation.NotFinite as error:
+                for reply in cohort:
+                    run.federation.failed(reply.client, TRIAL, str(error))
+        self.trained = replace(self.trained, models=tuple(models))
+        self._replies, self._sent, self._received = [], {}, {}
+        return run.clusters
+
+    # -- The choice -----------------------------------------------------------------------------------------
+
+    def before_evaluation(self, run: Run) -> Clusters:
+        """After the last round, let each site choose, and make the coalitions that were chosen clusters."""
+        if self.trained is None or run.number < run.federation.num_rounds:
+            return run.clusters
+        trained, federation = self.trained, run.federation
+        clients, counts = run.clusters.num_clients, federation.describe().train_counts
+        sites = range(len(trained.coalitions[0]))
+        shifts = [
+            prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
+            for members in trained.coalitions
+        ]
+        alone = [trained.coalitions.index((site,)) for site in sites]
+        questions = {}
+        for site in sites:
+            own = trained.of(site)
+            models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
+            models += [trained.on_all_rows(alone[other]) for other in sites if other != site]
+            shift = np.concatenate([shifts[place][site] for place in own])
+            questions[site] = ScoresQuestion(tuple(models), shift, len(own))
+        answers = federation.ask(questions, server_round=run.number).replies
+        choices: list[Choice | None] = [None] * clients
+        fits = np.full((len(sites), len(sites), 5), np.nan)
+        for site in sites:
+            own, answer = trained.of(site), answers.get(site)
+            found = choose([len(trained.coalitions[place]) for place in own], answer and answer.scores)
+            arms = {
+                name: Arm(own[each.coalition], each.corrected)
+                for name, each in (("arm", found.arm), ("everyone", found.everyone))
+            }
+            choices[site] = replace(found, **arms)
+            if answer is not None:
+                others = [other for other in sites if other != site]
+                fits[others, site] = answer.fits.reshape(-1, 5)
+        taken = [Arm(0, False) if each is None else each.arm for each in choices]
+        serving = sorted({each.coalition for each in taken})
+        corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
+        figures = self._figures(federation, choices, shifts, alone)
+        common = run.clusters.models[0]
+        self.trained = replace(trained, chosen=Chosen(common, tuple(choices), corrected, fits, figures))
+        states = (
+            aggregation.pack_state(self._aggregators[_EACH * each + ALL_ROWS], run.make_aggregator())
+            for each in serving
+        )
+        return replace(
+            run.clusters,
+            assignment=np.array([serving.index(each.coalition) for each in taken]),
+            models=tuple(trained.on_all_rows(each) for each in serving),
+            aggregators=tuple(aggregation.restored(run.make_aggregator(), each) for each in states),
+            reason="each site chose by its cross-fitted scores",
+        )
+
+    def _figures(
+        self,
+        federation: Federation,
+        choices: Sequence[Choice | None],
+        shifts: Sequence[FloatArray],
+        alone: Sequence[int],
+    ) -> dict[str, SiteFigures]:
+        """Ask how well the chosen arm, everyone's and each site's own predict test rows."""
+        questions = {}
+        for site, choice in enumerate(choices):
+            if choice is not None and self.trained is not None:
+                arms = choice.arm, choice.everyone, Arm(alone[site], False)
+                own = [shifts[each.coalition][site] * each.corrected for each in arms]
+                models = tuple(self.trained.on_all_rows(each.coalition) for each in arms)
+                questions[site] = SiteFiguresQuestion(models, np.concatenate(own))
+        answers = federation.ask(questions, server_round=federation.server_round)
+        return {str(site): each for site, each in answers.replies.items()}
+
+    def cost(self) -> str:
+        """Return in words what trained."""
+        number = 0 if self.trained is None else len(self.trained.coalitions)
+        return (
+            f"cross-fitted: {number} coalitions, each trained without each of {FOLDS} folds and on all rows"
+        )
+
+    def decided(self, run: Run) -> Decided | None:
+        """Return what the sites chose, once they have."""
+        if self.trained is None or (chosen := self.trained.chosen) is None:
+            return None
+        described = run.federation.describe()
+        names = described.client_names or [f"site {client}" for client in range(len(described.num_train))]
+        sites = []
+        for client, choice in enumerate(chosen.choices):
+            if choice is not None:
+                answer = chosen.figures.get(str(client))
+                told = (
+                    {}
+                    if answer is None
+                    else {
+                        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]))
+                        for place, arm in enumerate(verdicts.SERVED)
+                    }
+                )
+                coalition = self.trained.coalitions[choice.arm.coalition]
+                rows = int(described.num_test[client])
+                sites.append(verdicts.Site(client, names[client], coalition, choice, told, rows))
+        found = verdicts.findings(sites, chosen.fits, described.train_counts, described.class_names)
+        layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
+        table = [
+            each.summary(names, [one["text"] for one in found if one["client"] == each.client])
+            for each in sites
+        ]
+        text = verdicts.headline(sites, [one["name"] for one in found if one["kind"] == "turned"])
+        apart = any(each.arm.coalition for each in chosen.choices if each is not None)
+        summary = {"sites": table, "site_findings": found}
+        return Decided(text, apart, np.array(layers), chosen.shifts, summary, chosen.fits[:, :, 0])
+
+    # -- What is shown and kept -----------------------------------------------------------------------------
+
+    def state(self, run: Run) -> Trained | None:
+        """Return the models, what their aggregators remember, and the choice."""
+        if self.trained is None:
+            return None
+        fresh = run.make_aggregator()
+        packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
+        return replace(self.trained, aggregators=packed)
+
+    def restore(self, run: Run, state: Trained | None) -> None:
+        """Take them up."""
+        self.trained = state
+        if state is not None:
+            self._aggregators = [
+                aggregation.restored(run.make_aggregator(), copy.deepcopy(each)) for each in state.aggregators
+            ]

@@ -1,0 +1,199 @@
+"""Messages about coalitions: models that travel with a round's, their scores, and their figures.
+
+In a round the models of all coalitions that contain a site travel in the message that its cluster's model
+travels in, a record each, and come back in its reply: the messages are larger, not more.
+"""
+
+import copy
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from fedclust.messages import codec
+from fedclust.messages.evaluation import _FIGURES
+from fedclust.messages.training import ARMS
+from fedclust.proof.coalitions import FOLDS, Fit, Scores
+from fedclust.typing import FloatArray
+
+ALL_ROWS = FOLDS
+"""In place of a fold: the model that trains on all rows."""
+
+_EACH = FOLDS + 1
+
+
+def name_of(coalition: int, fold: int) -> str:
+    """Return the name of a model's record: that of a coalition without a fold, or on all rows."""
+    return f"{ARMS}{coalition * _EACH + fold}"
+
+
+def number_of(name: str) -> int:
+    """Return the number of a model by the name of its record; it counts coalitions' folds and all rows."""
+    return int(name.removeprefix(ARMS))
+
+
+def fold_of(name: str) -> int:
+    """Return the fold that a model trains without; :data:`ALL_ROWS` for none."""
+    return number_of(name) % _EACH
+
+
+def attached(messages: Iterable[Message], models: Mapping[int, Mapping[str, ArrayRecord]]) -> list[Message]:
+    """Add models to the messages of a round.
+
+    Parameters
+    ----------
+    messages
+        The messages.
+    models
+        By client id, the models that it trains besides, by the names of their records.
+    """
+    changed = []
+    for message in messages:
+        other = copy.copy(message)
+        further = models.get(message.metadata.dst_node_id, {})
+        other.content = codec.filled(RecordDict, {**message.content, **further})
+        changed.append(other)
+    return changed
+
+
+def detached(messages: Iterable[Message]) -> tuple[list[Message], dict[int, dict[str, Any]]]:
+    """Separate what came back of such models from the replies; nothing of it has been checked.
+
+    Returns
+    -------
+    The replies without, and the records by client id and name.
+    """
+    changed, found = [], {}
+    for message in messages:
+        if message.has_error():
+            changed.append(message)
+            continue
+        records = {name: each for name, each in message.content.items() if name.startswith(ARMS)}
+        rest = {name: each for name, each in message.content.items() if name not in records}
+        other = copy.copy(message)
+        other.content = codec.filled(RecordDict, rest)
+        changed.append(other)
+        found[message.metadata.src_node_id] = records
+    return changed, found
+
+
+# -- The choice ---------------------------------------------------------------------------------------------
+
+
+def _all_rows(at: codec.Reading) -> int:
+    return codec.train_rows(at) + at.most(at.bounds.num_validation)
+
+
+def _arms(at: codec.Reading) -> int:
+    return 2 * at.asked.coalitions
+
+
+@dataclass(frozen=True, eq=False)
+class ScoresAnswer:
+    """Cross-fitted scores of a site's arms, and how the other sites' own models fit its rows.
+
+    Attributes
+    ----------
+    count, means, products
+        As of :class:`~fedclust.proof.coalitions.Scores`; the products in one list.
+    fits
+        Of each further model, the five numbers of a :class:`~fedclust.proof.coalitions.Fit`, in one list.
+    """
+
+    place = codec.IN_CONFIG
+
+    count: Annotated[int, codec.Whole(0, _all_rows)]
+    means: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=_arms)]
+    products: Annotated[FloatArray, codec.Numbers(0, 4 + 1e-9, count=lambda at: _arms(at) ** 2)]
+    fits: Annotated[FloatArray, codec.Numbers(-1, 2, count=lambda at: 5 * at.asked.others)]
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that there may be such rows."""
+        if not self.scores.possible():
+            raise at.bad(f"means and products must be those of {self.count} rows, they are not")
+
+    @classmethod
+    def of(cls, scores: Scores, fits: Sequence[Fit]) -> "ScoresAnswer":
+        """Make the answer of what a site measured."""
+        numbers = np.array([astuple(each) for each in fits], dtype=float).ravel()
+        return cls(scores.count, scores.means, scores.products.ravel(), numbers)
+
+    @property
+    def scores(self) -> Scores:
+        """The site's scores."""
+        return Scores(self.count, self.means, self.products.reshape(len(self.means), -1))
+
+
+@dataclass(frozen=True, eq=False)
+class ScoresQuestion(codec.Question[ScoresAnswer]):
+    """Ask a site how well its arms predict rows that they have not seen.
+
+    Attributes
+    ----------
+    models
+        Of each coalition that contains the site, the models without each fold; then the further models.
+    shifts
+        Label-prior correction of the site's logits for each coalition, shape (coalitions, C), in one list.
+    coalitions
+        Number of these coalitions.
+    """
+
+    kind = "query.coalitions"
+    place = codec.Place("coalitions", codec.ConfigRecord)
+
+    models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
+    shifts: Annotated[FloatArray, codec.Numbers()]
+    coalitions: Annotated[int, codec.Whole(1)]
+
+    @property
+    def others(self) -> int:
+        """Number of further models."""
+        return len(self.models) - FOLDS * self.coalitions
+
+
+# -- The figure ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFigures:
+    """How well models predict a site's test rows.
+
+    Attributes
+    ----------
+    figures
+        Of each model, by its place, the figures of an evaluation with macro F1 and AUC.
+    brier
+        Mean Brier score of each, shape (models,); 0 without rows.
+    """
+
+    figures: Annotated[
+        dict[str, dict[str, float]],
+        codec.Spread(_FIGURES, lambda at: [str(each) for each in range(len(at.asked.models))], "figures/"),
+    ]
+    brier: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=lambda at: len(at.asked.models))]
+
+    def check(self, at: codec.Reading) -> None:
+        """Check that every model was measured."""
+        if len(self.figures) < len(at.asked.models):
+            raise at.lacks(f"figures/{len(self.figures)}", self.figures)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteFiguresQuestion(codec.Question[SiteFigures]):
+    """Ask a site how well some models predict its test rows, after all choices are made.
+
+    Attributes
+    ----------
+    models
+        The models.
+    shifts
+        What is added to the logits of each, shape (models, C), in one list.
+    """
+
+    kind = "query.site_figures"
+    place = codec.Place("shifts", codec.ConfigRecord)
+
+    models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
+    shifts: Annotated[FloatArray, codec.Numbers()]

@@ -1,0 +1,194 @@
+"""What a run says to each site: with whom to train, how well that does, and what is odd about its rows.
+
+The choice itself is that of :mod:`fedclust.proof.coalitions`; nothing here decides anything. Accuracy
+flatters whoever predicts a site's majority, so balanced accuracy and the area under the curve stand beside
+it, and where the chosen arm lowers one of them, the sentence says so.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways, wilson
+from fedclust.typing import FloatArray, IntArray
+
+FIGURES = ("accuracy", "balanced_accuracy", "auc", "brier")
+SERVED = ("chosen", "everyone", "alone")
+"""The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
+
+_LOWERED = 0.02
+
+
+def figures_of(measured: Mapping[str, float], brier: float) -> dict[str, Any]:
+    """Return the figures of one arm on a site's test rows; None where they are not defined.
+
+    Parameters
+    ----------
+    measured
+        Of an evaluation, with its number of rows.
+    brier
+        Mean Brier score.
+    """
+    rows = int(measured["num-examples"])
+    values = {name: measured.get(name.replace("_", "-"), np.nan) for name in FIGURES} | {"brier": brier}
+    told = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
+    low, high = wilson((told["accuracy"] or 0.0) * rows, rows)
+    return {**told, "accuracy_low": low, "accuracy_high": high}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A site's choice.
+
+    Attributes
+    ----------
+    client, name
+        Its id and its name.
+    coalition
+        The sites that train its model.
+    choice
+        The choice.
+    figures
+        Of each of :data:`SERVED`, :func:`figures_of`; empty if the site did not answer.
+    num_test
+        Its test rows.
+    """
+
+    client: int
+    name: str
+    coalition: Coalition
+    choice: Choice
+    figures: Mapping[str, Mapping[str, Any]]
+    num_test: int
+
+    def summary(self, names: Sequence[str], odd: Sequence[str] = ()) -> dict[str, Any]:
+        """Return it as plain values, for JSON.
+
+        Parameters
+        ----------
+        names
+            Names of all sites.
+        odd
+            What was found about its rows, in sentences.
+        """
+        return {
+            "client": self.client,
+            "name": self.name,
+            "train_with": [names[site] for site in self.coalition if site != self.client],
+            "correction": "prior" if self.choice.arm.corrected else "none",
+            "gain": self.choice.gain,
+            "gain_error": self.choice.error,
+            "test_rows": self.num_test,
+            **{arm: dict(figures) for arm, figures in self.figures.items()},
+            "text": " ".join([self._text(names), *odd]),
+        }
+
+    def _text(self, names: Sequence[str]) -> str:
+        """Write the verdict in one sentence, or two where a figure is lower."""
+        others = [names[site] for site in self.coalition if site != self.client]
+        everyone = self.choice.arm.coalition == self.choice.everyone.coalition
+        what = f"train with {'everyone' if everyone else joined(others)}" if others else "stay out"
+        if self.choice.arm.corrected:
+            what += ", with the prior correction"
+        said = {"everyone": "with everyone", "alone": "alone"}
+        same = "everyone" if everyone else "" if others else "alone"
+        parts = []
+        if (own := self.figures.get("chosen", {})).get("accuracy") is not None:
+            parts.append(f"{own['accuracy']:.2f} ({own['accuracy_low']:.2f} to {own['accuracy_high']:.2f})")
+            parts += [
+                f"{words} {self.figures[arm]['accuracy']:.2f}" for arm, words in said.items() if arm != same
+            ]
+        text = f"{self.name}: {what}{': ' if parts else ''}{', '.join(parts)}."
+        lowered = []
+        for key, title in (("balanced_accuracy", "balanced accuracy"), ("auc", "AUC")):
+            known = {
+                arm: self.figures[arm][key] for arm in said if self.figures.get(arm, {}).get(key) is not None
+            }
+            if own.get(key) is not None and known:
+                best = max(known, key=lambda arm: known[arm])
+                if own[key] < known[best] - _LOWERED:
+                    lowered.append(
+                        f"its {title} is lower, {own[key]:.2f} instead of {known[best]:.2f} {said[best]}"
+                    )
+        return text + (f" But {' and '.join(lowered)}." if lowered else "")
+
+
+def joined(names: Sequence[str]) -> str:
+    """Join names with commas and a last "and"."""
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def headline(sites: Sequence[Site], turned: Sequence[str] = ()) -> str:
+    """Sum the choices up in one sentence, with the names of sites whose classes are turned round."""
+    everyone = [site for site in sites if site.choice.arm.coalition == site.choice.everyone.coalition]
+    alone = [site.name for site in sites if len(site.coalition) == 1]
+    some = [site.name for site in sites if site not in everyone and site.name not in alone]
+    parts = []
+    if everyone:
+        parts.append(f"{len(everyone)} of {len(sites)} sites train with everyone")
+    if some:
+        parts.append(f"{joined(some)} with some of the others")
+    if alone:
+        parts.append(f"{joined(alone)} {'stays' if len(alone) == 1 else 'stay'} out")
+    text = "Who trains with whom: " + "; ".join(parts)
+    if len(everyone) == len(sites):
+        text = "Train one model for all: no site gains by leaving it"
+    return text + (f"; check the coding of {joined(turned)} first" if turned else "")
+
+
+def findings(
+    sites: Sequence[Site],
+    fits: FloatArray,
+    counts: IntArray,
+    classes: Sequence[str],
+) -> list[dict[str, Any]]:
+    """Name what is odd about sites' rows.
+
+    Parameters
+    ----------
+    sites
+        The sites' choices.
+    fits
+        The cross-site matrix, as for :func:`~fedclust.proof.coalitions.ways`.
+    counts
+        Training rows of each site and class, shape (K, C).
+    classes
+        Names of the classes; their numbers if empty.
+
+    Returns
+    -------
+    ``client``, ``name``, ``kind`` and ``text`` of each: its classes are turned round, it has only one, or it
+    is of another population.
+    """
+    labels = list(classes) or [str(label) for label in range(counts.shape[1])]
+    turned, right_way, found = turned_sites(fits), ways(fits)[1], list[dict[str, Any]]()
+
+    def add(site: Site, kind: str, text: str) -> None:
+        found.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
+
+    if len(sites) == 2 and turned:
+        names = joined([site.name for site in sites])
+        for site in sites:
+            add(
+                site,
+                "turned",
+                f"Of {names}, what one calls {labels[0]} the other calls {labels[-1]}. Check both codings.",
+            )
+    for site in sites:
+        held = np.flatnonzero(counts[site.client])
+        if len(sites) > 2 and site.client in turned:
+            what = f"{labels[0]} it calls {labels[1]}" if len(labels) == 2 else "one class it calls another"
+            add(site, "turned", f"What the others call {what}. Check its coding.")
+        elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
+            add(
+                site,
+                "one_class",
+                f"It holds only {labels[held[0]]}: nothing else can be learnt or measured there.",
+            )
+        elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, site.client].any():
+            text = "No other site's model is better than chance there: "
+            add(site, "population", f"{text}its rows may be of another population, or in other units.")
+    return found

@@ -108,7 +108,7 @@ def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
                 Job(client, rows, to_state(model), shift=shift)
                 for model, shift in zip(question.models, shifts, strict=True)
             ]
-            measured = node.trainer.evaluate(jobs, full=True, own=False)
+            measured = node.trainer.evaluate(jobs, full=True)
             brier = [
                 brier_scores(*each, shift).mean() if len(rows) else 0.0
                 for each, shift in zip(node.trainer.logits(jobs), shifts, strict=True)

@@ -10,7 +10,7 @@ trial, and which are kept.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
@@ -72,7 +72,7 @@ class Parameters(Checked):
     projection_size: Annotated[int, ">= 1"] = 512
     level: Annotated[float, "in (0, 1)"] = 0.05
     min_gain: Annotated[float, "in [0, 2)"] = 0.01
-    coalitions: Literal["all", "none"] | None = None
+    coalitions: Annotated[str | None, "all or none or None"] = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML

@@ -274,8 +274,8 @@ def ask_personal(
         used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
-        own = {client: answer.chosen for client, answer in answers.replies.items()}
-        names = np.array([own.get(client, NONE) for client in clients], dtype="<U16")
+        best = {client: answer.chosen for client, answer in answers.replies.items()}
+        names = np.array([best.get(client, NONE) for client in clients], dtype="<U16")
         used[personal.choice] = names if chosen is None else chosen[0]
     measured = dict.fromkeys(used, serving.measured)
     for choice, who in used.items():

@@ -85,7 +85,8 @@ def worthwhile(asked: str | None, num_train: IntArray, model: ArrayRecord) -> bo
     if asked == "none" or not 2 <= len(num_train) <= MOST_SITES:
         return False
     models, size = models_per_site(len(num_train)), num_bytes(model)
-    return asked == "all" or (models * size <= MOST_BYTES and models * num_train.max() <= MOST_ROWS)
+    most = int(num_train.max())
+    return asked == "all" or (models * size <= MOST_BYTES and models * most <= MOST_ROWS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +95,8 @@ class Chosen:
 
     Attributes
     ----------
-    common
-        The model for all before that, for a run that goes on.
+    common, aggregator
+        The model for all before that, and what its aggregator remembers, for a run that goes on.
     choices
         Of each site, its arm, by index of the coalition; None of one that joined late.
     shifts
@@ -107,6 +108,7 @@ class Chosen:
     """
 
     common: ArrayRecord
+    aggregator: Mapping[str, Any]
     choices: tuple[Choice | None, ...]
     shifts: FloatArray
     fits: FloatArray
@@ -199,10 +201,15 @@ class Coalitions(Layer):
             self._aggregators = [run.make_aggregator() for _ in self.trained.models]
         if self.trained is None or self.trained.chosen is None:
             return run.clusters
-        common = self.trained.chosen.common
+        chosen, everyone = self.trained.chosen, np.zeros(run.clusters.num_clients, dtype=np.int64)
         self.trained = replace(self.trained, chosen=None)
-        everyone = np.zeros(run.clusters.num_clients, dtype=np.int64)
-        return replace(run.clusters, assignment=everyone, models=(common,), reason="the run goes on")
+        return replace(
+            run.clusters,
+            assignment=everyone,
+            models=(chosen.common,),
+            aggregators=(aggregation.restored(run.make_aggregator(), chosen.aggregator),),
+            reason="the run goes on",
+        )
 
     def pack(self, run: Run, messages: list[Message]) -> list[Message]:
         """Add the models of all coalitions that contain a site to its message."""
@@ -247,9 +254,9 @@ class Coalitions(Layer):
                     reason = f"client {reply.client}, round {run.number}: {name}: {error}"
                     run.federation.failed(reply.client, TRIAL, reason)
                     continue
-                place, weight = number_of(name), max(1, int(rows[reply.client]))
-                about = {"start": model, "model": own, "num_examples": weight, "projected": None}
-                found.append(replace(reply, cluster=place, update_norm=None, **about))
+                weight = max(1, int(rows[reply.client]))
+                beside = replace(reply, cluster=number_of(name), start=model, model=own, num_examples=weight)
+                found.append(replace(beside, projected=None, update_norm=None))
         self._replies, long = within(found, run.number, self._caps)
         for failure in sorted(long, key=failure_order):
             run.federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
@@ -298,12 +305,10 @@ class Coalitions(Layer):
         fits = np.full((len(sites), len(sites), 5), np.nan)
         for site in sites:
             own, answer = trained.of(site), answers.get(site)
-            found = choose([len(trained.coalitions[place]) for place in own], answer and answer.scores)
-            arms = {
-                name: Arm(own[each.coalition], each.corrected)
-                for name, each in (("arm", found.arm), ("everyone", found.everyone))
-            }
-            choices[site] = replace(found, **arms)
+            scores = None if answer is None else answer.scores
+            found = choose([len(trained.coalitions[place]) for place in own], scores)
+            arm, everyone = (Arm(own[each.coalition], each.corrected) for each in (found.arm, found.everyone))
+            choices[site] = replace(found, arm=arm, everyone=everyone)
             if answer is not None:
                 others = [other for other in sites if other != site]
                 fits[others, site] = answer.fits.reshape(-1, 5)
@@ -311,17 +316,14 @@ class Coalitions(Layer):
         serving = sorted({each.coalition for each in taken})
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
         figures = self._figures(federation, choices, shifts, alone)
-        common = run.clusters.models[0]
-        self.trained = replace(trained, chosen=Chosen(common, tuple(choices), corrected, fits, figures))
-        states = (
-            aggregation.pack_state(self._aggregators[_EACH * each + ALL_ROWS], run.make_aggregator())
-            for each in serving
-        )
+        fresh = run.make_aggregator()
+        before = run.clusters.models[0], aggregation.pack_state(run.clusters.aggregators[0], fresh)
+        self.trained = replace(trained, chosen=Chosen(*before, tuple(choices), corrected, fits, figures))
         return replace(
             run.clusters,
             assignment=np.array([serving.index(each.coalition) for each in taken]),
             models=tuple(trained.on_all_rows(each) for each in serving),
-            aggregators=tuple(aggregation.restored(run.make_aggregator(), each) for each in states),
+            aggregators=tuple(run.make_aggregator() for _ in serving),
             reason="each site chose by its cross-fitted scores",
         )
 

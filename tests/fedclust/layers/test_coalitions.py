@@ -1,0 +1,204 @@
+"""Three sites choose with whom they train; one of them has its labels the wrong way round."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAvgM
+from torch import nn
+
+import fedclust
+from fedclust.clients import coalitions as clients
+from fedclust.clustering.auto import Parameters
+from fedclust.layers.coalitions import notes, worthwhile
+from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
+from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
+from fedclust.proof.coalitions import Fit, Scores
+from fedclust.results import SavedRun
+from fedclust.strategies import Auto
+from fedclust.training import LocalTraining
+
+TRAINING = LocalTraining(learning_rate=0.3, epochs=2, batch_size=20)
+NAMES = ("arrays", "validation", "test")
+
+
+def sites(turned: int | None = 0, number: int = 3, rows: int = 60, seed: int = 0) -> list:
+    """Two classes, mostly told apart by the first of two columns; one site calls each by the other's name."""
+    draws, made = np.random.default_rng(seed), []
+    for site in range(number):
+        parts = []
+        for count in (rows, 0, 40):
+            labels = draws.integers(0, 2, count)
+            inputs = draws.normal(size=(count, 2)).astype(np.float32)
+            inputs[:, 0] += 3 * labels
+            parts.append((inputs, 1 - labels if site == turned else labels))
+        made.append(tuple(parts))
+    return made
+
+
+def run(data: list, rounds: int = 6, *, strategy: Auto | None = None, **given) -> fedclust.Result:
+    torch.manual_seed(0)
+    made = Auto() if strategy is None else strategy
+    options = {"rounds": rounds, "training": TRAINING, "num_classes": 2, "device": "cpu"} | given
+    return fedclust.simulate(made, nn.Linear(2, 2), data, **options)
+
+
+def test_the_turned_site_stays_out_and_is_named() -> None:
+    result = run(sites(), proof=True)
+    assert result.assignment.tolist() == [1, 0, 0]
+    assert result.sites["train_with"].map(len).tolist() == [
+        0,
+        1,
+        1,
+    ]
+    (odd,) = result.summary["site_findings"]
+    assert (odd["client"], odd["kind"]) == (0, "turned")
+    assert odd["text"].startswith("What the others call 0 it calls 1")
+    table = result.sites
+    assert (table["chosen_accuracy"] > 0.85).all()
+    assert table["everyone_accuracy"].min() < 0.6
+    # The models that serve are those whose figures stand in the table.
+    served = [
+        float((result.predict(site, torch.tensor(test[0])).argmax(1).numpy() == test[1]).mean())
+        for site, (*_, test) in enumerate(sites())
+    ]
+    assert served == pytest.approx(table["chosen_accuracy"].tolist())
+    verdict = result.verdict
+    assert verdict["grouped"]
+    assert "check the coding of site 0 first" in verdict["text"]
+    crossed = dict(SavedRun(result.folder).matrices())["cross_site"]
+    assert np.nanmax(crossed[0]) < 0.2
+    assert np.nanmax(crossed[1:, 0]) < 0.2
+    assert min(crossed[1, 2], crossed[2, 1]) > 0.8
+    assert (result.clients["personal"] == "none").all()
+
+
+def test_alike_sites_train_one_model() -> None:
+    result = run(sites(turned=None))
+    assert result.num_clusters == 1
+    assert not result.summary["site_findings"]
+    assert result.summary["decision"].startswith("Train one model for all: no site gains by leaving it")
+
+
+def test_the_nodes_make_no_difference(tmp_path: Path) -> None:
+    one, three = (run(sites(), num_nodes=number) for number in (1, 3))
+    assert one.summary["sites"] == three.summary["sites"]
+    assert torch.equal(one.model_for(1).weight, three.model_for(1).weight)
+
+
+def test_a_run_that_goes_on_equals_one_that_never_stopped(tmp_path: Path) -> None:
+    def made() -> Auto:
+        return Auto(aggregator=lambda: FedAvgM(min_train_nodes=1, min_available_nodes=1, server_momentum=0.5))
+
+    whole = run(sites(), 4, strategy=made(), folder=tmp_path / "whole")
+    run(sites(), 2, strategy=made(), folder=tmp_path / "part")
+    resumed = run(sites(), 4, strategy=made(), folder=tmp_path / "part", resume=True)
+    assert resumed.summary["sites"] == whole.summary["sites"]
+    for site in range(3):
+        assert torch.equal(resumed.model_for(site).weight, whole.model_for(site).weight)
+
+
+def test_a_site_that_cannot_score_is_served_everyones_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows_of, asked = clients.rows_of, []
+
+    def lacking(node, client):  # the last question, after six rounds of training
+        asked.append(client)
+        rows, fold = rows_of(node, client)
+        return (rows + 10**6 if client == 1 and asked.count(1) > 6 else rows), fold
+
+    monkeypatch.setattr(clients, "rows_of", lacking)
+    result = run(sites())
+    assert result.summary["sites"][1]["train_with"] == ["site 0", "site 2"]
+    assert result.summary["sites"][0]["train_with"] == []  # who does not depend on it
+    assert result.sites["everyone_accuracy"].notna().all()
+
+
+def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    train_arms = clients.train_arms
+    from fedclust.clients import train
+
+    def lying(node, asked):
+        made = train_arms(node, asked)
+        for name, model in made[2].items():
+            made[2][name] = ArrayRecord({key: Array(each.numpy() * np.nan) for key, each in model.items()})
+        return made
+
+    monkeypatch.setattr(train, "train_arms", lying)
+    result = run(sites(), 3)
+    reasons = {(each["client"], each["reason"]) for line in result.rounds["failures"] for each in line}
+    assert {client for client, _ in reasons} == {2}
+    assert any("arm/0: model must be finite" in why for _, why in reasons)
+    assert result.sites["chosen_accuracy"][1] > 0.8
+
+
+def test_rows_of_one_person_are_in_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+    rows_of = clients.rows_of
+
+    def noted(node, client):
+        object.__setattr__(node.data, "persons", np.arange(len(node.data.inputs)) // 3)
+        rows, fold = rows_of(node, client)
+        seen[client] = rows // 3, fold
+        return rows, fold
+
+    monkeypatch.setattr(clients, "rows_of", noted)
+    run(sites(), 1)
+    for persons, fold in seen.values():
+        assert len({*zip(persons.tolist(), fold.tolist(), strict=True)}) == len({*persons.tolist()})
+
+
+MODEL = ArrayRecord({"w": Array(np.zeros(1000, dtype=np.float32))})  # 4 kB
+
+
+@pytest.mark.parametrize(
+    ("asked", "rows", "number", "found"),
+    [
+        (None, 100, 4, True),
+        (None, 100, 11, False),
+        ("all", 100, 1, False),
+        ("none", 100, 4, False),
+        (None, 5000, 4, False),  # 8 coalitions with it, 6 models each: 240,000 rows in an epoch
+        ("all", 5000, 4, True),
+    ],
+)
+def test_coalitions_are_for_a_handful_of_small_sites(
+    asked: str | None, rows: int, number: int, found: bool
+) -> None:
+    assert worthwhile(asked, np.full(number, rows), MODEL) is found
+
+
+def test_what_it_costs_is_said_before_round_1() -> None:
+    cost, given_away = notes(4, 30, MODEL, trained=True)
+    # 2³ coalitions have a site, each with 5 folds and all rows: 48 models of 4 kB.
+    assert "15 coalitions of 4 sites: in each round a site trains 48 models, 0.2 MB" in cost
+    assert "1,440 trainings of a site" in cost
+    assert "each site's own travel" in given_away
+    (refused,) = notes(4, 30, MODEL, trained=False)
+    assert "no coalitions are trained" in refused
+
+
+def answer(scores: Scores) -> ScoresAnswer:
+    asked = ScoresQuestion((MODEL,) * 6, np.zeros(2), 1)
+    bounds = Bounds(num_train=np.array([20]), num_validation=np.array([5]))
+    content = encode(ScoresAnswer.of(scores, [Fit()]))
+    return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))
+
+
+def test_scores_are_bounded() -> None:
+    brier = np.random.default_rng(0).uniform(0, 2, (2, 25))
+    np.testing.assert_allclose(answer(Scores.of(brier)).scores.products, brier @ brier.T / 25)
+    for scores in (
+        Scores.of(np.tile(brier, 2)),  # 50 rows of 25
+        Scores.of(brier + 1),
+        Scores(25, np.array([1.0, 1.0]), np.full((2, 2), 0.5)),
+        Scores.of(np.tile(brier, (2, 1))),
+    ):
+        with pytest.raises(BadReply):
+            answer(scores)
+
+
+def test_the_parameter_is_checked() -> None:
+    with pytest.raises(ValueError, match="coalitions must be all or none or None"):
+        Parameters(coalitions="some")  # type: ignore[arg-type]

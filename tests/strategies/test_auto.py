@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Choice, Parameters, most_spending
 from fedclust.clustering.proposals import Proposal
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
+from fedclust.messages.models import from_state
 from fedclust.settings.composition import compose
 from fedclust.strategies import Auto, ClusteredStrategy, auto as auto_module
 from fedclust.strategies.auto import Trial, placed
@@ -254,8 +256,15 @@ def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> lis
     return clients
 
 
+def of(num_clients: int) -> Any:
+    """Clients as far as notes look at them."""
+    described = SimpleNamespace(num_train=np.full(num_clients, 20))
+    return SimpleNamespace(num_clients=num_clients, describe=lambda: described)
+
+
 def own_run(clients: list, rounds: int = ROUNDS, **parameters: int):
-    strategy = Auto(parameters=Parameters(**{"warmup": 4, "probation": 2, **parameters}))
+    looking = {"warmup": 4, "probation": 2, "coalitions": "none"}
+    strategy = Auto(parameters=Parameters(**{**looking, **parameters}))
     torch.manual_seed(0)  # whatever ran before
     return simulate(strategy, nn.Linear(4, 2), clients, rounds=rounds, training=TRAINING, proof=True)
 
@@ -273,14 +282,16 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
     assert own_run(own_clients(4, 12)).summary["assignment"] == [0, 0, 1, 1]
     two = own_run(own_clients(2, 12))
     assert (two.summary["num_clusters"], two.summary["trials"]) == (1, [])
-    (caution,) = Auto().cautions(2, 130)
+    looking = Auto(parameters=Parameters(coalitions="none"))
+    (caution,) = looking.cautions(2, 130)
     assert caution.startswith("no groups can be found: 2 clients do not make two groups of 2")
-    assert Auto().notes(2, 130) == []
+    assert looking.notes(of(2), 130, from_state({})) == []
+    assert Auto().cautions(2, 130) == []  # two sites choose by cross-fitting
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:
     with pytest.raises(FederationError, match="strategy auto must have clients with held-out rows"):
-        simulate(Auto(), nn.Linear(4, 2), own_clients(4, 0), rounds=2, training=TRAINING)
+        own_run(own_clients(4, 0), 2)
 
 
 @pytest.mark.parametrize("strategy", ["auto", Auto()])
@@ -297,5 +308,5 @@ def test_what_is_said_before_round_1() -> None:
     (caution,) = strategy.cautions(30, 16)
     assert "rounds must be >= 17, 10 before the first look" in caution
     most = most_spending(30, 0.8, 130, Parameters())
-    (note,) = strategy.notes(30, 130)
+    (note,) = strategy.notes(of(30), 130, from_state({}))
     assert note.startswith(f"4 looks for groups; trials train clients {most.trainings} times at most")

@@ -1,10 +1,11 @@
-"""A handful of sites: is each served as well as by the best single rule, and is a turned one named? docs/SITES.md.
+"""A handful of sites: is each served as well as by the best rule, and is a turned one named? docs/SITES.md.
 
     python benchmarks/sites.py FOLDER [--seeds 20] [--write]
 
-Makes the runs that FOLDER lacks: Fed-Heart-Disease as it is, with each hospital's labels in turn turned round, and
-with its rows shuffled over the hospitals; and three sites of scikit-learn's breast-cancer table, one turned. In each,
-`auto` chooses; *everyone*, *everyone with the prior correction* and *alone* are the rules that it must not fall behind.
+Makes the runs that FOLDER lacks: Fed-Heart-Disease as it is, with each hospital's labels in turn turned
+round, and with its rows shuffled over the hospitals; and three sites of scikit-learn's breast-cancer table,
+one turned. `auto` chooses; *everyone*, *everyone with the prior correction* and *alone* are the rules that it
+must not fall behind.
 """
 
 import json
@@ -22,8 +23,8 @@ from torch import nn
 from fedclust import simulate
 from fedclust.training import LocalTraining
 
-ROUNDS, TEST = 30, 0.34
-TRAINING = LocalTraining(learning_rate=0.1, epochs=2, batch_size=32)
+ROUNDS, TEST = 20, 0.34
+TRAINING = LocalTraining(learning_rate=0.3, epochs=1, batch_size=32)
 HOSPITALS = {
     "cleveland": "Cleveland",
     "hungarian": "Hungary",

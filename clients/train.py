@@ -211,7 +211,7 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
             used = len(instruction.pooled_rows) or node.data.num_clients
             replies[client] = replace(replies[client], pooled=used)
     further = {client: each for client, each in asked.items() if each.arms and client in replies}
-    for client, arms in train_arms(node, further).items():
+    for client, arms in (train_arms(node, further) if further else {}).items():
         replies[client] = replace(replies[client], arms=arms)
     return replies, errors
 

@@ -323,7 +323,7 @@ class Coalitions(Layer):
             run.clusters,
             assignment=np.array([serving.index(each.coalition) for each in taken]),
             models=tuple(trained.on_all_rows(each) for each in serving),
-            aggregators=tuple(run.make_aggregator() for _ in serving),
+            aggregators=tuple(copy.deepcopy(self._aggregators[_EACH * each + ALL_ROWS]) for each in serving),
             reason="each site chose by its cross-fitted scores",
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from fedclust.messages import codec
-from fedclust.messages.evaluation import _FIGURES
+from fedclust.messages.evaluation import FIGURES
 from fedclust.messages.training import ARMS
 from fedclust.proof.coalitions import FOLDS, Fit, Scores
 from fedclust.typing import FloatArray
@@ -170,7 +170,7 @@ class SiteFigures:
 
     figures: Annotated[
         dict[str, dict[str, float]],
-        codec.Spread(_FIGURES, lambda at: [str(each) for each in range(len(at.asked.models))], "figures/"),
+        codec.Spread(FIGURES, lambda at: [str(each) for each in range(len(at.asked.models))], "figures/"),
     ]
     brier: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=lambda at: len(at.asked.models))]
 

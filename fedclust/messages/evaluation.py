@@ -117,7 +117,7 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     return Outcomes(actual, predicted, hits, places, positives, negatives, confusion)
 
 
-_FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)
+FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)
 _OUTCOMES = codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
 
 
@@ -136,7 +136,7 @@ class Evaluation:
     """
 
     client: int
-    metrics: Annotated[dict[str, float], _FIGURES]
+    metrics: Annotated[dict[str, float], FIGURES]
     outcomes: Annotated[Outcomes | None, _OUTCOMES] = None
 
 
@@ -205,7 +205,7 @@ class PersonalAnswer:
     """
 
     client: int
-    figures: Annotated[dict[str, dict[str, float]], codec.Spread(_FIGURES, _layers, "figures/")]
+    figures: Annotated[dict[str, dict[str, float]], codec.Spread(FIGURES, _layers, "figures/")]
     outcomes: Annotated[dict[str, Outcomes], codec.Spread(_OUTCOMES, _layers, "outcomes/")] = field(
         default_factory=dict
     )

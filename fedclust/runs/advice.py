@@ -1,6 +1,5 @@
 """Measure what sets a federation's clients apart, and advise on settings for it: ``task=advise``."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +21,8 @@ from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.training import Projection
 from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import save
-from fedclust.results.saved_run import evenly
+from fedclust.results.page.run import command_line
+from fedclust.results.saved_run import SavedRun, evenly
 from fedclust.runs import shifts
 from fedclust.runs.shifts import Agreement, Looks
 from fedclust.support.rng import generator, torch_seed
@@ -123,7 +123,9 @@ def look(federation: Federation, model: ArrayRecord, server_round: int, seed: in
     return Seen(found_shifts, looks, prototypes, by_labels, updates, answered)
 
 
-def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advice:
+def advise(
+    seen: Seen, verdict: Mapping[str, Any], assignment: IntArray, sites: Sequence[Mapping[str, Any]] = ()
+) -> Advice:
     """Choose a strategy and a personal layer.
 
     Parameters
@@ -134,9 +136,19 @@ def advise(seen: Seen, verdict: Mapping[str, Any], assignment: IntArray) -> Advi
         Of a short run of ``strategy=auto``, as in ``summary.json``.
     assignment
         Cluster of each client at its end, shape (K,).
+    sites
+        What each site chose in it; empty if sites chose nothing.
     """
     label, _, feature, concept = seen.shifts
+    if sites:
+        return Advice("auto", "auto", "auto lets each site choose with whom it trains: " + verdict["text"])
     personal = "prior" if label.seen else "auto" if feature.seen and not verdict["grouped"] else "none"
+    if not verdict["grouped"] and concept.seen:
+        reason = (
+            "the same classes go by other names on some clients, so one model for all would learn neither; "
+        )
+        reason += "no grouping was shown to be better yet, and auto goes on testing in a longer run"
+        return Advice("auto", personal, reason)
     if not verdict["grouped"]:
         reason = "no grouping was shown to be better on held-out rows, so all clients train one model"
         if label.seen:
@@ -259,7 +271,8 @@ def give_advice(
     assignment: IntArray = np.asarray(summary["assignment"])
     described = federation.describe()
     _draw(seen, described, assignment, folder / "plots")
-    findings = summarise(seen, advise(seen, summary["verdict"], assignment))
+    sites = summary.get("sites") or ()
+    findings = summarise(seen, advise(seen, summary["verdict"], assignment, sites))
     return {**findings, "update_agreement_text": agreement_text(seen)}
 
 
@@ -275,9 +288,16 @@ def print_advice(summary: Mapping[str, Any], folder: Path, console: Console) -> 
     console.print(table)
     chosen = summary["advice"]
     console.print(Text("Advice: " + chosen["reason"] + ".", style="bold"))
-    command = " ".join(["fedclust", *map(shlex.quote, chosen["overrides"])])
-    console.print(f"  {command}  (with your dataset, partition and model)", highlight=False, soft_wrap=True)
+    command = command_line([*_kept(SavedRun(folder).config.get("overrides") or ()), *chosen["overrides"]])
+    console.print(f"  {command}", highlight=False, markup=False, soft_wrap=True)
     console.print(f"pictures: {folder.resolve() / 'plots'}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _kept(overrides: Sequence[object]) -> list[str]:
+    """Return the overrides of the short run that the advised one keeps: its data, model and training."""
+    given = [str(each) for each in overrides]
+    short = ("task", "strategy", "personal", "compare", "proof", "rounds")
+    return [each for each in given if each.partition("=")[0].lstrip("+").partition(".")[0] not in short]
 
 
 def _draw(seen: Seen, described: Descriptions, assignment: IntArray, folder: Path) -> None:

@@ -29,7 +29,7 @@ from fedclust.grids.local_grid import DirectGrid
 from fedclust.grids.nodes import read_hosts
 from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
-from fedclust.messages import description, evaluation, training
+from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.models import construction
 from fedclust.personal.layers import Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
@@ -664,6 +664,8 @@ _WHAT = {
     training.UpdateQuestion.kind: "changes by training",
     evaluation.ProofQuestion.kind: "how models compare on held-out rows",
     evaluation.FigureQuestion.kind: "how models compare on test rows",
+    coalitions.ScoresQuestion.kind: "models of coalitions, how well each fits, and other sites' models",
+    coalitions.SiteFiguresQuestion.kind: "figures of the models that sites chose",
     evaluation.ConfusionQuestion.kind: "counts of label and prediction",
     evaluation.PersonalQuestion.kind: "figures of personal layers",
 }

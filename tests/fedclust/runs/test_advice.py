@@ -38,6 +38,7 @@ def _seen(label=False, feature=False, concept=False, looks=ONE, labels=ONE) -> S
         (_seen(), False, ONE, "fedavg", "none"),
         (_seen(label=True), False, ONE, "fedavg", "prior"),
         (_seen(feature=True), False, ONE, "fedavg", "auto"),
+        (_seen(concept=True), False, ONE, "auto", "none"),  # not one model against its own evidence
         (_seen(feature=True, looks=HALVES), True, HALVES, "fmcl", "none"),
         (_seen(concept=True, looks=HALVES), True, 1 - HALVES, "fmcl", "none"),  # numbers are only names
         (_seen(label=True, labels=HALVES), True, HALVES, "clust_psi_pfl", "prior"),
@@ -51,6 +52,13 @@ def test_what_is_advised(seen, grouped, assignment, strategy, personal) -> None:
     expected = [f"strategy={strategy}", *([f"personal={personal}"] if personal != "none" else [])]
     assert advice.overrides == expected
     assert summarise(seen, advice)["advice"]["overrides"] == expected
+
+
+def test_a_handful_of_sites_choose_for_themselves() -> None:
+    verdict = {"grouped": False, "text": "Train one model for all: no site gains by leaving it"}
+    advice = advise(_seen(concept=True, looks=HALVES), verdict, ONE, [{"client": 0}])
+    assert advice.strategy == "auto"
+    assert advice.reason.endswith(verdict["text"])
 
 
 def test_prototypes_that_could_not_be_had_do_not_decide() -> None:

@@ -183,13 +183,16 @@ class Auto(ClusteredStrategy):
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
         self.coalitions = Coalitions(self._few_sites, self._proposed_coalitions, caps)
-        super().add_layers(self.coalitions, *further, private=private)
+        super().add_layers(*further, private=private)
+        self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
     def _may_choose(self, num_clients: int) -> bool:
-        return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES
+        kept = self.options.serve_round == "best"  # models of an earlier round are those of clusters
+        return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES and not kept
 
     def _few_sites(self, federation: Federation, model: ArrayRecord) -> bool:
-        return worthwhile(self.parameters.coalitions, federation.describe().num_train, model)
+        sizes = federation.describe().num_train
+        return self._may_choose(len(sizes)) and worthwhile(self.parameters.coalitions, sizes, model)
 
     def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
         """List groups of sites that the witnesses propose before round 1."""

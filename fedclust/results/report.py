@@ -350,7 +350,7 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     if not verdict:
         how = Text(how_to_get_one(run.config), style="dim")
         return [*map(Text, sites), how, *map(Text, first)]
-    lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, sites), *map(Text, first)]
+    lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
     if verdict["gain"] is not None:
         lines.append(Text(SCALE, style="dim"))
     if run.clients is not None and "served" in run.clients:

@@ -65,15 +65,15 @@ hub: release-readme
 	$(PYTHON) -m venv .venv
 
 .venv/.installed: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable .
+	$(PIP) --editable '.[all]'
 	@touch $@
 
 .venv/.installed-dev: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[all,dev]'
 	@touch .venv/.installed $@
 
 .venv/.installed-docs: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) --editable '.[docs]'
+	$(PIP) --editable '.[all,docs]'
 	@touch .venv/.installed $@
 
 clean:

@@ -143,3 +143,22 @@ def test_an_answer_takes_little_processor_time(arguments: list[str]) -> None:
 
     # 1.5 s where nothing else runs; others' use of the caches can double one try.
     assert any(seconds() < 3 for _ in range(3))
+
+
+LIGHT = """
+import sys
+sys.modules |= dict.fromkeys(("altair", "datasets", "flwr_datasets", "ray", "transformers", "vl_convert"))
+import fedclust, fedclust.client_app, fedclust.models.encoders, numpy as np
+from fedclust.training import LocalTraining
+from torch import nn
+
+inputs = np.random.default_rng(0).normal(size=(3, 40, 2)).astype(np.float32)
+clients = [(rows, (rows[:, 0] > 0).astype(int)) for rows in inputs]
+training = LocalTraining(epochs=1, learning_rate=0.1, batch_size=8)
+print(fedclust.simulate("auto", nn.Linear(2, 2), clients, rounds=1, training=training).summary["rounds"])
+"""
+
+
+def test_a_node_trains_without_the_extras() -> None:
+    done = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True, timeout=120)
+    assert (done.stdout, done.returncode) == ("1\n", 0), done.stderr

@@ -30,6 +30,8 @@ from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
 _VERBS = {name: f"fedclust.runs.{name}" for name in ("check", "watch", "predict")}
+_EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
+_EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
 _HELP = """fedclust GROUP=CHOICE … KEY=VALUE …: run a clustered federation; -m runs a sweep
 fedclust check FILE…, fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
 
@@ -52,7 +54,10 @@ def main() -> None:
     """
     global _failures
     if (verb := "".join(sys.argv[1:2])) in _VERBS:
-        sys.exit(import_module(_VERBS[verb]).main(sys.argv[2:]))
+        try:
+            sys.exit(import_module(_VERBS[verb]).main(sys.argv[2:]))
+        except ModuleNotFoundError as error:
+            _give_up(_with_extra(error))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
         try:
@@ -81,6 +86,8 @@ def _main(config: DictConfig) -> float | None:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS
 
+        if isinstance(error, ModuleNotFoundError):
+            error = _with_extra(error)
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
             job = hydra_config.job.num, list(hydra_config.overrides.task)
@@ -100,6 +107,12 @@ def _main(config: DictConfig) -> float | None:
 
         write_sweep_page(Path(hydra_config.sweep.dir))
     return returned
+
+
+def _with_extra(error: ModuleNotFoundError) -> Exception:
+    """Say how to install a package that only some runs need; other errors stay as they are."""
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    return ConfigError(f"{error}: pip install 'fedclust[{extra}]'") if extra else error
 
 
 def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -404,7 +405,10 @@ class Session:
             self._opened, self._tracking = opened, None
             if self.tracker is not None:
                 self._tracking = opened.enter_context(Tracking(self.tracker, self.folder, self.say))
-            self.live = LivePage(self.folder) if self.page else None
+            pictures = find_spec("altair") is not None
+            if self.page and not pictures:
+                self.say("no page and no pictures: pip install 'fedclust[charts]'")
+            self.live = LivePage(self.folder) if self.page and pictures else None
             yield self
 
     def run(
@@ -643,7 +647,7 @@ def _write_results(
             session.say(save_predictions(federation, *session.runs[plan.chosen].serving, folder))
         if session.live is not None:
             session.live.write()
-        if session.tracker is not None:
+        if session.tracker is not None and session.live is not None:
             from fedclust.results.charts import draw  # Altair takes half a second to import
 
             draw(folder)  # for the tracker; others see them on the page, and can draw them later

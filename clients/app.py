@@ -13,6 +13,8 @@ from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction
+from fedclust.settings.allowed import EVERYTHING, allowed_here
+from fedclust.support.reasons import RAISED, Sendable, discreet, reason_of
 from fedclust.training.cohort import num_steps
 
 app = ClientApp()
@@ -25,6 +27,25 @@ Answers = tuple[Mapping[int, Any], Mapping[int, str]]
 
 Work = Callable[[Node, Mapping[int, Any]], Answers]
 """Answers questions by client id; clients that share a question get the same object."""
+
+Respond = Callable[[Message, Context], Message]
+
+
+def careful(respond: Respond) -> Respond:
+    """Withhold the texts of errors where the node is not the user's own process."""
+
+    def guarded(message: Message, context: Context) -> Message:
+        private = allowed_here(context.node_config).strip() != EVERYTHING
+        with discreet(private):
+            try:
+                return respond(message, context)
+            except Exception as error:
+                if not private or isinstance(error, Sendable):
+                    raise
+                reason = reason_of(error, f"a message of type {message.metadata.message_type}")
+            raise Sendable(reason)
+
+    return guarded
 
 
 def answers(question: type[Question] | str) -> Callable[[Work], Work]:
@@ -39,11 +60,12 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
         return read_instruction(content) if isinstance(question, str) else decode(question, content, SERVER)
 
     def register(work: Work) -> Work:
+        @careful
         def respond(message: Message, context: Context) -> Message:
             node, bundle = Node.of(context), is_bundle(message.content)
             hosts = f"hosts {list(node.clients)}"
             if not bundle and len(node.clients) != 1:
-                raise ValueError(f"a node of several clients must be sent bundles, this one {hosts}")
+                raise Sendable(f"a node of several clients must be sent bundles, this one {hosts}")
             contents = unpack(message.content)[0] if bundle else {node.clients[0]: message.content}
             mine = {client: each for client, each in contents.items() if client in node.clients}
             made, failed = _answered(work, node, mine, read)
@@ -53,7 +75,7 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
             if bundle:
                 return Message(pack(made, errors), reply_to=message)
             for error in errors.values():
-                raise RuntimeError(error)
+                raise Sendable(error)
             return Message(*made.values(), reply_to=message)
 
         if isinstance(question, str):
@@ -115,9 +137,9 @@ def together(
     try:
         return dict(zip(clients, work(clients), strict=True)), {}
     # The model is the user's code and may raise anything.
-    except Exception as error:
+    except RAISED as error:
         if len(clients) == 1:
-            return {}, {clients[0]: f"{type(error).__name__}: {error}"}
+            return {}, {clients[0]: reason_of(error)}
     results: dict[int, Result] = {}
     errors: dict[int, str] = {}
     for client in clients:
@@ -128,6 +150,7 @@ def together(
 
 
 @app.query("clients")
+@careful
 def hosted(message: Message, context: Context) -> Message:
     """Return the clients that this node hosts: names if it has its own data; otherwise ids, and a digest.
 
@@ -146,12 +169,14 @@ def hosted(message: Message, context: Context) -> Message:
 
 
 @app.query("statement")
+@careful
 def state(message: Message, context: Context) -> Message:
     """Describe each site's data as far as the common encoding needs it."""
     return Message(encode(_sites(context).stated()), reply_to=message)
 
 
 @app.query("agreement")
+@careful
 def agree(message: Message, context: Context) -> Message:
     """Encode each site's rows as agreed."""
     return Message(encode(_sites(context).agree(context, message.content)), reply_to=message)
@@ -160,5 +185,5 @@ def agree(message: Message, context: Context) -> Message:
 def _sites(context: Context) -> OwnSites:
     sites = own_sites(context)
     if sites is None:
-        raise ValueError("partition must be own to ask a node for its own data")
+        raise Sendable("partition must be own to ask a node for its own data")
     return sites

@@ -19,6 +19,7 @@ from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores, hits
 from fedclust.settings.allowed import NotAllowed
+from fedclust.support.reasons import reason_of
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Scores
@@ -136,7 +137,7 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
             table = made.table(client, name, node.data.class_names)
             table.to_parquet(folder / f"client-{client}.parquet", index=False)
         except OSError as error:
-            errors[client] = f"predictions cannot be written: {error}"
+            errors[client] = f"predictions cannot be written: {reason_of(error)}"
     return {client: each for client, each in found.items() if client not in errors}, errors
 
 
@@ -347,7 +348,7 @@ def subspaces(node: Node, asked: Mapping[int, describing.SubspacesQuestion]) -> 
             bases = class_subspaces(frozen, data, data.train[client], question.vectors, node.device)
         # numpy raises LinAlgError, a ValueError, where examples are not finite.
         except ValueError as error:
-            errors[client] = str(error)
+            errors[client] = reason_of(error)
         else:
             found[client] = describing.Subspaces(bases)
     return found, errors

@@ -27,6 +27,7 @@ from fedclust.models.construction import Classifier
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
+from fedclust.support.reasons import Sendable, about
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric
 from fedclust.training.trainer import Trainer
@@ -269,14 +270,15 @@ class Node:
         if name == "encoder":
             if self.encoder_node is not None:
                 allowed.check_encoder(self.encoder_node, self.encoders)
-            return self.encoder()
+            with about("encoder"):
+                return self.encoder()
         if name == "pixels":
             allowed.check_encoder("pixels", self.encoders)
             return PixelEncoder(self.data.input_shape)
         if name == "untrained":
             allowed.check_encoder("random", self.encoders)
             return _untrained(self.data.input_shape, vocabulary_size)
-        raise ValueError(f"input must be one of encoder, pixels, untrained, got {name!r}")
+        raise Sendable(f"input must be one of encoder, pixels, untrained, got {name!r}")
 
 
 _OBJECTS = "objects"
@@ -314,8 +316,10 @@ def offered(
 
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few
 def _prepare(settings: allowed.NodeSettings) -> Node:
-    federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
-    return _built(settings, newcomers_last(federated, settings["holdout_clients"], settings["seed"]))
+    with about("dataset"):
+        federated = data.load(settings["dataset"], settings["partition"], settings["seed"])
+        late = newcomers_last(federated, settings["holdout_clients"], settings["seed"])
+    return _built(settings, late)
 
 
 def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]:
@@ -337,9 +341,12 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
 
 def _built(settings: allowed.NodeSettings, federated: FederatedData) -> Node:
     seed = settings["seed"]
-    model = construction.build(settings["model"], seed)
-    training, encoder = build(settings["training"]), partial(build_encoder, settings["encoder"])
-    metrics = {name: build(node) for name, node in settings["metrics"].items()}
+    with about("model"):
+        model = construction.build(settings["model"], seed)
+    with about("training"):
+        training, encoder = build(settings["training"]), partial(build_encoder, settings["encoder"])
+    with about("metrics"):
+        metrics = {name: build(node) for name, node in settings["metrics"].items()}
     node = _node(federated, model, training, seed, settings["device"], lru_cache(maxsize=1)(encoder), metrics)
     return replace(node, encoder_node=settings["encoder"])
 

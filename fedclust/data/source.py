@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from fedclust.data.check.findings import not_classes
 from fedclust.data.dataset import OWNERS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import few
+from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -219,19 +220,22 @@ class Source:
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
             option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
-            raise SourceError(f"{file} has one column, {header!r}; set its separator, for example '{option}'")
+            shown = f", {header!r}" if is_open() else ""
+            raise SourceError(f"{file} has one column{shown}; set its separator, for example '{option}'")
         return frame
 
     def _label_of(self, name: str) -> str:
         if self.label_pattern is None:
             folders = name.split("/")[:-1]
             if not folders:
-                raise SourceError(f"image {name} must lie in a folder named after its class")
+                raise SourceError(
+                    f"image {name if is_open() else ''} must lie in a folder named after its class"
+                )
             return folders[-1]
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
             rule = "label_pattern must match every image and have a group"
-            raise SourceError(f"{rule}, got {self.label_pattern!r} for {name}")
+            raise SourceError(f"{rule}, got {self.label_pattern!r}{f' for {name}' if is_open() else ''}")
         return match.group(1)
 
     def _split(self, root: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:

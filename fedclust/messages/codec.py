@@ -33,6 +33,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.reasons import Sendable
 from fedclust.typing import IntArray
 
 LARGEST_LOSS = 2.0**24
@@ -53,7 +54,7 @@ AnyRecords = TypeVar("AnyRecords", bound=ArrayRecord | ConfigRecord | MetricReco
 Answer = TypeVar("Answer")
 
 
-class BadReply(ValueError):
+class BadReply(Sendable):
     """A client's reply lacks something or holds values that must not be aggregated."""
 
 

@@ -34,6 +34,7 @@ from fedclust.settings.choices import GROUP
 from fedclust.settings.composition import COMPOSED, OVERRIDES, is_own, plain
 from fedclust.settings.folders import expand
 from fedclust.support.layout import CONF
+from fedclust.support.reasons import Sendable, about
 
 _HOW = "; its operator can allow it with --node-config \"allow='…'\""
 
@@ -70,7 +71,7 @@ def _in_conf(pattern: str, groups: tuple[str, ...]) -> frozenset[str]:
     return frozenset(found for path in files for found in re.findall(pattern, path.read_text("utf-8"), re.M))
 
 
-class NotAllowed(ValueError):
+class NotAllowed(Sendable):
     """A run asks a node to build something that the node does not allow."""
 
 
@@ -344,15 +345,16 @@ def _composed(run_config: _Sent, allow: str) -> DictConfig:
     sent = dict(run_config)
     if allow.strip() == EVERYTHING:
         return from_run_config(sent)
-    if COMPOSED in sent:
-        config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
-    else:
-        overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
-        check_overrides(overrides)
-        config = composition.compose(overrides)
-    # Unresolved, as it was sent: resolving a text may already look something up.
-    unresolved: Any = OmegaConf.to_container(config, resolve=False)
-    check_allowed({key: unresolved.get(key) for key in _READ}, allow)
+    with about("the run's configuration"):
+        if COMPOSED in sent:
+            config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
+        else:
+            overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
+            check_overrides(overrides)
+            config = composition.compose(overrides)
+        # Unresolved, as it was sent: resolving a text may already look something up.
+        unresolved: Any = OmegaConf.to_container(config, resolve=False)
+        check_allowed({key: unresolved.get(key) for key in _READ}, allow)
     return config
 
 

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
 from fedclust.training.losses import mean_loss
@@ -40,8 +41,8 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
             take_steps(working, data, training, work, index, losses)
             working.copy_replaced_buffers()
         # The model is the user's code: an error on one client's data must not stop the others.
-        except Exception as error:
-            failed[work.jobs[index].client] = f"{type(error).__name__}: {error}"
+        except RAISED as error:
+            failed[work.jobs[index].client] = reason_of(error)
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 

@@ -40,7 +40,7 @@ def test_a_plain_message_to_several_clients_is_refused(node, tell) -> None:
 
 
 def test_an_only_clients_failure_is_the_nodes(node, tell, broken) -> None:
-    with pytest.raises(RuntimeError, match="loss"):
+    with pytest.raises(ValueError, match="loss"):
         node(ALONE).ask("train", tell(broken))
 
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from fedclust.data.partition import fraction_of
 from fedclust.support.checks import check
+from fedclust.support.reasons import Sendable
 
 _LONGEST = 100  # characters of a name
 _SUFFIX = re.compile(
@@ -20,7 +21,7 @@ _SUFFIX = re.compile(
 _NODE = "--node-config \"data='…' name='north'\""
 
 
-class SiteError(ValueError):
+class SiteError(Sendable):
     """A site cannot take part; the message holds no path and no row of its data."""
 
 

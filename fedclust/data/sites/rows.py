@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedclust.data import cache
 from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
-from fedclust.data.dataset import FederatedData
+from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import hold_out_client, holdout
@@ -24,6 +24,7 @@ from fedclust.data.sites import Own, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, values_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
 from fedclust.data.text import Text, count_words, tokenizer_of
+from fedclust.support.reasons import is_open, reason_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 
@@ -240,7 +241,20 @@ def private(builder: Builder) -> Iterator[None]:
         raise
     # pyarrow's, pandas' and torch's errors are among these
     except (ValueError, OSError, LookupError, TypeError, RuntimeError) as error:
-        raise SiteError(_without_path(str(error), str(builder.path))) from error
+        raise SiteError(_without_path(_own_words(error), str(builder.path))) from error
+
+
+def _own_words(error: Exception) -> str:
+    """Return an error's text; on a deployed node without what libraries say, who may quote a row."""
+    if is_open():
+        return str(error)
+    cause: BaseException | None = error
+    while isinstance(cause, SourceError):
+        cause = cause.__cause__
+    if cause is None:
+        return str(error)
+    withheld, said = reason_of(cause, "reading the data"), " ".join(str(cause).split())
+    return withheld if cause is error or not said else str(error).replace(said, withheld)
 
 
 def _without_path(text: str, path: str) -> str:

@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ logger = logging.getLogger(__name__)
 # -- Bundles ------------------------------------------------------------------------------------------------
 
 _INDEX = "fedclust-bundle"
+_INDEX_PER_CLIENT = 2048  # characters; names of records are short
 
 
 def is_bundle(content: RecordDict) -> bool:
@@ -89,8 +91,10 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
                 layout[key] = name
             index["layouts"].append(layout)
         index["layout"].append(number)
-    index["errors"] = list(errors.items())
-    bundle[_INDEX] = ConfigRecord({"index": json.dumps(index, separators=(",", ":"))})
+    entries: dict[str, Any] = {"index": json.dumps(index, separators=(",", ":"))}
+    if errors:  # apart from the index, so that its brackets can be counted before it is read
+        entries |= {"failed": [*errors], "reasons": [one_line(reason) for reason in errors.values()]}
+    bundle[_INDEX] = filled(ConfigRecord, entries)
     return filled(RecordDict, bundle)
 
 
@@ -114,15 +118,21 @@ def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, Reco
         If the content was not made by :func:`pack`, or has more clients than were asked.
     """
     if not is_bundle(bundle):
-        found = list(bundle)[:20]
+        found = list(islice(bundle, 20))
         raise ValueError(f"content must be a bundle with a record {_INDEX!r}, got records {found}")
     try:
         # Not bundle.config_records, which builds a dictionary of every client's records.
-        index: Any = json.loads(bundle[_INDEX]["index"])  # type: ignore[arg-type]
-        clients, layouts, errors = index["clients"], index["layout"], dict(index["errors"])
-        number = max(len(index["layouts"]), len(clients))
-        if asked is not None and number > asked:
-            raise ValueError(f"it must have contents of at most {asked} clients, got {number}")
+        entries: Any = bundle[_INDEX]
+        text, failed, reasons = entries["index"], entries.get("failed", ()), entries.get("reasons", ())
+        if asked is not None:  # before anything is built of it
+            if len(text) > (longest := _INDEX_PER_CLIENT * (asked + 1)):
+                raise ValueError(f"it must have at most {longest} characters, got {len(text)}")
+            if text.count("[") > 3 or max(text.count("{") - 1, len(failed)) > asked:
+                raise ValueError(f"it must be lists of contents of at most {asked} clients")
+        index: Any = json.loads(text)
+        clients, layouts, errors = index["clients"], index["layout"], dict(zip(failed, reasons, strict=True))
+        if len(set(failed)) < len(failed) or (asked is not None and len(clients) > asked):
+            raise ValueError("each client must have one content or one error")
         shared = [
             filled(RecordDict, {key: bundle[name] for key, name in layout.items()})
             for layout in index["layouts"]
@@ -274,6 +284,12 @@ def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> i
     return total
 
 
+def _entries(content: RecordDict) -> int:
+    """Count the records of a content and their entries; of many records, the records alone."""
+    number = len(content)
+    return number + sum(map(len, content.values())) if number < _ENTRIES_PER_CLIENT else number
+
+
 def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
     if isinstance(record, ArrayRecord):
         return sum(len(key) + len(array.data) for key, array in record.items())
@@ -285,7 +301,7 @@ def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
 
 def _size(value: object) -> int:
     if isinstance(value, str | bytes):
-        return len(value.encode() if isinstance(value, str) else value)
+        return len(value if isinstance(value, bytes) or value.isascii() else value.encode())
     if isinstance(value, list | tuple):  # a record's list has values of one type
         fixed = bool(value) and isinstance(value[0], int | float)
         return len(value) * _size(value[0]) if fixed else sum(map(_size, value))
@@ -345,7 +361,7 @@ def is_lost(reply: Message) -> bool:
 
 # Limits on a node's reply before it is read: a multiple of what it was sent, because means may be in float64
 # and each client may send its own model; and bytes for each client, for everything that is not a model.
-_TIMES_SENT, _BYTES_PER_CLIENT = 16, 2**28
+_TIMES_SENT, _BYTES_PER_CLIENT, _ENTRIES_PER_CLIENT = 16, 2**28, 2**14
 
 
 class ClientGrid(WrappedGrid):
@@ -391,7 +407,8 @@ class ClientGrid(WrappedGrid):
         self._wait, self._poll, self._say = wait, poll, say
         self._min_clients = min_clients
         self._connected = False
-        self._nodes = NodeRegistry(grid, wait, say, hosts)
+        owners, without = None if hosts is None else {*hosts.values()}, min_clients is not None
+        self._nodes = NodeRegistry(grid, wait, say, hosts, owners=owners, without=without)
         self._places: list[int] = []  # each client's id in the partition
         self._ids: dict[int, int] = {}  # the inverse of _places
         self._refused: dict[int, int] = {}  # clients of the partition that did not fit, with their nodes then
@@ -425,16 +442,18 @@ class ClientGrid(WrappedGrid):
             self._nodes.check()
             size, online = self._nodes.size, len(self._nodes.node_of)
             fewest = size if self._min_clients is None else self._min_clients
+            number = "all clients" if fewest == size else f"{fewest} clients (min_clients)"
             if size is not None and online >= min(size, fewest or 0):
                 self._nodes.start()
+                if len(self._nodes.node_of) < min(size, fewest or 0):
+                    raise FederationError(f"{number} must be online, {self._nodes.missing()}")
                 self._connected = True
                 self.admit(known or sorted(self._nodes.node_of))
                 return self.num_clients
             if online != shown:
                 shown = online
                 self._say(f"waiting for clients: {shown} of {size or 'an unknown number'} online")
-            if time.monotonic() >= deadline:
-                number = "all clients" if fewest == size else f"{fewest} clients (min_clients)"
+            if time.monotonic() >= deadline or self._nodes.hopeless():
                 raise FederationError(
                     f"{number} must be online within {self._wait:g} s, {self._nodes.missing()}"
                 )
@@ -626,6 +645,8 @@ class ClientGrid(WrappedGrid):
             code, reason = ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s"
         elif answer.has_error():
             code, reason = answer.error.code, error_reason(answer.error)
+        elif (number := _entries(answer.content)) > (limit := len(asked) * _ENTRIES_PER_CLIENT):
+            reason = f"the node's reply must have at most {limit} records and entries, it has {number}"
         elif (size := content_bytes(answer.content, sizes)) > most:
             reason = f"the node's reply must have at most {most} bytes, it has {size}"
         else:

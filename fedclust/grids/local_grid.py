@@ -157,9 +157,14 @@ def assume_identity(run_id: int = _RUN_ID, node_id: int = SUPERLINK_NODE_ID) -> 
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
     """Call a ClientApp with a message; an exception becomes an error reply, as in Flower itself."""
     try:
-        return app(message, context)
-    # An app's exception makes its own reply an error and never ends the run; nor does its sys.exit().
-    except (Exception, SystemExit) as error:
+        reply: object = app(message, context)
+        if not isinstance(reply, Message):
+            raise TypeError(f"a ClientApp must return a Message, got {type(reply).__name__}")
+        return reply
+    except (KeyboardInterrupt, _TimeIsUp):
+        raise
+    # Whatever else an app raises makes its own reply an error and never ends the run; so does its sys.exit().
+    except BaseException as error:
         logger.debug("a node raised", exc_info=True)
         reason = f"{type(error).__name__}: {error}"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
@@ -196,6 +201,8 @@ class DirectGrid(BlockingGrid):
 
     A subclass implements ``get_node_ids`` and ``send_and_receive``.
     """
+
+    complete = True  # no further nodes can come
 
     def __init__(self) -> None:
         assume_identity()

@@ -16,6 +16,7 @@ import base64
 import hashlib
 import heapq
 import re
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,7 +28,6 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedclust.messages.codec import BadReply
@@ -156,6 +156,10 @@ class Host:
         Digest of the data that it holds, see :func:`fedclust.data.dataset.content_digest`; empty if unknown.
     steps
         Local steps of a round for each client, if the node may train any client; otherwise empty.
+    place
+        Where it is, as its operator has registered it at the SuperLink; empty if unknown.
+    size
+        Number of clients of the partition that it knows of; None where it has names instead.
     """
 
     node: int
@@ -165,6 +169,14 @@ class Host:
     declared: str = ""
     data: str = ""
     steps: tuple[int, ...] = ()
+    place: str = ""
+    size: int | None = None
+
+    @property
+    def described(self) -> str:
+        """The node's name with its key and place, as far as they are known."""
+        known = ", ".join(each for each in (self.key and f"key {self.key}", self.place) if each)
+        return f"{self.label} ({known})" if known else self.label
 
     @property
     def label(self) -> str:
@@ -346,6 +358,7 @@ def ranges(clients: Iterable[int]) -> str:
 
 _LONGEST_REASON = 900  # characters of a reason
 _RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
+_PATIENCE = 30.0  # seconds
 NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
@@ -376,11 +389,17 @@ class NodeRegistry:
         Which node may host which client, see :func:`read_hosts`; None for rules 2 to 4 of this module.
     read
         Adds a reply's content to its node; by default, the reply has client ids.
+    owners
+        Names and key fingerprints in the hosts file: no other node is asked anything. None without a file.
+    without
+        Whether the run may start without a node that is broken or differs from most, as `min_clients` allows.
 
     Attributes
     ----------
     size
         Number of clients of the partition; None before a node has reported it.
+    broken
+        Why each node that is online is left out, by its id.
     node_of
         The node that speaks for each client that is online. Where any node may train any client, see
         :meth:`divide`.
@@ -393,22 +412,29 @@ class NodeRegistry:
     say: Callable[[str], None]
     hosts: Mapping[int, str] | None = None
     read: Callable[[Message, Host], Host] | None = None
+    owners: Collection[str] | None = None
+    without: bool = False
     size: int | None = None
+    broken: dict[int, str] = field(default_factory=dict)
     node_of: dict[int, int] = field(default_factory=dict)
     online: dict[int, Host] = field(default_factory=dict)
     _started: bool = False
     _holders: Mapping[int, Host] = field(default_factory=dict)
     _printed: set[str] = field(default_factory=set)
     _data: str = ""  # the digest of the nodes' data
+    _sound: float = field(
+        default_factory=time.monotonic
+    )  # when a node was last not broken, or none was there
 
     def update(self) -> None:
         """Ask new nodes for their clients, and remove nodes that have left.
 
+        A node with an error is left out, and the reason is printed.
+
         Raises
         ------
         FederationError
-            Before :meth:`start`, if a node has an error or disagrees with another on the number of clients;
-            afterwards such a node is left out, and the reason is printed.
+            Before :meth:`start`, if the run cannot do without such a node.
         """
         if self._started and getattr(self.grid, "shared", False):
             self.grid.grow()  # type: ignore[attr-defined]
@@ -416,15 +442,20 @@ class NodeRegistry:
         if nodes == self.online.keys():
             return
         self.online = {node: host for node, host in self.online.items() if node in nodes}
-        new = sorted(nodes - self.online.keys())
+        self.broken = {node: why for node, why in self.broken.items() if node in nodes}
+        new = {node: Host(node, ()) for node in sorted(nodes - self.online.keys())}
+        for info in self.grid.get_nodes() if new else ():
+            if info.node_id in new:
+                key = key_fingerprint(info.public_key)
+                new[info.node_id] = Host(info.node_id, (), key, info.name, place=one_line(info.location))
+        for node, host in list(new.items()):
+            if self.owners is not None and not any(map(host.is_meant, self.owners)):
+                self._leave_out(new.pop(node), "the hosts file does not name it")
         questions = [Message(RecordDict(), node, QUERY_CLIENTS) for node in new]
-        known = {info.node_id: info for info in self.grid.get_nodes()} if questions else {}
         for reply in self.grid.send_and_receive(questions, timeout=self.timeout) if questions else ():
             if reply.has_error() and reply.error.code in NODE_LOST:
                 continue
-            node = reply.metadata.src_node_id
-            info = known.get(node, NodeInfo())
-            host = Host(node, (), key_fingerprint(info.public_key), info.name)
+            host = new.get(reply.metadata.src_node_id, Host(reply.metadata.src_node_id, ()))
             try:
                 host = (self.read or self._read_ids)(reply, host)
                 if self._data and host.data and host.data != self._data:
@@ -432,14 +463,18 @@ class NodeRegistry:
                         f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
                         "its data differ"
                     )
-                self.online[node] = host
+                self.online[host.node] = host
             except FederationError as error:
-                if not self._started:
-                    raise FederationError(f"{host.label}: {error}") from error
-                # The run continues without the faulty node.
-                self.online[node] = replace(host, clients=())
-                self.say(f"{host.label} is left out: {error}")
+                if not (self._started or self.without):
+                    raise FederationError(f"{host.described}: {error}") from error
+                self._leave_out(host, str(error))
         self._settle()
+
+    def _leave_out(self, host: Host, reason: str) -> None:
+        """Keep a node without clients, so that it is not asked again, and print the reason."""
+        self.online[host.node] = replace(host, clients=(), data="", steps=())
+        self.broken[host.node] = f"{host.described} is left out: {reason}"
+        self.say(self.broken[host.node])
 
     def divide(self, clients: Collection[int]) -> Mapping[int, int]:
         """Find the node of each client of a message, for those that are online.
@@ -484,14 +519,20 @@ class NodeRegistry:
         Raises
         ------
         FederationError
-            If the nodes hold different data; the message names those that differ from most.
+            If the nodes hold different data and the run may not start without those that differ from most, or
+            none are most; the message names those that differ.
         """
+        for host in [each for each in self.online.values() if each.size not in (None, self.size)]:
+            self._leave_out(host, f"it has {host.size} clients, most nodes have {self.size}")
         serving = {*self._shared()} or {self.online[node] for node in self.node_of.values()}
         ranked = Counter(host.data for host in serving if host.data).most_common()
         self._data = ranked[0][0] if ranked else ""
         if len(ranked) > 1:
             undecided = ranked[1][1] == ranked[0][1]
             odd = [host for host in serving if host.data and (undecided or host.data != self._data)]
+            for host in odd if self.without and not undecided else ():
+                self._leave_out(host, "all nodes must hold the same dataset and partition, its data differ")
+        if len(ranked) > 1 and (undecided or not self.without):
             named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
             raise FederationError(
                 f"all nodes must hold the same dataset and partition, of {sum(n for _, n in ranked)} nodes "
@@ -502,24 +543,37 @@ class NodeRegistry:
 
     def missing(self) -> str:
         """List the clients that are not online, for a message."""
+        reasons = "".join(f"; {why}" for why in [*self.broken.values()][:5])
         if self.size is None:
-            return "no node came online"
+            return "no node can take part" + reasons if reasons else "no node came online"
         missing = sorted(set(range(self.size)) - self.node_of.keys())
-        return f"{len(missing)} of {self.size} are missing: {ranges(missing):.200}"
+        return f"{len(missing)} of {self.size} are missing: {ranges(missing):.200}{reasons}"
+
+    def hopeless(self) -> bool:
+        """Return whether all nodes that are online are broken, and have been for half a minute.
+
+        A grid that starts its nodes itself has no others; on a network, others may be on their way.
+        """
+        if not self.online or self.online.keys() - self.broken.keys():
+            self._sound = time.monotonic()
+            return False
+        return getattr(self.grid, "complete", False) or time.monotonic() - self._sound > _PATIENCE
 
     def _read_ids(self, reply: Message, host: Host) -> Host:
         """Read which clients a node hosts."""
         hosted = read_answer(Hosted, reply)
-        if self.size not in (None, hosted.num_clients):
+        # Before the start, a node that overstates must not exclude those that come after it.
+        if self.size not in (None, hosted.num_clients) and (self._started or not self.without):
             raise FederationError(
                 "all nodes must have the same number of clients, "
                 f"one has {self.size} and another {hosted.num_clients}"
             )
-        self.size = hosted.num_clients
+        self.size = self.size or hosted.num_clients
         everyone = hosted.clients == tuple(range(hosted.num_clients))
         # Only a grid that starts its nodes itself may share clients: else a node would get others' clients.
         steps = hosted.steps if everyone and getattr(self.grid, "shared", False) else ()
-        return replace(host, clients=hosted.clients, declared=hosted.name, data=hosted.data, steps=steps)
+        known = replace(host, clients=hosted.clients, declared=hosted.name, data=hosted.data)
+        return replace(known, steps=steps, size=hosted.num_clients)
 
     def _shared(self) -> list[Host]:
         return [host for host in self.online.values() if host.steps and host.clients]
@@ -527,10 +581,14 @@ class NodeRegistry:
     def _settle(self) -> None:
         # A node that reconnects has a new id while the old one still counts as online. The old one keeps its
         # clients until it is gone; then they move to the new one.
+        sizes = Counter(host.size for host in self.online.values() if host.clients and host.size)
+        if sizes and not self._started:
+            self.size = sizes.most_common(1)[0][0]
         if sharing := self._shared():
             self.node_of = dict.fromkeys(sharing[0].clients, sharing[0].node)
             return
-        holders, self.node_of, refused = settle_claims([*self.online.values()], self._holders, self.hosts)
+        agreeing = [host for host in self.online.values() if host.size in (None, self.size)]
+        holders, self.node_of, refused = settle_claims(agreeing, self._holders, self.hosts)
         if self._started:
             self._holders = holders  # before the start, no node has served a client
         for line in refused if self._started or self.hosts is not None else ():

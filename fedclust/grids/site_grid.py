@@ -106,7 +106,10 @@ class SiteGrid(ClientGrid):
 
     def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, **options: Any) -> None:
         super().__init__(grid, **options)
-        self._nodes = NodeRegistry(grid, self._wait, self._say, read=self._hosted)
+        owners = None if rules.hosts is None else {*rules.hosts.values()}
+        self._nodes = NodeRegistry(
+            grid, self._wait, self._say, read=self._hosted, owners=owners, without=True
+        )
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once known
@@ -301,6 +304,8 @@ class SiteGrid(ClientGrid):
                 self._say(f"clients online: {', '.join(sorted(present)) or 'none'}")
             if self._rules.ready(len(present), sites, now - changed) or now - start >= self._wait:
                 break
+            if self._nodes.hopeless():
+                raise FederationError(self._nodes.missing())
             time.sleep(self._poll)
         missing = sorted(set(self._rules.expected or ()) - sites)
         if len(present) < self._rules.min_clients:
@@ -328,6 +333,7 @@ class SiteGrid(ClientGrid):
         text = f"partition.min_clients={self._rules.min_clients} clients must be online, got {len(present)}"
         if missing:
             text += f"; offline: {', '.join(missing)}"
+        text += "".join(f"; {why}" for why in [*self._nodes.broken.values()][:5])
         if self.refused:
             reasons = dict.fromkeys(self.refused.values())  # often all have the same
             sites = {why: few(site for site in self.refused if self.refused[site] == why) for why in reasons}

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedclust.clustering import pacfl
@@ -224,30 +224,41 @@ def _bundles() -> dict[str, Damage]:
     def index(text: Any) -> Damage:
         return Set("fedclust-bundle", "index", text)
 
-    good = '{"clients":[%s],"layout":[%s],"layouts":[%s],"errors":[%s]}'
+    def failed(clients: Any, reasons: Any, text: str = '{"clients":[],"layout":[],"layouts":[]}') -> Damage:
+        entries = {"index": text, "failed": clients, "reasons": reasons}
+        return Instead("fedclust-bundle", ConfigRecord(entries))
+
+    good = '{"clients":[%s],"layout":[%s],"layouts":[%s]}'
     return {
         "no bundle": _nothing,
         **_sets("fedclust-bundle", "index", None, 1.5, "{", "null", "[]", "1", "{}"),
         "index deep": index("[" * 100_000),
         "index is an array": Instead("fedclust-bundle", ArrayRecord({"index": from_numpy(_W)})),
-        "clients a number": index('{"clients":1,"layout":[0],"layouts":[{}],"errors":[]}'),
-        "client null": index(good % ("null", "0", "{}", "")),
-        "client a list": index(good % ("[2]", "0", "{}", "")),
-        "no such layout": index(good % (ATTACKER, "7", "{}", "")),
-        "layout -1": index(good % (ATTACKER, "-1", "{}", "")),
-        "layout too short": index(good % (ATTACKER, "", "{}", "")),
-        "layout of unknown records": index(good % (ATTACKER, "0", '{"arrays":"99"}', "")),
-        "layout a number": index(good % (ATTACKER, "0", "3", "")),
-        "layout of lists": index(good % (ATTACKER, "0", '{"arrays":["0"]}', "")),
-        "more layouts than clients": index(good % (ATTACKER, "0", "{},{}", "")),
-        "client twice": index(good % (f"{ATTACKER},{ATTACKER}", "0,0", "{}", "")),
-        "for another client": index(good % (0, "0", "{}", "")),
-        "errors a number": index('{"clients":[],"layout":[],"layouts":[],"errors":3}'),
-        "error of three": index(good % ("", "", "", '[2,"a","b"]')),
-        "error null": index(good % ("", "", "", f"[{ATTACKER},null]")),
-        "error and content": index(good % (ATTACKER, "0", "{}", f'[{ATTACKER},"a"]')),
-        "error of markup": index(good % ("", "", "", f'[{ATTACKER},"[/red] [bold"]')),
-        "error of a megabyte": index(good % ("", "", "", f'[{ATTACKER},"{"x" * 1_000_000}"]')),
+        "clients a number": index('{"clients":1,"layout":[0],"layouts":[{}]}'),
+        "client null": index(good % ("null", "0", "{}")),
+        "client a list": index(good % ("[2]", "0", "{}")),
+        "no such layout": index(good % (ATTACKER, "7", "{}")),
+        "layout -1": index(good % (ATTACKER, "-1", "{}")),
+        "layout too short": index(good % (ATTACKER, "", "{}")),
+        "layout of unknown records": index(good % (ATTACKER, "0", '{"arrays":"99"}')),
+        "layout a number": index(good % (ATTACKER, "0", "3")),
+        "layout of lists": index(good % (ATTACKER, "0", '{"arrays":["0"]}')),
+        "more layouts than clients": index(good % (ATTACKER, "0", "{},{}")),
+        "layouts of a megabyte": index(good % (ATTACKER, "0", ",".join(["{}"] * 350_000))),
+        "layout of a megabyte": index(good % (ATTACKER, "0", f'{{"arrays":"{"0" * 1_000_000}"}}')),
+        "client twice": index(good % (f"{ATTACKER},{ATTACKER}", "0,0", "{}")),
+        "for another client": index(good % (0, "0", "{}")),
+        "more records than clients have": lambda content: content.update(
+            {str(number + 10): ConfigRecord() for number in range(2**14)}
+        ),
+        "errors a number": failed(3, ["a"]),
+        "error without a client": failed([], ["a"]),
+        "error twice": failed([ATTACKER, ATTACKER], ["a", "b"]),
+        "error a number": failed([ATTACKER], [3]),
+        "error of a text": failed(["2"], ["a"]),
+        "error and content": failed([ATTACKER], ["a"], good % (ATTACKER, "0", "{}")),
+        "error of markup": failed([ATTACKER], ["[/red] [bold"]),
+        "error of a megabyte": failed([ATTACKER], ["x" * 1_000_000]),
     }
 
 
@@ -605,3 +616,65 @@ def test_hosted(clients: Any, number: Any) -> None:
     for content in ({"clients": config}, {"clients": MetricRecord({"clients": 1})}):
         with pytest.raises(BadReply):
             description.read_from_node(description.Hosted, RecordDict(content))
+
+
+class Bad(WrappedGrid):
+    """Nodes of which one answers the question for its clients with something else, or with an error."""
+
+    reply: Any = None
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
+        for reply in self._grid.send_and_receive(messages, timeout=timeout):
+            bad = reply.metadata.src_node_id == [*self.get_node_ids()][ATTACKER]
+            answered = reply
+            if bad and isinstance(self.reply, RecordDict):
+                answered = copy.copy(reply)
+                answered.content = self.reply
+            elif bad:
+                answered = Message(self.reply, reply_to=reply)
+                answered.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
+            yield answered
+
+
+def _bad_clients() -> list[Any]:
+    """List answers that no honest node gives."""
+    said = {"clients": [ATTACKER], "num-clients": CLIENTS}
+    wrong: list[Any] = [-1, 2**40, NAN, INF, -INF, 1.5, "", "x" * 10_000, b"x", True, [], [""], [NAN]]
+    wrong += [["a", "b"], [-1], [2**62], [1.5], [True], [ATTACKER] * 2, [b"x"], "\n[red]"]
+    allowed = {("clients", "[]"), ("name", "''"), ("data", "''"), ("steps", "[]")}
+    changed = [
+        {key: value} for key in ("clients", "num-clients", "name", "data", "steps", "more") for value in wrong
+    ]
+    records = [
+        ConfigRecord({**said, **each})
+        for each in changed
+        if not any((key, repr(value)) in allowed for key, value in each.items())
+    ]
+    records += [ConfigRecord({key: said[key]}) for key in said] + [ConfigRecord()]
+    records += [
+        ConfigRecord({**said, "clients": [CLIENTS]}),
+        ConfigRecord({**said, "num-clients": 2 * CLIENTS}),
+    ]
+    others = [MetricRecord({"clients": 1}), _MORE, ArrayRecord()]
+    contents = [RecordDict({"clients": record}) for record in [*records, *others]]
+    contents += [RecordDict(), RecordDict({"more": records[0]}), pack({ATTACKER: RecordDict()})]
+    contents += [RecordDict({"clients": ConfigRecord(said), "more": each}) for each in others]
+    return [*contents, Error(2, "x" * 10_000), Error(2, "[/red]\n\x1b[2J"), Error(99), Error(0, "")]
+
+
+def test_no_bad_answer_to_the_question_for_clients_ends_a_run_unnamed(toy) -> None:
+    answers = _bad_clients()
+    assert len(answers) > 109
+    nodes = Bad(_grid(toy, "train", None)._grid)
+    named = f"node {[*nodes.get_node_ids()][ATTACKER]}"
+    for nodes.reply in answers:
+        said: list[str] = []
+        grid = ClientGrid(nodes, say=said.append, min_clients=CLIENTS - 1, wait=0.0)
+        assert grid.connect() == CLIENTS - 1, nodes.reply
+        assert ATTACKER not in grid.places
+        (line,) = said
+        assert line.startswith(f"{named} is left out: "), line
+        assert len(line) < 1100
+        assert line.isprintable()
+        with pytest.raises(FederationError, match=named):
+            ClientGrid(nodes, say=said.append, wait=0.0).connect()

@@ -234,13 +234,9 @@ def test_a_node_whose_key_is_not_registered_gets_no_site_of_the_file_of_hosts() 
     said: list[str] = []
     rules = Rules(1, 0, hosts={"north": "site-a", "east": "site-e", "south": "site-s"})
     grid = _grid(NODES, rules, wait=0.05, say=said.append)
-    with pytest.raises(FederationError, match="min_clients=1 clients must be online, got 0$"):
+    # Its nodes, which are all there are, are not even asked: no reply of theirs can do anything.
+    grid._grid.send_and_receive = pytest.fail
+    with pytest.raises(FederationError, match="no node can take part; node . is left out: the hosts file"):
         grid.connect()
     assert grid.refused == {}  # the sites themselves are not: their own nodes may still come
-    claims = sorted(line.partition(" claims ")[2] for line in said if " claims " in line)
-    assert claims == [
-        "site east, which belongs to 'site-e' by the hosts file: refused",
-        "site north, which belongs to 'site-a' by the hosts file: refused",
-        "site south, which belongs to 'site-s' by the hosts file: refused",
-        "site west, which belongs to no node of the hosts file: refused",
-    ]
+    assert len(said) == len(NODES)

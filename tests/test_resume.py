@@ -248,6 +248,6 @@ def test_resume_is_quoted_for_folders_with_spaces(tmp_path: Path) -> None:
 def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     for damage in (b"a: [1", b"\xff\xfe\x00"):
         (tmp_path / "config.yaml").write_bytes(damage)
-        with pytest.raises(ConfigError, match="config.yaml cannot be read: ") as error:
+        with pytest.raises(ConfigError, match="config.yaml must be YAML: ") as error:
             overrides_of(tmp_path)
         assert "\n" not in str(error.value)

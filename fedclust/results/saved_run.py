@@ -9,20 +9,16 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 from numpy.typing import ArrayLike, NDArray
 
+from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml
 from fedclust.typing import FloatArray, IntArray
-
-# The pure Python loader takes longer for a configuration than all other files of a run take together.
-_YAML_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
 """Files of which a run's folder has at least one."""
@@ -60,7 +56,7 @@ class SavedRun:
         ValueError
             If it is not a JSON object.
         """
-        return self._mapping("summary.json", "JSON", json.loads)
+        return self._mapping("summary.json", read_json)
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -71,16 +67,13 @@ class SavedRun:
         ValueError
             If it is not a YAML mapping.
         """
-        return self._mapping("config.yaml", "YAML", partial(yaml.load, Loader=_YAML_LOADER))
+        return self._mapping("config.yaml", read_yaml)
 
-    def _mapping(self, name: str, kind: str, parse: Callable[[str], Any]) -> dict[str, Any]:
+    def _mapping(self, name: str, read: Callable[[Path], Any]) -> dict[str, Any]:
         path = self.folder / name
         if not path.is_file():
             return {}
-        try:
-            value = parse(path.read_text(encoding="utf-8"))
-        except (ValueError, yaml.YAMLError) as error:
-            raise ValueError(f"{path} must be {kind}: {error}") from error
+        value = read(path)
         if not isinstance(value, dict):
             raise ValueError(f"{path} must hold a mapping, got {type(value).__name__}")
         return value
@@ -108,7 +101,7 @@ class SavedRun:
                         if not isinstance(found := json.loads(line), dict):
                             raise ValueError(f"an object, got {type(found).__name__}")
                         yield found
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     if not line.endswith("\n"):  # text after the last line break is not a complete line
                         break
                     raise ValueError(f"{path}, line {number} must be JSON: {error}") from error
@@ -117,7 +110,7 @@ class SavedRun:
     def changes(self) -> list[dict[str, Any]]:
         """``clusters.json``: each assignment with its round and reason."""
         path = self.folder / "clusters.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else []
+        return read_json(path) if path.is_file() else []
 
     @cached_property
     def clients(self) -> pd.DataFrame | None:
@@ -138,21 +131,20 @@ class SavedRun:
     @cached_property
     def _all_clients(self) -> pd.DataFrame | None:
         path = self.folder / "clients.parquet"
-        return pd.read_parquet(path) if path.is_file() else None
+        number = self.summary.get("num_clients")
+        most = 10**7 if not isinstance(number, int) else 1000 + 100 * number  # some were held out of training
+        return read_table(path, most) if path.is_file() else None
 
     @cached_property
     def placing(self) -> dict[str, NDArray]:
         """``placing.npz``: the method's rule for newcomers; empty without one."""
         path = self.folder / "placing.npz"
-        if not path.is_file():
-            return {}
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
+        return dict(read_arrays(path)) if path.is_file() else {}
 
     @cached_property
     def inputs(self) -> dict[str, Any]:
         """``inputs.json``: how raw rows become inputs; empty for a run from before this file existed."""
-        return self._mapping("inputs.json", "JSON", json.loads)
+        return self._mapping("inputs.json", read_json)
 
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:
@@ -220,9 +212,7 @@ class SavedRun:
         """Yield the arrays of ``matrices.npz``, loading one at a time."""
         path = self.folder / "matrices.npz"
         if path.is_file():
-            with np.load(path) as arrays:
-                for name in arrays.files:
-                    yield name, arrays[name]
+            yield from read_arrays(path)
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -28,13 +28,27 @@ def main(argv: Sequence[str]) -> int:
         for note in served.encoder.notes(rows) if isinstance(served.encoder, TableEncoder) else ():
             print(f"fedclust predict: {note}", file=sys.stderr)
         if names is not None and len(table) == len(names):
-            table.index = pd.Index(names, name="file")
-        table.insert(0, _PREDICTED, table[list(served.class_names)].idxmax(axis=1), allow_duplicates=True)
+            table.index = pd.Index(map(_inert, names), name="file")
+        predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
+        table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
+        table.columns = pd.Index(map(_inert, table.columns))
         table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
     except (ValueError, OSError, ModuleNotFoundError) as error:
         print("fedclust predict:", " ".join(str(error).split()), file=sys.stderr)
         return 2
     return 0
+
+
+def _inert(text: object) -> str:
+    """Put an apostrophe before a text that a spreadsheet would run as a formula; numbers stay."""
+    cell = str(text)
+    if cell[:1] not in ("=", "+", "-", "@", "\t", "\r"):
+        return cell
+    try:
+        float(cell)
+    except ValueError:
+        return f"'{cell}"
+    return cell
 
 
 def _open(folder: Path, allow: str) -> Served:

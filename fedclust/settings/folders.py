@@ -7,11 +7,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError
+from fedclust.support.untrusted import read_yaml
 
 _ADVISE = "task=advise"
 # Few rounds, with an early search for groups.
@@ -255,10 +255,9 @@ def _saved(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ConfigError(f"resume must be the folder of a run, there is no config.yaml in {folder}")
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"resume must be the folder of a run, {path} cannot be read: {reason}") from error
+        config = read_yaml(path)
+    except ValueError as error:
+        raise ConfigError(f"resume must be the folder of a run, {error}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"resume must be the folder of a run, {path} holds no configuration")
     return config

@@ -54,7 +54,8 @@ def test_same_seed_same_result_on_any_number_of_nodes(strategy: str, tmp_path: P
     assert found[0].summary["epsilon"] == pytest.approx(max(expected))
     assert "label_counts" not in table
     assert found[0].summary["macro_f1"] is None
-    assert found[0].summary["privacy"]["noise_from"].startswith("the run's seed")
+    assert "protects nobody" in found[0].summary["privacy"]["noise_from"]
+    assert "from a published seed it protects nobody" in found[0].folder.joinpath("report.html").read_text()
 
 
 def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
-from fedclust.privacy import ClientDP
+from fedclust.privacy import FROM_SEED, ClientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
@@ -310,7 +310,7 @@ class ClientPrivacy(Layer):
                 "epsilon_median": float(np.median(epsilons)),
                 "final_clip": self.clip,
                 "neighbours": "one client's contributions replaced by zeros",
-                "noise_from": "the run's seed, as clients are simulated" if self.simulated else "the system",
+                "noise_from": FROM_SEED if self.simulated else "the system",
                 "figures": (
                     "exact, of simulated clients: not covered by epsilon"
                     if self.exact

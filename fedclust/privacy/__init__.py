@@ -8,12 +8,15 @@ from typing import ClassVar, Literal
 
 from fedclust.support.checks import check
 
-__all__ = ["ClientDP", "Disclosed", "NoPrivacy", "Privacy", "named"]
+__all__ = ["FROM_SEED", "ClientDP", "Disclosed", "NoPrivacy", "Privacy", "named"]
 
 Disclosed = Literal["labels", "sizes", "nothing"]
 """What clients disclose about their rows before round 1: number per class, total number, or nothing."""
 
 Evaluation = Literal["auto", "exact", "noised"]
+FROM_SEED = "the run's seed, which config.yaml publishes, as clients are simulated: it protects nobody"
+"""Where a simulation's noise comes from, as ``summary.json`` says it."""
+
 _POSITIVE = "> 0 and finite"
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedclust.personal.layers import NONE
+from fedclust.privacy import FROM_SEED
 from fedclust.proof import SCALE
 from fedclust.proof.sites import FIGURES, SERVED
 from fedclust.results.saved_run import SavedRun
@@ -223,6 +224,10 @@ def figures_of(
             for each in summaries
         ]
         if any(values):
+            if keys == "epsilon" and any(
+                figure(each, "privacy.noise_from") == FROM_SEED for each in summaries
+            ):
+                title = "ε with secret noise; from a published seed it protects nobody"
             write = size if digits is None else partial(number, digits=digits)
             yield keys.split()[0], title, values, [" ± ".join(map(write, each)) or "–" for each in values]
 

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml
+from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml, readable
 from fedclust.typing import FloatArray, IntArray
 
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
@@ -94,7 +94,7 @@ class SavedRun:
         path = self.folder / "rounds.jsonl"
         if not path.is_file():
             return
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             for number, line in enumerate(file, start=1):
                 try:
                     if line != "\n":
@@ -315,7 +315,7 @@ class ThinnedRun(SavedRun):
         changes: list[dict[str, Any]] = []
         if not path.is_file():
             return changes
-        with path.open(encoding="utf-8", newline="\n") as file:
+        with readable(path, "JSON"), path.open(encoding="utf-8", newline="\n") as file:
             for line in file:  # an entry is one line
                 if not line.startswith("{"):
                     continue

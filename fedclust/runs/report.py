@@ -45,8 +45,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for path in draw(folder):
                     print(path)
             print(page)
-        except (FileNotFoundError, ValueError) as error:
-            print(f"fedclust.runs.report: {error}", file=sys.stderr)
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            shown = (
+                error if isinstance(error, OSError | ValueError) else f"{folder} is no run's: {error!r:.200}"
+            )
+            print(f"fedclust.runs.report: {shown}", file=sys.stderr)
             return 1
     return 0
 

@@ -102,20 +102,21 @@ def test_each_cluster_measures_its_own_model(node, tell, other) -> None:
         assert _metrics(both[client])["loss"] != pytest.approx(_metrics(swapped[client])["loss"])
 
 
+@pytest.mark.parametrize("raised", [KeyError("an odd batch"), GeneratorExit("an odd batch"), SystemExit(3)])
 @pytest.mark.parametrize("kind", ["evaluate", "losses"])
-def test_data_that_cannot_be_measured_cost_one_client(node, tell, model, monkeypatch, kind) -> None:
+def test_data_that_cannot_be_measured_cost_one_client(node, tell, model, monkeypatch, kind, raised) -> None:
     honest = getattr(Trainer, kind)
 
     def measure(self, jobs, **options):
         if any(job.client == 1 for job in jobs):
-            raise KeyError("an odd batch")
+            raise raised
         return honest(self, jobs, **options)
 
     monkeypatch.setattr(Trainer, kind, measure)
     asked = tell() if kind == "evaluate" else encode(evaluation.LossesQuestion([model]))
     kind = kind if kind == "evaluate" else f"query.{kind}"
     contents, errors = node(SEVERAL).ask_clients(kind, dict.fromkeys((0, 1, 3), asked))
-    assert errors == {1: "KeyError: 'an odd batch'"}
+    assert errors == {1: f"{type(raised).__name__}: {raised}"}
     assert sorted(contents) == [0, 3]
 
 

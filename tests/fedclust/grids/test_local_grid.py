@@ -106,3 +106,21 @@ def test_a_client_that_exits_fails_and_does_not_end_the_run() -> None:
 
 def exit_with_0() -> None:
     raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    "made", [None, "a text", GeneratorExit("of theirs"), SystemExit(0), BaseException("x")]
+)
+def test_whatever_a_clients_code_makes_or_raises_is_its_own_failure(made: object) -> None:
+    def app(_: Message, __: Context) -> object:
+        if isinstance(made, BaseException):
+            raise made
+        return made
+
+    grid = LocalGrid(app, {})  # type: ignore[arg-type]
+    (node,) = grid.get_node_ids()
+    (reply,) = grid.send_and_receive([Message(RecordDict(), node, "train")])
+    expected = (
+        type(made).__name__ if isinstance(made, BaseException) else "TypeError: a ClientApp must return a"
+    )
+    assert reply.error.reason.startswith(expected)

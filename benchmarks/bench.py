@@ -83,6 +83,37 @@ def cells(folder: Path, datasets: Sequence[str], seeds: Sequence[int]) -> list[C
     ]
 
 
+_FEW = (
+    "partition.num_clients=10",
+    "participation=1",
+    "rounds=20",
+    "training.steps=null",
+    "training.epochs=5",
+)
+_FEW_OF = {"iid": (), "conventions-20-10": ("partition.groups=[6,4]",), "rotation": ()}
+_FEDGMCC = Method(("strategy=fedgmcc",))
+
+
+def small_cells(folder: Path, seeds: Sequence[int]) -> list[Cell]:
+    """List the federations of ten clients, for FedGMCC: it fits a curve between any two clients' models."""
+    names = {name: (f"strategy={name}", "serve=cluster") for name in (_COMMON, "fedgmcc", "known_groups")}
+    return [
+        Cell(
+            "digits",
+            kind,
+            seed,
+            {
+                name: (*chosen, *_FEW, *made)
+                for name, chosen in names.items()
+                if PARTITIONS[kind].num_groups > 1 or name != "known_groups"
+            },
+            folder / "ten" / kind / f"seed-{seed}",
+        )
+        for seed in seeds
+        for kind, made in _FEW_OF.items()
+    ]
+
+
 @dataclass
 class Figures:
     """What one method reached on one kind of federation, an entry per seed."""
@@ -165,7 +196,7 @@ _LEAST = 0.01  # accuracy by which a method must beat FedAvg to be named
 
 def method_table(partition: str, by_method: Mapping[str, Figures], *, times: bool) -> str:
     """Write one federation's table, with or without the column of times."""
-    given = methods(PARTITIONS[partition].num_groups)
+    given = methods(PARTITIONS[partition].num_groups) | {"fedgmcc": _FEDGMCC}
     common = by_method.get(_COMMON)
     left_out = any(each.newcomers for each in by_method.values())
     rows = []
@@ -202,9 +233,16 @@ def scores(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> tuple[list
     return names, np.array(rows)
 
 
-def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *, times: bool) -> None:
+def write(
+    grid: Sequence[Cell], small: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *, times: bool
+) -> None:
     """Write the document and its picture, with or without times."""
     found = read(grid)
+    listed = {f"{dataset}: {PARTITIONS[kind].title}": (kind, each) for (dataset, kind), each in found.items()}
+    listed |= {
+        f"digits, ten clients: {PARTITIONS[kind].title}": (kind, each)
+        for (_, kind), each in read(small).items()
+    }
     names, table_of_scores = scores(found)
     ranks = mean_ranks(table_of_scores)
     difference = critical_difference(len(names), len(table_of_scores))
@@ -223,8 +261,7 @@ def write(grid: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *,
         "first": f"{noted}\n\n{first_screen(found)}",
         "ranks": ranked,
         "tables": "\n\n".join(
-            f"## {dataset}: {PARTITIONS[partition].title}\n\n{method_table(partition, each, times=times)}"
-            for (dataset, partition), each in found.items()
+            f"## {title}\n\n{method_table(kind, each, times=times)}" for title, (kind, each) in listed.items()
         ),
     }
     text = TEXT.read_text(encoding="utf-8")
@@ -255,8 +292,9 @@ def main() -> int:
         for cell in cells(options.folder.resolve(), options.datasets, options.seeds)
         if cell.partition in options.partitions
     ]
-    whole = options.no_run or run(grid, options.folder, options.workers)
-    write(grid, options.out, options.seeds, commit_of(options.folder), times=not options.no_times)
+    small = small_cells(options.folder.resolve(), options.seeds) if "digits" in options.datasets else []
+    whole = options.no_run or run([*grid, *small], options.folder, options.workers)
+    write(grid, small, options.out, options.seeds, commit_of(options.folder), times=not options.no_times)
     return int(not whole)
 
 

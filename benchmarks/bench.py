@@ -233,6 +233,22 @@ def scores(found: Mapping[tuple[str, str], Mapping[str, Figures]]) -> tuple[list
     return names, np.array(rows)
 
 
+def told_apart(ranks: Mapping[str, float], difference: float) -> str:
+    """Say which methods the critical difference tells apart, and what that leaves to say."""
+    found = []
+    for worse, rank in sorted(ranks.items(), key=lambda each: -each[1]):
+        if better := [
+            name for name in sorted(ranks, key=lambda name: ranks[name]) if rank - ranks[name] > difference
+        ]:
+            found.append(f"{worse} ({rank:.1f}) is worse than {', '.join(better)}")
+    least, common = min(ranks, key=lambda name: ranks[name]), ranks[_COMMON]
+    shown = "; ".join(found) or "no two methods differ by it"
+    return (
+        f"That leaves to say: {shown}. The least rank is {ranks[least]:.1f} ({least}), FedAvg's is "
+        f"{common:.1f}: {'more' if common - ranks[least] > difference else 'less'} than that apart."
+    )
+
+
 def write(
     grid: Sequence[Cell], small: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *, times: bool
 ) -> None:
@@ -240,7 +256,7 @@ def write(
     found = read(grid)
     listed = {f"{dataset}: {PARTITIONS[kind].title}": (kind, each) for (dataset, kind), each in found.items()}
     listed |= {
-        f"digits, ten clients: {PARTITIONS[kind].title}": (kind, each)
+        f"digits, ten clients: {PARTITIONS[kind].title.replace('20 and 10', '6 and 4')}": (kind, each)
         for (_, kind), each in read(small).items()
     }
     names, table_of_scores = scores(found)
@@ -253,7 +269,8 @@ def write(
     ranked = (
         f"![Mean ranks of the methods, with bars over those that cannot be told apart]({picture})\n\n"
         f"{len(table_of_scores)} kinds of federations, {len(names)} methods, each by its mean over seeds. "
-        f"Friedman's test that all are alike: {wording.chance(chance)}; critical difference {difference:.2f}."
+        f"Friedman's test that all are alike: {wording.chance(chance)}; critical difference "
+        f"{difference:.2f}. {told_apart(dict(zip(names, ranks, strict=True)), difference)}"
     )
     parts = {
         "times": _TIMED if times else _UNTIMED,

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import fedclust
@@ -10,6 +11,7 @@ from fedclust import data
 from fedclust.data.dataset import newcomers_last
 from fedclust.federation import FederationError
 from fedclust.results import SavedRun
+from fedclust.runs.place import main as place
 from fedclust.settings.checks import check
 from fedclust.settings.composition import ConfigError, compose, plain
 
@@ -70,8 +72,8 @@ def test_losses_find_the_known_group_and_beat_one_model_for_all(tmp_path: Path) 
     third = result.place(inputs, (labels + 3) % 10)
     assert third.cluster is None
     assert min(third.evidence["losses"].values()) > np.log(10)
-    with pytest.raises(ValueError, match="targets must be given"):
-        result.place(inputs)
+    # Without labels nothing tells conventions apart: the images are the same.
+    assert result.place(inputs).cluster is None
 
 
 def test_prototypes_of_a_third_convention_fit_no_group(conventions) -> None:
@@ -83,8 +85,6 @@ def test_prototypes_of_a_third_convention_fit_no_group(conventions) -> None:
         found = conventions.place(inputs, labels)
         assert (found.cluster, found.reason) == (placed["cluster"], placed["reason"])
         assert conventions.assign(inputs, (labels + 3) % 10) is None
-        with pytest.raises(ValueError, match="targets must be given"):
-            conventions.assign(inputs)
 
 
 def test_a_resumed_run_places_newcomers_alike(conventions, tmp_path: Path) -> None:
@@ -106,3 +106,25 @@ def test_what_cannot_be_left_out_is_refused_before_round_1(value: str) -> None:
 def test_too_many_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="must leave a client to train, got 30 of 30"):
         fedclust.run(["holdout_clients=30", f"output_dir={tmp_path}/run"])
+
+
+def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "sites").mkdir()
+    for seed, name in enumerate(("east", "west", "new")):
+        age = np.random.default_rng(seed).normal(60, 10, 60).round(1)
+        table = pd.DataFrame({"age": age, "y": np.where(age > 60, "bad", "good")})
+        table.to_csv(tmp_path / ("new.csv" if name == "new" else f"sites/{name}.csv"), index=False)
+    short = ["strategy=local", "compare=[]", "proof=false", "rounds=2", "dataset=csv", "dataset.label=y"]
+    sites, folder = f"partition.sites={tmp_path / 'sites'}", tmp_path / "run"
+    result = fedclust.run([*short, "partition=own", sites, f"output_dir={folder}"])
+    labelled = result.place(table, table["y"])  # the last table, of the new client
+    losses = labelled.evidence["losses"]
+    assert labelled.cluster == min((0, 1), key=lambda cluster: losses[str(cluster)])
+    assert place([str(folder), str(tmp_path / "new.csv")]) == 0  # the run's own label column is in the file
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[-3] == f"cluster {labelled.cluster}: {labelled.reason}"
+    assert printed[-2] == f"with {['east', 'west'][labelled.cluster]}"
+    unlabelled = result.place(table.drop(columns="y"))
+    assert set(unlabelled.evidence["confidences"]) == {"0", "1"}
+    with pytest.raises(ValueError, match="labels must be among bad, good, got odd"):
+        result.place(table, ["odd"] * 60)

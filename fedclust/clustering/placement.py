@@ -3,10 +3,7 @@
 - By label counts: the centres are those of the K-means that formed the clusters, in the same features
   (Clust-PSI-PFL, Section III-B, and :mod:`fedclust.clustering.label_groups` for ours); the client's features
   are relative to the federation that was clustered, which it does not change.
-- By class prototypes: the group whose pooled prototypes are nearest, by the distance e = Σ hD / Σ h beyond
-  chance over the classes that both have, as in :func:`fedclust.clustering.prototype_groups.refine`. There is
-  none if the evidence S = Σ h(D − ηb) is not negative for any group, that is e ≥ ηb: two such clients would
-  not have been merged. Where label counts had split a group, they choose the part.
+- Without labels, by confidence: the cluster whose model is most certain of the rows.
 - By the paper's distances (FMCL, Algorithm 3) from the clusters' pooled prototypes.
 - By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
   join the cluster of the least distance; here that is the mean over clients, as in average linkage).
@@ -17,17 +14,17 @@
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedclust.clustering import clust_psi_pfl, fmcl, label_groups, pacfl
-from fedclust.clustering.prototype_groups import Prototypes, compare, sent_counts
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nearest
 from fedclust.proof import holm
-from fedclust.typing import BoolArray, FloatArray, IntArray
+from fedclust.typing import FloatArray, IntArray
 
 _MOST_KEPT = 10  # clients of a cluster that newcomers are compared with
 
@@ -107,122 +104,6 @@ class LabelRule:
 
 
 @dataclass(frozen=True, eq=False)
-class EvidenceRule:
-    """Places clients by class prototypes; holds the groups' prototypes and the clusters in the groups.
-
-    Attributes
-    ----------
-    prototypes
-        Pooled prototypes of each group, of the classes in `used`, shapes (G, C', d).
-    used
-        Which of the C classes count, shape (C,).
-    threshold
-        ηb: least squared distance at which clients differ.
-    groups
-        Group of each client that was clustered, shape (K,).
-    labels
-        The rule that chooses a cluster within a group, by label counts.
-    min_examples
-        Examples that a class must have for its prototype to be sent and to count.
-    """
-
-    prototypes: Prototypes
-    used: BoolArray
-    threshold: float
-    groups: IntArray
-    labels: LabelRule
-    min_examples: int = 1
-
-    def place(self, means: FloatArray, counts: IntArray) -> Placement:
-        """Place a client.
-
-        Parameters
-        ----------
-        means
-            Mean embedding of each of its classes, shape (C, d).
-        counts
-            Its training examples of each class, shape (C,).
-        """
-        clusters = np.unique(self.labels.labels)
-        if len(clusters) == 1:
-            return Placement(int(clusters[0]), ONE_MODEL)
-        used = np.asarray(self.used, dtype=bool)
-        sent = sent_counts(counts, self.min_examples).astype(np.float64)
-        own = Prototypes(np.asarray(means)[None, used], sent[None, used], self.prototypes.variances)
-        comparison = compare(own, self.prototypes)
-        distances = comparison.distance(self.threshold)[0]
-        best = int(distances.argmin())
-        evidence = {
-            "distances": _by_number(distances),
-            "threshold": float(self.threshold),
-            "evidence": _by_number(comparison.evidence(self.threshold)[0]),
-        }
-        several, least = len(distances) > 1, f"{distances[best]:.3g}"
-        limit = f"; clients of one group are less than {self.threshold:.3g}"
-        if several and not distances[best] < self.threshold:
-            why = f"prototypes are {least} from the nearest group, beyond chance{limit}"
-            return Placement(None, why, evidence)
-        why = f"prototypes are nearest to group {best}, {least} beyond chance{limit if several else ''}"
-        inside = self.groups == best
-        part = LabelRule(self.labels.counts[inside], self.labels.labels[inside])
-        if len(np.unique(part.labels)) == 1:
-            return Placement(int(part.labels[0]), why, evidence)
-        inner = part.place(counts)
-        return Placement(inner.cluster, f"{why}; {inner.reason}", evidence | {"labels": inner.evidence})
-
-    def place_unlabelled(self, embeddings: FloatArray, level: float = 0.001) -> Placement:
-        """Place a client whose classes are unknown, by the distances of its rows from the groups' prototypes.
-
-        A row's distance from a group is that from the group's nearest prototype, minus the part due to
-        chance. The nearest group must beat every other one in a paired t-test over the rows, with Holm's
-        correction; otherwise there is none. This cannot distinguish groups that name the same images
-        differently, nor clusters that were split by label counts.
-
-        Parameters
-        ----------
-        embeddings
-            Embedding of each row, shape (n, d).
-        level
-            Level of the tests together.
-        """
-        from scipy.special import stdtr
-
-        if len(np.unique(self.labels.labels)) == 1:
-            return Placement(int(self.labels.labels[0]), ONE_MODEL)
-        rows = np.asarray(embeddings, dtype=np.float64)
-        distances = np.stack([self._distances(rows, group) for group in range(len(self.prototypes))], axis=1)
-        means = distances.mean(axis=0)
-        best = int(means.argmin())
-        others = np.delete(distances, best, axis=1) - distances[:, [best]]
-        evidence: dict[str, Any] = {"distances": _by_number(means)}
-        unknown = "without classes, rows do not tell the groups apart"
-        if len(rows) < 2 or not len(others[0]):
-            return Placement(None, unknown, evidence)
-        spread = others.std(axis=0, ddof=1) / np.sqrt(len(rows))
-        ratios = np.divide(others.mean(axis=0), spread, out=np.zeros(len(spread)), where=spread > 0)
-        largest = float(holm(stdtr(len(rows) - 1, -ratios)).max())
-        evidence["p_value"] = largest
-        inside = np.unique(self.labels.labels[self.groups == best])
-        if largest > level:
-            return Placement(None, f"{unknown} (p = {largest:.2g})", evidence)
-        if len(inside) > 1:
-            why = f"rows are nearest to group {best}, whose clusters only label counts tell apart"
-            return Placement(None, f"{why} (p = {largest:.2g})", evidence)
-        why = f"rows are nearest to the prototypes of group {best} (p = {largest:.2g})"
-        return Placement(int(inside[0]), why, evidence)
-
-    def _distances(self, rows: FloatArray, group: int) -> FloatArray:
-        """Compute each row's squared distance from the nearest prototype of a group, shape (n,)."""
-        from scipy.spatial.distance import cdist
-
-        counts = self.prototypes.counts[group]
-        having = counts > 0
-        chance = self.prototypes.variances[having] / counts[having]
-        rows = cdist(rows, self.prototypes.means[group][having], "sqeuclidean")
-        return np.asarray((rows - chance).min(axis=1))
-
-
-@dataclass(frozen=True, eq=False)
 class DistanceRule:
     """Places clients by the paper's distance from the clusters' pooled prototypes.
 
@@ -241,7 +122,15 @@ class DistanceRule:
     parameters: fmcl.Parameters
 
     def place(self, means: FloatArray, counts: IntArray) -> Placement:
-        """Place a client, see :meth:`EvidenceRule.place`."""
+        """Place a client.
+
+        Parameters
+        ----------
+        means
+            Mean embedding of each of its classes, shape (C, d).
+        counts
+            Its training examples of each class, shape (C,).
+        """
         shares = np.asarray(counts) / max(1, int(np.sum(counts)))
         matrix = fmcl.distances(
             np.concatenate([self.means, np.asarray(means)[None]]),
@@ -365,3 +254,63 @@ def _in_nearest(
     if best == NONE or not np.isfinite(distances[best]):
         return Placement(None, far.format(**reason), evidence)
     return Placement(int(clusters[best]), near.format(**reason), evidence)
+
+
+def most_confident(
+    confidences: FloatArray,
+    clusters: IntArray,
+    predicted: IntArray,
+    counts: Mapping[int, IntArray],
+    level: float = 0.001,
+) -> Placement:
+    """Place a client whose classes are unknown where a model is more certain of its rows than all others.
+
+    Models are less certain of rows unlike those that they were trained on. The most certain one must beat
+    every other in a paired t-test over the rows, with Holm's correction, and the label shares that it
+    predicts must not be farther from its cluster's than those of every client there, in total variation;
+    otherwise the client is in none. This cannot tell apart clusters that
+    name the same rows differently: their models are equally certain.
+
+    Source of the score: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution
+    Examples in Neural Networks", ICLR 2017.
+
+    Parameters
+    ----------
+    confidences
+        Logarithm of the largest class probability of each row by each cluster's model, shape (G, n).
+    clusters
+        Indices of the clusters, shape (G,).
+    predicted
+        Rows that each cluster's model predicts to be of each class, shape (G, C).
+    counts
+        Training examples of each class on the clients of each cluster, shape (clients, C); clusters without
+        an entry are not checked.
+    level
+        Level of the tests together.
+    """
+    from scipy.special import stdtr
+
+    if len(clusters) == 1:
+        return Placement(int(clusters[0]), ONE_MODEL)
+    means, size = confidences.mean(axis=1), confidences.shape[1]
+    best = int(means.argmax())
+    evidence: dict[str, Any] = {
+        "confidences": {str(each): float(mean) for each, mean in zip(clusters, means, strict=True)}
+    }
+    unknown = "without labels, the clusters' models are equally certain of the rows"
+    if size < 2:
+        return Placement(None, unknown, evidence)
+    gains = confidences[best] - np.delete(confidences, best, axis=0)
+    spread = gains.std(axis=1, ddof=1) / np.sqrt(size)
+    ratios = np.divide(gains.mean(axis=1), spread, out=np.zeros(len(spread)), where=spread > 0)
+    p_value = evidence["p_value"] = float(holm(stdtr(size - 1, -ratios)).max())
+    if p_value > level:
+        return Placement(None, f"{unknown} (p = {p_value:.2g})", evidence)
+    if (known := counts.get(int(clusters[best]))) is not None:
+        shares = known / known.sum(axis=1, keepdims=True)
+        whole, own = known.sum(axis=0) / known.sum(), predicted[best] / predicted[best].sum()
+        if np.abs(own - whole).sum() > np.abs(shares - whole).sum(axis=1).max():
+            why = f"the model of cluster {clusters[best]} is the most certain of the rows, but predicts label"
+            return Placement(None, f"{why} shares that no client of the cluster has", evidence)
+    why = f"without labels, the model of cluster {clusters[best]} is the most certain of the rows"
+    return Placement(int(clusters[best]), f"{why} (p = {p_value:.2g})", evidence)

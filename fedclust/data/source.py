@@ -388,12 +388,12 @@ def rows_digest(parts: Sequence[Part], columns: Sequence[str]) -> str | None:
     rows: list[str] = []
     for part in parts:
         table = part.rows.to_table(columns=list(columns)).to_pylist()
-        rows += [json.dumps([_name(row[name]) for name in columns]) for row in table]
+        rows += [json.dumps([name_of(row[name]) for name in columns]) for row in table]
     return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
 
 
-def _name(value: Any) -> str:
-    # A column of whole numbers becomes floats when some are missing.
+def name_of(value: Any) -> str:
+    """Write a label or an owner; a column of whole numbers becomes floats when some are missing."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -633,7 +633,7 @@ class SourcedDataset(Source, DatasetBuilder):
 
         values = values_of(parts, find_column(parts[0], self.natural, "natural"), kept)
         codes, owners = pd.factorize(values, sort=True)  # -1 where missing
-        return codes.astype(np.int64), tuple(map(_name, owners))
+        return codes.astype(np.int64), tuple(map(name_of, owners))
 
     @abstractmethod
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
+from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import NONE, Placement, least_loss
 from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
@@ -21,12 +21,11 @@ from fedclust.messages.packer import pack, unpack
 from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-Rule = LabelRule | EvidenceRule | DistanceRule | SubspaceRule
+Rule = LabelRule | DistanceRule | SubspaceRule
 """A dataclass of arrays, numbers and words, whose ``place`` converts a client's reply to a placement."""
 
 _RULES: dict[str, type[Rule]] = {
     "labels": LabelRule,
-    "prototype_evidence": EvidenceRule,
     "prototype_distances": DistanceRule,
     "subspaces": SubspaceRule,
 }
@@ -128,8 +127,6 @@ def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dic
     question: Question = PrototypesQuestion()
     if isinstance(rule, SubspaceRule):
         question = SubspacesQuestion(rule.input, rule.bases.shape[-1])
-    elif isinstance(rule, EvidenceRule):
-        question = PrototypesQuestion(min_examples=rule.min_examples)
     answers = federation.ask(question, newcomers)
     for client, answer in answers.replies.items():
         try:

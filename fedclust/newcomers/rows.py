@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from fedclust.clustering.placement import EvidenceRule, LabelRule, SubspaceRule
+from fedclust.clustering.placement import LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import Encoder, PixelEncoder
@@ -15,7 +15,7 @@ from fedclust.newcomers.placing import Rule
 def place_rows(
     rule: Rule,
     inputs: torch.Tensor,
-    labels: torch.Tensor | None,
+    labels: torch.Tensor,
     encoder: Callable[[], Encoder],
     num_classes: int,
     mean: Sequence[float],
@@ -30,26 +30,14 @@ def place_rows(
     inputs
         The client's rows, not normalised, shape (n, *shape).
     labels
-        Their classes, shape (n,); None if they are not known.
+        Their classes, shape (n,).
     encoder
         Creates the frozen encoder that the run's clients used.
     num_classes
         Number of classes C.
     mean, std
         Normalisation of images per channel; empty for none.
-
-    Raises
-    ------
-    ValueError
-        If the rule needs labels and there are none.
     """
-    if labels is None:
-        if not isinstance(rule, EvidenceRule):
-            raise ValueError("targets must be given: this method's rule needs the rows' classes")
-        # Each row counts as a client with one class, so that its embedding is returned and not a mean.
-        every = [np.array([row]) for row in range(len(inputs))]
-        unlabelled = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, mean, std)
-        return rule.place_unlabelled(prototypes(encoder(), unlabelled, every).means[:, 0])
     rows, examples = np.arange(len(inputs)), Examples(inputs, labels, num_classes, mean, std)
     if isinstance(rule, LabelRule):
         return rule.place(np.bincount(labels.numpy().ravel(), minlength=num_classes))

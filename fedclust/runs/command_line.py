@@ -29,11 +29,12 @@ from fedclust.settings.composition import ConfigError, compose, one_line, with_c
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
-_VERBS = {name: f"fedclust.runs.{name}" for name in ("check", "watch", "predict")}
+_VERBS = {name: f"fedclust.runs.{name}" for name in ("check", "watch", "predict", "place")}
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
 _HELP = """fedclust GROUP=CHOICE … KEY=VALUE …: run a clustered federation; -m runs a sweep
-fedclust check FILE…, fedclust watch FOLDER, fedclust predict FOLDER ROWS: see their --help
+fedclust check FILE…, fedclust watch FOLDER, fedclust predict FOLDER ROWS, fedclust place FOLDER ROWS: see
+their --help
 
 == Groups and their choices ==
 {groups}

@@ -20,9 +20,11 @@ from rich.console import Console
 from torch import nn
 
 from fedclust.aggregation.flower import check_aggregator
+from fedclust.clustering.placement import most_confident
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
+from fedclust.data.source import name_of
 from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
@@ -44,7 +46,7 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
 from fedclust.support.devices import check_device
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
@@ -277,9 +279,12 @@ class Result:
         Parameters
         ----------
         inputs
-            Rows of the new client in the format of the others', shape (n, *shape).
+            Rows of the new client in the format of the others', shape (n, *shape); or raw rows: the path of a
+            file, a DataFrame or a list of texts, see :meth:`Served.predict`.
         targets
-            Their classes, shape (n,); None if unknown, which only FMCL's rule allows.
+            Their classes, shape (n,); of raw rows their names, or the name of the file's column. None if they
+            are unknown: the cluster whose model is most certain of the rows, see
+            :func:`~fedclust.clustering.placement.most_confident`.
 
         Returns
         -------
@@ -289,14 +294,30 @@ class Result:
         Raises
         ------
         ValueError
-            As for :meth:`losses`; if no model has a finite loss; or if the rule needs targets.
+            As for :meth:`losses`; if no model has a finite loss; or a label is not one of the run's.
         """
+        if isinstance(inputs, str | Path | pd.DataFrame) or (
+            isinstance(inputs, list) and isinstance(inputs[0], str)
+        ):
+            inputs, targets = self._encoded(inputs, targets)
         # Where clients chose privately, the assignment does not record what they chose.
         serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
         rule = unpacked(self.saved.placing)
-        if targets is None and rule is None:
-            raise ValueError("targets must be given: the loss of a model needs the rows' classes")
-        labels = None if targets is None else self._targets(inputs, targets)
+        if targets is None:
+            x = self._prepared(inputs)
+            with torch.no_grad():
+                logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
+            certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
+            predicted = np.stack([each.argmax(-1).bincount(minlength=each.shape[-1]) for each in logs])
+            table, size = self.saved.label_counts, len(self.assignment)
+            having = np.zeros(size, dtype=bool) if table is None else table[:size].any(axis=1)
+            counts = {
+                int(each): table[:size][having & (self.assignment == each)]
+                for each in serving
+                if table is not None and (having & (self.assignment == each)).any()
+            }
+            return most_confident(certain, serving, predicted, counts)
+        labels = self._targets(inputs, targets)
         if rule is None:
             losses = self.losses(inputs, targets)[serving]
             if not np.isfinite(losses).any():
@@ -308,6 +329,22 @@ class Result:
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
         return place_rows(rule, rows, labels, make, self._num_classes(inputs), mean, std)
+
+    def _encoded(self, rows: Any, labels: Any) -> tuple[torch.Tensor, Any]:
+        """Encode raw rows as the run's, and labels as class indices; `labels` may name a column."""
+        served = self.served()
+        rows, _ = served.read(rows)
+        if isinstance(labels, str):
+            labels = rows[labels]
+        if labels is not None:
+            codes = {str(code): code for code in range(len(served.class_names))}
+            codes |= {name: code for code, name in enumerate(served.class_names)}
+            named = [name_of(label) for label in labels]
+            if unknown := sorted(set(named) - codes.keys()):
+                known = ", ".join(served.class_names)
+                raise ValueError(f"labels must be among {known}, got {few(unknown)}")
+            labels = [codes[name] for name in named]
+        return torch.from_numpy(served.encoder.encode(rows).copy()), labels
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
         """Measure the mean loss of every cluster's model on the rows, shape (clusters,).

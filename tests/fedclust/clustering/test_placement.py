@@ -16,8 +16,7 @@ from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.curve_fitting import Fitting, chain_scores
 from fedclust.clustering.fedgmcc import Parameters as ChainParameters
-from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, place
-from fedclust.clustering.prototype_groups import Prototypes
+from fedclust.clustering.placement import DistanceRule, LabelRule, most_confident, place
 
 # Clients 0 and 1 have classes 0 and 1, clients 2 and 3 classes 2 and 3.
 COUNTS = np.array([[30, 10, 0, 0], [10, 30, 0, 0], [0, 0, 30, 10], [0, 0, 10, 30]])
@@ -75,60 +74,29 @@ def test_a_client_that_was_there_goes_where_it_was(paper, client) -> None:
     assert rule.place(COUNTS[client]).cluster == expected
 
 
-# Two groups of two classes in two dimensions; group 1 has the classes swapped. 100 examples of each.
-MEANS = np.array([[[0.0, 0.0], [10.0, 0.0]], [[10.0, 0.0], [0.0, 0.0]]])
-EQUAL = np.array([[20, 20], [20, 20], [20, 20], [20, 20]])
-LABELS = LabelRule(EQUAL, np.array([0, 0, 1, 1]))
-PROTOTYPES = Prototypes(MEANS, np.full((2, 2), 100.0), np.array([4.0, 4.0]))
-RULE = EvidenceRule(PROTOTYPES, np.array([True, True]), 25.0, np.array([0, 0, 1, 1]), LABELS)
+ANY = np.zeros((2, 4), dtype=int)
 
 
-def test_the_nearest_group_beyond_chance_by_hand() -> None:
-    # Chance adds 4 · (1/25 + 1/100) = 0.2 to the squared distance of each class. From group 0 the classes
-    # are 1 and 4 away: D = 0.8 and 3.8, e = 2.3 (equal certainties 1/0.2 = 5). From group 1: (9)² = 81 and
-    # (8)² = 64: e = 72.3. S = 2 · 5 · (e − 25).
-    found = RULE.place(np.array([[1.0, 0.0], [8.0, 0.0]]), np.array([25, 25]))
-    assert found.cluster == 0
-    assert found.evidence["distances"]["0"] == pytest.approx(2.3)
-    assert found.evidence["distances"]["1"] == pytest.approx(72.3)
-    assert found.evidence["evidence"]["0"] == pytest.approx(10 * (2.3 - 25))
-
-
-def test_a_third_convention_is_in_none() -> None:
-    # (0, 10) is √(100) and √(200) away from the prototypes: e > 25 from both groups.
-    found = RULE.place(np.array([[0.0, 10.0], [10.0, 10.0]]), np.array([25, 25]))
-    assert found.cluster is None
-    assert found.evidence["distances"]["0"] == pytest.approx(99.8)
-
-
-def test_without_a_shared_class_nothing_speaks_for_a_group() -> None:
-    assert RULE.place(np.zeros((2, 2)), np.array([0, 0])).cluster is None
-
-
-def test_label_counts_choose_within_a_group() -> None:
-    counts = np.array([[40, 0], [38, 2], [0, 40], [2, 38], [20, 20]])
-    labels = LabelRule(counts, np.array([0, 0, 1, 1, 2]))
-    rule = EvidenceRule(PROTOTYPES, np.array([True, True]), 25.0, np.array([0, 0, 0, 0, 1]), labels)
-    found = rule.place(np.array([[0.5, 0.0], [10.0, 0.0]]), np.array([1, 30]))
-    assert found.cluster == 1
-    assert "label counts are nearest" in found.reason
-    swapped = rule.place(np.array([[10.0, 0.0], [0.0, 0.0]]), np.array([1, 30]))
-    assert swapped.cluster == 2
-
-
-def test_rows_without_classes_find_groups_of_images_but_not_of_names() -> None:
-    draws = np.random.default_rng(0)
-    rows = np.concatenate([draws.normal(centre, 1, (30, 2)) for centre in MEANS[0]])
-    # The two groups have the same prototypes under other names.
-    assert RULE.place_unlabelled(rows).cluster is None
-    moved = Prototypes(
-        np.stack([MEANS[0], MEANS[0] + [0.0, 5.0]]), np.full((2, 2), 100.0), np.array([4.0, 4.0])
-    )
-    rule = EvidenceRule(moved, np.array([True, True]), 10.0, np.array([0, 0, 1, 1]), LABELS)
-    assert rule.place_unlabelled(rows).cluster == 0
-    assert rule.place_unlabelled(rows + np.array([0.0, 5.0])).cluster == 1
-    assert rule.place_unlabelled(rows + np.array([0.0, 2.5])).cluster is None  # halfway
-    assert rule.place_unlabelled(rows[:1]).cluster is None
+def test_rows_without_labels_go_where_a_model_is_more_certain() -> None:
+    # Differences 1, 2, 3 and 2 in favour of cluster 4: mean 2, sample variance 2/3, t = 2/√(2/3/4) = √24.
+    certain, other = np.array([-0.5, -0.5, -0.5, -0.5]), np.array([-1.5, -2.5, -3.5, -2.5])
+    found = most_confident(np.stack([other, certain]), np.array([1, 4]), ANY, {}, level=0.01)
+    assert found.cluster == 4
+    # Student's t with 3 degrees of freedom: P(T > t) = 1/2 − (arctan u + u/(1 + u²))/π with u = t/√3 = √8.
+    u = 8**0.5
+    assert found.evidence["p_value"] == pytest.approx(0.5 - (np.arctan(u) + u / 9) / np.pi)
+    assert found.evidence["confidences"] == {"1": -2.5, "4": -0.5}
+    assert (
+        most_confident(np.stack([other, certain]), np.array([1, 4]), ANY, {}).cluster is None
+    )  # 0.0081 > 0.001
+    assert most_confident(np.stack([certain, certain]), np.array([1, 4]), ANY, {}).cluster is None
+    assert most_confident(certain[None], np.array([3]), ANY[:1], {}).cluster == 3
+    assert most_confident(np.array([[-1.0], [-2.0]]), np.array([0, 1]), ANY, {}).cluster is None
+    # The shares of cluster 0's clients, 3/4 and 1/4, are at most 2 · 1/4 from its own, 1/2 and 1/2.
+    sure, counts = np.stack([certain, other]), {0: COUNTS[:2]}
+    for few, cluster in ((12, 0), (8, None)):  # 2 · (1/2 − 12/40) = 0.4; 2 · (1/2 − 8/40) = 0.6
+        predicted = np.array([[40 - few, few, 0, 0], [0, 0, 20, 20]])
+        assert most_confident(sure, np.array([0, 1]), predicted, counts, level=0.01).cluster == cluster
 
 
 def test_the_papers_distance_to_pooled_clusters() -> None:
@@ -142,15 +110,6 @@ def test_the_papers_distance_to_pooled_clusters() -> None:
     away = rule.place(np.array([[-1.0, -1.0], [-1.0, -1.0]]), np.array([5, 5]))
     assert away.cluster is None  # 1.7 from both, which are 1 from each other
     assert rule.place(means[1], np.array([5, 5])).cluster == 1
-
-
-def test_a_class_with_too_few_examples_does_not_count() -> None:
-    """Its prototype was not sent, and is not at the origin."""
-    means, counts = np.array([[10.2, 0.0], [0.0, 0.0]]), np.array([10, 2])
-    rule = dataclasses.replace(RULE, min_examples=5)
-    alone = rule.place(means, np.array([10, 0]))
-    assert rule.place(means, counts).evidence["distances"] == alone.evidence["distances"]
-    assert RULE.place(means, counts).evidence["distances"] != alone.evidence["distances"]
 
 
 FEW = ChainParameters(num_inputs=16, steps=2, batch_size=8, num_points=5)

@@ -4,13 +4,11 @@ import numpy as np
 import pytest
 
 from fedclust.clustering import clust_psi_pfl, fmcl
-from fedclust.clustering.placement import DistanceRule, EvidenceRule, LabelRule, SubspaceRule
-from fedclust.clustering.prototype_groups import Prototypes
+from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.newcomers.placing import packed, unpacked
 
 COUNTS, CLUSTERS = np.array([[30, 10], [10, 30], [5, 5]]), np.array([0, 1, 1])
 MEANS = np.array([[[0.0, 0.0], [10.0, 0.0]], [[10.0, 0.0], [0.0, 0.0]]])
-PROTOTYPES = Prototypes(MEANS, np.full((2, 2), 100.0), np.array([4.0, 4.0]))
 BY_LABELS = (np.array([5, 1]),)
 BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
 
@@ -20,10 +18,6 @@ BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
     [
         (LabelRule(COUNTS, CLUSTERS), BY_LABELS),
         (LabelRule(COUNTS, CLUSTERS, clust_psi_pfl.Parameters(1e-3, "add", max_clusters=None)), BY_LABELS),
-        (
-            EvidenceRule(PROTOTYPES, np.ones(2, bool), 25.0, CLUSTERS, LabelRule(COUNTS, CLUSTERS), 5),
-            BY_PROTOTYPES,
-        ),
         (DistanceRule(MEANS, np.full((2, 2), 0.5), fmcl.Parameters()), BY_PROTOTYPES),
         (
             SubspaceRule(np.eye(3)[:, None, :, None], CLUSTERS, "mean", "pixels"),

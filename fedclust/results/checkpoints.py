@@ -101,7 +101,9 @@ class Checkpoints:
         except (SafetensorError, OSError) as error:
             partial.unlink(missing_ok=True)  # its space is needed for other files
             raise error if isinstance(error, OSError) else OSError(str(error)) from error
-        for old in [*self.files()[:-_KEPT], *self.folder.glob("round-*.partial")]:
+        # What a process that was killed has left: safetensors writes to a file of its own first.
+        left = [*self.folder.glob("round-*.partial"), *self.folder.glob(".tmp??????")]
+        for old in [*self.files()[:-_KEPT], *left]:
             old.unlink(missing_ok=True)
         self._saved = self._clock()
         return path

@@ -100,6 +100,7 @@ def _saved(folder: Path, *rounds: int) -> Checkpoints:
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     (tmp_path / "round-000001.safetensors.partial").write_bytes(b"torso")  # a killed run left it
+    (tmp_path / ".tmpAb3dEf").write_bytes(b"torso")
     assert Checkpoints(tmp_path / "none yet", rounds=20).newest() is None
     checkpoints = _saved(tmp_path, 1, 2, 9, 10)
     assert [path.stem for path in checkpoints.files()] == ["round-000009", "round-000010"]

@@ -208,6 +208,34 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
     }, errors
 
 
+@answers(measuring.AloneQuestion)
+def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
+    """Return the same of the received model A and a model that the client trains alone, from B."""
+    starts = _states({client: each.model_b for client, each in asked.items()})
+    served = _states({client: each.model_a for client, each in asked.items()})
+    errors: dict[int, str] = {}
+    own: dict[int, State] = {}
+    for epochs in {each.epochs for each in asked.values()}:
+        some = [client for client, each in asked.items() if each.epochs == epochs]
+        jobs = [Job(client, node.data.train[client], starts[client]) for client in some]
+        for update in node.trainer.finetuner(Finetune(epochs)).train(jobs, 1, proximal_mu=0.0):
+            errors |= update.failed
+            for place, client in enumerate(update.clients.tolist()):
+                own[client] = {name: stacked[place] for name, stacked in update.state.items()}
+    answered = {}
+    for client in own.keys() - errors.keys():
+        rows = _counted(node, _held_out(node), client, asked[client].rows)
+        pair = [Job(client, rows, each) for each in (served[client], own[client])]
+        try:
+            (first, labels), (second, _) = node.trainer.logits(pair)
+            gains = brier_scores(first, labels, asked[client].shift_a) - brier_scores(second, labels)
+        except ValueError as error:  # a model that has diverged has no probabilities
+            errors[client] = str(error)
+        else:
+            answered[client] = measuring.ProofAnswer.of(evidence(gains, [asked[client].margin]))
+    return answered, errors
+
+
 @answers(measuring.FigureQuestion)
 def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers:
     """Return how well two models predict each client's test rows, and its class shares, added up."""

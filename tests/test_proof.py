@@ -16,6 +16,7 @@ from torch import nn
 
 import fedclust
 from fedclust import clients
+from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
 from fedclust.messages.models import to_state
@@ -25,6 +26,7 @@ from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
+from fedclust.training import LocalTraining
 from fedclust.training.trainer import Trainer
 
 FRACTION = "partition.validation_fraction"
@@ -154,7 +156,8 @@ def test_every_strategy_has_its_own_rule_who_serves() -> None:
 def test_sentences_name_a_method_by_its_paper_or_its_choice() -> None:
     draws = np.random.default_rng(0)
     arrays = [_client(draws, False), _client(draws, False)]
-    for strategy, name in ((FeSEM(), "FeSEM"), (Auto(), "auto"), (Known(), "known")):
+    auto = Auto(parameters=Parameters(coalitions="none"))
+    for strategy, name in ((FeSEM(), "FeSEM"), (auto, "auto"), (Known(), "known")):
         given = {"rounds": 1, "training": TRAINING, "proof": True}
         result = fedclust.simulate(strategy, nn.Linear(8, 4), arrays, **given)
         assert name in result.verdict["text"]
@@ -316,3 +319,21 @@ def test_test_rows_decide_nothing() -> None:
 def test_serve_is_checked() -> None:
     with pytest.raises(ValueError, match="serve must be one of cluster, best, auto, got 'all'"):
         fedclust.simulate(Known(), nn.Linear(8, 4), [], rounds=1, training=TRAINING, serve="all")  # type: ignore[arg-type]
+
+
+def test_a_client_that_is_better_off_alone_is_counted() -> None:
+    # Two classes told apart by one column; client 0 of twelve calls each by the other's name.
+    draws, sites = np.random.default_rng(0), []
+    for client in range(12):
+        parts = []
+        for count in (40, 30, 20):
+            labels = draws.integers(0, 2, count)
+            inputs = (draws.normal(size=(count, 2)) + [[3.0, 0.0]] * labels[:, None]).astype(np.float32)
+            parts.append((inputs, 1 - labels if client == 0 else labels))
+        sites.append(tuple(parts))
+    training = LocalTraining(learning_rate=0.3, epochs=2, batch_size=20)
+    result = fedclust.simulate(
+        "auto", nn.Linear(2, 2), sites, rounds=8, training=training, proof=True, personal="none"
+    )
+    assert result.summary["better_alone"] == {"better": 1, "clients": 12}
+    assert result.verdict["text"].endswith("; for 1 of 12 clients a model of their own is better")

@@ -68,6 +68,51 @@ def ask_differences(
     return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
 
 
+_MOST_ALONE, _ALONE_EPOCHS = 100, 20
+
+
+def ask_alone(
+    federation: Federation, served: Models, shifts: FloatArray, initial: ArrayRecord
+) -> tuple[int, int]:
+    """Ask clients whether a model that each trains alone is better for it than the one that serves it.
+
+    Up to 100 clients, evenly spaced, train for an epoch per round of the run, but at most 20, from the model
+    that all started from; the models stay with them.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    served
+        Cluster of each client, shape (K,), and the model that serves each cluster's clients.
+    shifts
+        Label-prior correction of each client's logits for that, shape (K, C).
+    initial
+        The model that all started from.
+
+    Returns
+    -------
+    For how many the own model's Brier score of held-out rows is lower by more than two standard errors, and
+    how many answered with at least two rows.
+    """
+    voting = np.flatnonzero(federation.describe().num_validation > 1)
+    spaced = np.linspace(0, len(voting) - 1, min(len(voting), _MOST_ALONE)).astype(int)
+    assignment, models = served
+    epochs = min(federation.num_rounds, _ALONE_EPOCHS)
+    answers = federation.ask(
+        {
+            client: evaluation.AloneQuestion(
+                models[int(assignment[client])], initial, shifts[client], np.zeros(0), epochs=epochs
+            )
+            for client in voting[spaced].tolist()
+        }
+    )
+    found = [each.evidence for each in answers.replies.values() if each.count > 1]
+    variances = [max(each.sums[1] / each.count - each.mean**2, 0.0) / (each.count - 1) for each in found]
+    better = [each.mean > 2 * np.sqrt(variance) for each, variance in zip(found, variances, strict=True)]
+    return sum(better), len(found)
+
+
 def ask_figures(
     federation: Federation, common: Models, grouped: Models, shifts: FloatArray | None = None
 ) -> dict[int, Rows]:

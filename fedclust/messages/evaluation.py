@@ -545,6 +545,21 @@ class ProofQuestion(Pair, codec.Question[ProofAnswer]):
     on_training_rows: Annotated[bool, codec.Flag(sparse=True)] = False
 
 
+@dataclass(frozen=True, eq=False)
+class AloneQuestion(ProofQuestion):
+    """Ask how much better a model of the client's own, trained from B, predicts its held-out rows than A.
+
+    Attributes
+    ----------
+    epochs
+        Epochs that the client trains B on its training rows; that model stays with it.
+    """
+
+    kind = "query.alone"
+
+    epochs: Annotated[int, codec.Whole(1)] = 20
+
+
 def _measured_rows(at: codec.Reading) -> int:
     return min(at.asked.rows, codec.test_rows(at))
 

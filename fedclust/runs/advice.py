@@ -141,7 +141,7 @@ def advise(
     """
     label, _, feature, concept = seen.shifts
     if sites:
-        return Advice("auto", "auto", "auto lets each site choose with whom it trains: " + verdict["text"])
+        return Advice("auto", "none", "each site chooses for itself, on its own rows. " + verdict["text"])
     personal = "prior" if label.seen else "auto" if feature.seen and not verdict["grouped"] else "none"
     if not verdict["grouped"] and concept.seen:
         reason = (

@@ -335,12 +335,23 @@ class StrategyRun(Observer):
         if best and self._newcomers is not None:
             facts = common.models[0], asking, by_common, common.server_round
             self._newcomers = against_common(self._newcomers, strategy.clusters, *facts)
+        alone = {}
+        if held_out and strategy.proves_splits:
+            counts, assignments = described.train_counts, (common.assignment, strategy.assignment)
+            each = [questions.prior_shifts(counts, assignment) for assignment in assignments]
+            self._serving = Serving(strategy.measured, clusters, theirs, by_common)
+            shift = np.where(by_common[:, None], *each)
+            better, asked = questions.ask_alone(asking, self.serving, shift, strategy.run.initial)
+            alone = {"better_alone": {"better": better, "clients": asked}}
+            text = f"{verdict.text}; for {better} of {asked} clients a model of their own is better"
+            verdict = dataclasses.replace(verdict, text=text)
         travelled = self._grid.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
         own = self._summary(self._table(described, strategy.measured), strategy.measured)
         summary = {
             "verdict": verdict.summary(),
+            **alone,
             **self._summary(table, served),
             "serve": serve if strategy.forms_groups and decided is None else "cluster",
             **({"serve_cluster": {key: own[key] for key in summaries.SERVED_FIGURES}} if best else {}),

@@ -667,6 +667,7 @@ _WHAT = {
     evaluation.LossesQuestion.kind: "losses of models",
     training.UpdateQuestion.kind: "changes by training",
     evaluation.ProofQuestion.kind: "how models compare on held-out rows",
+    evaluation.AloneQuestion.kind: "how models of their own compare on held-out rows",
     evaluation.FigureQuestion.kind: "how models compare on test rows",
     coalitions.ScoresQuestion.kind: "models of coalitions, how well each fits, and other sites' models",
     coalitions.SiteFiguresQuestion.kind: "figures of the models that sites chose",

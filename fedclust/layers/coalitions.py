@@ -37,6 +37,7 @@ from fedclust.messages.coalitions import (
     number_of,
 )
 from fedclust.messages.models import canonical
+from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
 from fedclust.proof.coalitions import (
@@ -365,10 +366,7 @@ class Coalitions(Layer):
                 told = (
                     {}
                     if answer is None
-                    else {
-                        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]))
-                        for place, arm in enumerate(verdicts.SERVED)
-                    }
+                    else {arm: _figures_of(answer, place) for place, arm in enumerate(verdicts.SERVED)}
                 )
                 coalition = self.trained.coalitions[choice.arm.coalition]
                 rows = int(described.num_test[client])
@@ -401,3 +399,10 @@ class Coalitions(Layer):
             self._aggregators = [
                 aggregation.restored(run.make_aggregator(), copy.deepcopy(each)) for each in state.aggregators
             ]
+
+
+def _figures_of(answer: SiteFigures, place: int) -> dict[str, Any]:
+    measured = answer.figures[str(place)]
+    rows = measured["num-examples"]
+    ends = wilson(measured["accuracy"] * rows, rows)
+    return verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())

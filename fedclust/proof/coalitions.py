@@ -17,8 +17,7 @@ Sources: Stone, "Cross-validatory choice and assessment of statistical predictio
 Statistical Society B 36, 1974; the choice within one standard error: Breiman et al., "Classification and
 Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve where scores say nothing:
 Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other",
-Annals of Mathematical Statistics 18, 1947; Wilson, "Probable inference, the law of succession, and
-statistical inference", Journal of the American Statistical Association 22, 1927.
+Annals of Mathematical Statistics 18, 1947.
 """
 
 import math
@@ -326,27 +325,3 @@ def turned_sites(fits: FloatArray) -> list[int]:
     """
     wrong, right = ways(fits)
     return np.flatnonzero(wrong.sum(axis=0) > right.sum(axis=0)).tolist()
-
-
-# -- The figure ---------------------------------------------------------------------------------------------
-
-
-def wilson(hits: float, count: int, z: float = 1.959964) -> tuple[float, float]:
-    """Compute Wilson's interval of a proportion.
-
-    Parameters
-    ----------
-    hits
-        In [0, count].
-    count
-        Number of rows; without any, the interval is [0, 1].
-    z
-        Quantile of the normal distribution; 95 % by default.
-    """
-    if not count:
-        return 0.0, 1.0
-    share = hits / count
-    middle = share + z * z / (2 * count)
-    half = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    scale = 1 + z * z / count
-    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)

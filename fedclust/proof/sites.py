@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways, wilson
+from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways
 from fedclust.typing import FloatArray, IntArray
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "brier")
@@ -21,7 +21,7 @@ SERVED = ("chosen", "everyone", "alone")
 _LOWERED = 0.02
 
 
-def figures_of(measured: Mapping[str, float], brier: float) -> dict[str, Any]:
+def figures_of(measured: Mapping[str, float], brier: float, ends: Sequence[float]) -> dict[str, Any]:
     """Return the figures of one arm on a site's test rows; None where they are not defined.
 
     Parameters
@@ -30,11 +30,13 @@ def figures_of(measured: Mapping[str, float], brier: float) -> dict[str, Any]:
         Of an evaluation, with its number of rows.
     brier
         Mean Brier score.
+    ends
+        Of the accuracy's interval.
     """
     rows = int(measured["num-examples"])
     values = {name: measured.get(name.replace("_", "-"), np.nan) for name in FIGURES} | {"brier": brier}
     told = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
-    low, high = wilson((told["accuracy"] or 0.0) * rows, rows)
+    low, high = ends if rows else (None, None)
     return {**told, "accuracy_low": low, "accuracy_high": high}
 
 

@@ -15,7 +15,6 @@ from fedclust.proof.coalitions import (
     folds,
     turned_sites,
     ways,
-    wilson,
 )
 
 
@@ -134,11 +133,3 @@ def test_the_site_that_most_models_have_the_wrong_way_round_is_named() -> None:
     assert right[:, 1].tolist() == [False, False, True]
     assert turned_sites(crossed([[nan, 0.2], [0.3, nan]])) == [0, 1]
     assert turned_sites(crossed([[nan, 0.45, 0.7], [0.6, nan, 0.7], [0.5, 0.42, nan]])) == []
-
-
-@pytest.mark.parametrize(
-    ("hits", "count", "ends"), [(0, 24, (0.0, 0.138)), (8, 10, (0.490, 0.943)), (0, 0, (0, 1))]
-)
-def test_wilson(hits: int, count: int, ends: tuple[float, float]) -> None:
-    # 0 of n: z²/(n + z²) = 3.8415/27.8415; 8 of 10: Newcombe (1998) has the formula.
-    assert wilson(hits, count) == pytest.approx(ends, abs=5e-4)

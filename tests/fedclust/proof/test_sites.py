@@ -2,6 +2,7 @@ import math
 
 import numpy as np
 
+from fedclust.metrics import wilson
 from fedclust.proof.coalitions import Arm, Choice
 from fedclust.proof.sites import Site, figures_of, findings, headline
 
@@ -11,7 +12,9 @@ NAMES = ["Cleveland", "Hungary", "Basel", "Long Beach"]
 def site(client: int, coalition: tuple[int, ...], arm: Arm, **accuracies: float) -> Site:
     figures = {
         each: figures_of(
-            {"num-examples": 100, "accuracy": value, "balanced-accuracy": value - 0.1, "auc": math.nan}, 0.3
+            {"num-examples": 100, "accuracy": value, "balanced-accuracy": value - 0.1, "auc": math.nan},
+            0.3,
+            wilson(100 * value, 100).tolist(),
         )
         for each, value in accuracies.items()
     }

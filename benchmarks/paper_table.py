@@ -25,7 +25,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 from common import DATA, arguments, finished, note_commit, side_by_side, table
-from published_rows import published_for, row_of, tables_of
+from published_rows import lookup, published_for, row_of, tables_of
 from results import COLUMNS, measured, published
 
 from fedclust.results.charts import save
@@ -86,11 +86,6 @@ def rows_of(experiment: str) -> dict[str, list[str]]:
     return dict(rows)
 
 
-def _lookup(experiment: str) -> tuple[str, ...]:
-    """List what a configuration needs to be composed where only its figures are wanted."""
-    return ("encoder.path=.",) if experiment.startswith("fmcl") else ()
-
-
 def columns_of(tables: Mapping[str, Any]) -> list[Column]:
     """List the settings that the paper has figures for; those of a strategy are rows and not columns."""
     found = []
@@ -107,7 +102,7 @@ def columns_of(tables: Mapping[str, Any]) -> list[Column]:
 
 def figures_of(experiment: str, row: str, column: Column, clients: int | None = None) -> dict[str, Any]:
     """Find the published figures of a row in a column; empty if there are none."""
-    base = [f"experiment={experiment}", *_lookup(experiment), *column.overrides, "compare=[]"]
+    base = [f"experiment={experiment}", *lookup(experiment), *column.overrides, "compare=[]"]
     if clients not in (None, compose(base).partition.num_clients):  # the paper's table is of one number
         return {}
     config = compose([*base, *rows_of(experiment)[row]])
@@ -117,7 +112,7 @@ def figures_of(experiment: str, row: str, column: Column, clients: int | None = 
 
 def data_of(options: argparse.Namespace) -> str:
     """Name the folder that the runs read."""
-    dataset = str(compose([f"experiment={options.experiment}", *_lookup(options.experiment)]).choices.dataset)
+    dataset = str(compose([f"experiment={options.experiment}", *lookup(options.experiment)]).choices.dataset)
     place = options.data or DATA / FOLDERS.get(dataset, dataset)
     if not place.exists():
         raise CannotRun(f"{options.experiment} needs the dataset {dataset}: give its folder with --data")

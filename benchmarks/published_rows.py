@@ -20,15 +20,22 @@ standard deviation, or null. ``by_setting`` holds a list with one of these per s
 the configuration, with dots, to values; the first setting whose values all agree is used.
 """
 
-from collections.abc import Iterable, Mapping
-from math import isclose
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from fedclust.settings.composition import compose, plain
+
 _FOLDER = Path(__file__).parent / "published_figures"
-_PLAIN = (("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
+_GROUPS = (("strategy", ("",)), ("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
+_FIXED = (  # what a paper's run fixes; not where data lie, nor how fast the same is computed
+    "strategy", "aggregator", "selection", "personal", "privacy", "loss", "dataset", "partition", "model",
+    "training", "encoder", "rounds", "participation", "update_norm_cap", "update_pull_cap", "drift_every",
+)  # fmt: skip
+_FOLLOWS = (".path", ".mode", ".schedule_rounds")
 
 
 def tables_of(experiment: str) -> dict[str, Any]:
@@ -53,23 +60,53 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns
     -------
-    ``source``, and ``figures`` by method and key; empty if the paper has none for this setting.
+    ``source``; ``figures`` by method and key; and ``changes``, what the configuration has otherwise than the
+    paper's run of its strategy, by key: its value and the paper's. Empty if the paper has none for this
+    setting.
     """
-    choices = config.get("choices") or {}
+    flat, choices = _flat(config), config.get("choices") or {}
     tables = tables_of(str(choices.get("experiment")))
     rows = {method: dict(row) for method, row in tables.get("figures", {}).items()}
-    settings = enumerate(tables.get("settings", []))
-    place = next((place for place, setting in settings if _holds(setting, config)), None)
-    if place is not None:
+    settings = tables.get("settings", [])
+    holds = [all(flat.get(key) == value for key, value in setting.items()) for setting in settings]
+    setting: Mapping[str, Any] = {}
+    if any(holds):
+        setting = settings[place := holds.index(True)]
         for method, row in tables["by_setting"].items():
             rows.setdefault(method, {}).update((key, values[place]) for key, values in row.items())
-    wanted = [name for group, plain in _PLAIN if (name := choices.get(group, plain[0])) not in plain]
+    wanted = [name for group, usual in _GROUPS[1:] if (name := choices.get(group, usual[0])) not in usual]
     figures = {
         method: known
         for (method, *own), row in ((name.split("/"), row) for name, row in rows.items())
         if own == wanted and (known := {key: value for key, value in row.items() if value is not None})
     }
-    return {"source": tables["source"], "figures": figures} if figures else {}
+    if not figures:
+        return {}
+    theirs = _of_paper(choices, tables.get("rows", {}).values(), setting)
+    changes = {
+        key: [value, theirs.get(key)]
+        for key, value in flat.items()
+        if key.partition(".")[0] in _FIXED and not key.endswith(_FOLLOWS) and theirs.get(key) != value
+    }
+    return {"source": tables["source"], "figures": figures, "changes": changes}
+
+
+def _of_paper(
+    choices: Mapping[str, str], rows: Iterable[Sequence[str]], setting: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Compose the paper's run of a strategy in a setting: its row of the table, or its choices alone."""
+    chosen = [(group, choices[group], usual) for group, usual in _GROUPS if group in choices]
+    named = {f"{group}={name}" for group, name, usual in chosen if name not in usual}
+    own = [row for row in rows if {each for each in row if "." not in each.partition("=")[0]} == named]
+    row = own[0] if own else [f"{group}={name}" for group, name, _ in chosen]
+    column = [f"{key.removeprefix('choices.')}={json.dumps(value)}" for key, value in setting.items()]
+    experiment = str(choices["experiment"])
+    return _flat(plain(compose([f"experiment={experiment}", *lookup(experiment), *row, *column])))
+
+
+def lookup(experiment: str) -> tuple[str, ...]:
+    """List what a configuration needs to be composed where only its figures are wanted."""
+    return ("encoder.path=.",) if experiment.startswith("fmcl") else ()
 
 
 def row_of(strategy: str, methods: Iterable[str]) -> str | None:
@@ -78,22 +115,9 @@ def row_of(strategy: str, methods: Iterable[str]) -> str | None:
     return max(names, key=len, default=None)
 
 
-def _holds(setting: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    return all(_equal(value, _get(config, key)) for key, value in setting.items())
-
-
-def _get(config: Any, key: str) -> Any:
-    for part in key.split("."):
-        config = config.get(part) if isinstance(config, Mapping) else None
-    return config
-
-
-def _equal(one: Any, other: Any) -> bool:
-    """Compare values as a reader of YAML would: 1 is 1.0."""
-    if isinstance(other, list):
-        return isinstance(one, list) and len(one) == len(other) and all(map(_equal, one, other))
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return isclose(one, other)
-    return bool(one == other)
+def _flat(config: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """List values by their keys with dots."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        flat |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {above + key: value}
+    return flat

@@ -136,7 +136,11 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
     if unfinished := sorted({name for run in runs for name in run.config["compare"]} - set(by_strategy)):
         facts.append(f"Not finished: {', '.join(f'`{name}`' for name in unfinished)}.")
     if paper:
-        facts.insert(0, f"Published: {paper['source']}.")
+        own = [
+            f"`{key}` {json.dumps(ours)} ({json.dumps(its)})" for key, (ours, its) in paper["changes"].items()
+        ]
+        but = f" Otherwise than there: {', '.join(own)}." if own else ""
+        facts.insert(0, f"Published: {paper['source']}.{but}")
     return "\n".join([*lines, *(f"- {fact}" for fact in facts)]) + "\n"
 
 

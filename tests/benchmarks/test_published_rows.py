@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from fedclust.settings.composition import CONF
+from fedclust.settings.composition import CONF, compose, plain
 
 SCRIPT = "published_rows"
 
@@ -124,6 +125,43 @@ def test_the_figures_of_a_setting(script: ModuleType, setting: dict, figures: di
     assert {method: found[method]["global_accuracy"] for method in figures} == figures
     assert figures or found.keys() <= {"centralised"}
     assert script.published_for({"choices": {}}) == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "changes"),
+    [
+        ("fedgwc_cifar100 strategy=ifca strategy.parameters.num_clusters=5", {}),
+        (
+            "fedgwc_cifar100 strategy=ifca strategy.parameters.num_clusters=5 strategy.parameters.restarts=3",
+            {"strategy.parameters.restarts": [3, 1]},
+        ),
+        (
+            "fedgwc_cifar100 strategy=cfl strategy.parameters.relative=true "
+            "strategy.parameters.min_silhouette=0.45 rounds=100",
+            {
+                "strategy.parameters.relative": [True, False],
+                "strategy.parameters.min_silhouette": [0.45, None],
+                "rounds": [100, 20000],
+            },
+        ),
+        # Clust-PSI-PFL's Table II has the row's own values: momentum 0.7, γ 0.5.
+        (
+            "clust_psi_pfl_fmnist strategy=fedavg aggregator=fedavgm",
+            {"aggregator.server_momentum": [0.9, 0.7]},
+        ),
+        (
+            "clust_psi_pfl_fmnist strategy=cfl strategy.parameters.eps_1=1e-5 strategy.parameters.eps_2=0.1 "
+            "partition.alpha=0.05 dataset.path=there",
+            {"strategy.parameters.gamma_max": [0.0, 0.5]},
+        ),
+        ("fmcl_imagenette encoder.path=there strategy.parameters.num_clusters=5", {}),
+    ],
+)
+def test_what_a_run_has_otherwise_than_the_papers(
+    script: ModuleType, overrides: str, changes: dict[str, Any]
+) -> None:
+    config = plain(compose(f"experiment={overrides}".split()))
+    assert script.published_for(config)["changes"] == changes
 
 
 def test_the_method_of_a_preset(script: ModuleType) -> None:

@@ -74,7 +74,7 @@ def write_run(folder: Path, compared: bool) -> None:
     (folder / "rounds.jsonl").write_text(
         '{"round": 2, "global_accuracy": 0.8}\n{"round": 3, "global_accuracy": 0.75}\n'
     )
-    config = "evaluate_every: 2\ncompare: [fedavg]\npartition: {alpha: 0.05}\n"
+    config = "evaluate_every: 2\ncompare: [fedavg]\npartition: {alpha: 0.05}\nparticipation: 0.9\n"
     choices = (
         "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg, partition: dirichlet_fedartml}\n"
     )
@@ -130,7 +130,9 @@ def test_measured_figures_are_next_to_published_ones(report, tmp_path: Path) -> 
     # Table III at alpha = 0.05; the best of the scored rounds is 0.8.
     assert "| `clust_psi_pfl` | 2 | 0.750 | 0.83 ± 0.01 | 0.800 |" in text
     assert "| `fedavg` | 2 | 0.500 | 0.68 ± 0.03 | 0.800 |" in text
-    assert "Published: Clust-PSI-PFL, Tables III and IV, five seeds." in text
+    # The paper's clusters take part with half of their clients.
+    published = "Published: Clust-PSI-PFL, Tables III and IV, five seeds."
+    assert f"{published} Otherwise than there: `participation` 0.9 (0.5)." in text
     assert "Command: `python -m fedclust experiment=clust_psi_pfl_fmnist`, seed 0." in text
     assert "Commit: `0123456` with 1 changed file; cpu, 1 thread." in text
     assert "- Global accuracy of the rounds scored: `clust_psi_pfl` 0.800 (2), 0.750 (3)" in text

@@ -9,11 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from doc_figures import save
 from PIL import Image
 
 SWEEP = ("strategy=fedavg,fmcl,ifca", "partition=dirichlet,conventions", "seed=0,1", "rounds=12")
-PICTURE = Path(__file__).parents[1] / "docs" / "images" / "sweep.png"
-_DOTS_ACROSS = 1100  # enough for a page, and below 80 kB
 
 
 def main(folder: Path) -> None:
@@ -25,9 +24,7 @@ def main(folder: Path) -> None:
     drawn = ["--plots", str(into), "--format", "svg,pdf,png", "--width", "page"]
     subprocess.run([sys.executable, "-m", "fedclust.runs.compare", str(jobs), *drawn], check=True)
     with Image.open(into / "accuracy_over_rounds.png") as image:
-        height = round(image.height * _DOTS_ACROSS / image.width)
-        small = image.convert("RGB").resize((_DOTS_ACROSS, height), Image.Resampling.LANCZOS)
-        small.quantize(128).save(PICTURE, optimize=True)
+        save(image, "sweep")
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
 
 
 def _counted(node: Node, part: Sequence[IntArray], client: int, most: int) -> IntArray:
-    """Return the rows of a client that count: the first in an order that is the same in all comparisons."""
+    """Return the rows of a client that count: the first ones, in an order that is drawn once for a run."""
     rows = part[client]
     if len(rows) <= most:
         return rows

@@ -531,8 +531,8 @@ class ProofQuestion(Pair, codec.Question[ProofAnswer]):
     margin
         What B's Brier score must be lower by.
     rows
-        How many of the client's rows count: the first in an order of its own that is the same in all
-        comparisons of a run.
+        How many of the client's rows count, at most: the first in an order of its own, which is drawn once
+        for a run. It is three times the median of those that are asked, so not the same in all comparisons.
     on_training_rows
         Whether to compare on the training rows, which are held out from both models if the client trained
         neither.

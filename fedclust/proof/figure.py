@@ -4,14 +4,14 @@ Whatever decided, held-out rows did; test rows decide nothing, so that a figure 
 winner's, and its interval covers the truth whatever was decided. It is of the same rows for both models: a
 client's count up to three times those of the median client, as in the test (:mod:`fedclust.proof.paired`).
 
-The interval of a mean difference is Hall's transformation inverted, and with fewer than 200 rows, or where
-all differences are alike, the margins against which no bet was won. Sources: those of
-:mod:`fedclust.proof.paired`.
+The interval of a mean difference is Hall's transformation inverted, and at least as wide as a rare difference
+that is in none of the rows may make it; with fewer than 200 rows it is the margins against which no bet was
+won. Sources: those of :mod:`fedclust.proof.paired`.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -160,17 +160,16 @@ def interval(
     if not count:
         return math.nan, math.nan
     mean, deviation, skewness = moments(above)
-    nobody_bet, tried = not len(above.log_wealth), margins(limit)
-    if deviation > 0 and (count >= ENOUGH_ROWS or nobody_bet):
+    tried = margins(limit)
+    if count >= ENOUGH_ROWS or not len(above.log_wealth):
         from scipy.special import stdtrit
 
         reach = float(stdtrit(count - 1, (1 + confidence) / 2)) / math.sqrt(count)
         ratios = (inverse_hall(each, skewness, count) for each in (reach, -reach))
         low, high = (mean - deviation * each for each in ratios)
+        share = 1 - ((1 - confidence) / 2) ** (1 / count)  # of rows like none of these, see `unseen`
+        low, high = min(low, mean - share * (limit + mean)), max(high, mean + share * (limit - mean))
         return max(low, -limit), min(high, limit)
-    if nobody_bet:  # of rows that are all alike, what anybody would have won is known
-        above, below = (evidence(np.array([each]), tried, limit) for each in (mean, -mean))
-        above, below = (replace(each, log_wealth=count * each.log_wealth) for each in (above, below))
     won = 2 / (1 - confidence)
     # A margin against which nobody won may be the mean, and so may what lies between it and the next.
     step = tried[1] - tried[0]

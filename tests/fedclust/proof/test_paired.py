@@ -21,6 +21,7 @@ from fedclust.proof.paired import (
     p_value,
     pooled,
     possible,
+    unseen,
 )
 from fedclust.proof.scores import brier_scores, hits
 
@@ -154,6 +155,16 @@ def test_from_120_rows_on_the_test_is_halls() -> None:
     assert p_value(found, 0.02) == pytest.approx(upper_tail(math.sqrt(120) * q, 119))
 
 
+def test_a_loss_that_no_row_shows_may_be_there() -> None:
+    # 150 rows of 0.05 ± 0.02 and a margin of 0.01: Hall's test alone is sure, t = 0.04/0.02 · √150 = 24. But
+    # were one row in 51 a loss of 2 (0.04/2.05), the mean would be the margin, and 150 rows would miss all
+    # of these with a probability of 0.052; half of it counts.
+    found = evidence(0.05 + np.tile([-0.02, 0.02], 75), [0.01])
+    assert p_value(found, 0.01) == pytest.approx((1 - 0.04 / 2.05) ** 150 / 2)
+    assert unseen(0.25, 0.0, 2, 1.0) == pytest.approx(0.8**2)  # 0.25/1.25 of the rows
+    assert unseen(-0.1, 0.0, 300) == unseen(-2.0, 0.0, 300) == 1
+
+
 def test_below_120_rows_it_is_a_bet() -> None:
     # Rows 2, 2, 0 and −2 at a margin of 0: each bet λ becomes (1 + λ/2)²·1·(1 − λ/2) of what it was.
     found = evidence(np.array([2.0, 2.0, 0.0, -2.0]))
@@ -228,11 +239,16 @@ def skewed(draws: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.where(draws.random(shape) < 0.02, -1.2, 0.024 / 0.98)
 
 
+def nearly_alike(draws: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """In one row of two hundred a loss of 2, else a gain of 0.01 that hardly varies; 0 on average."""
+    return np.where(draws.random(shape) < 0.005, -2.0, draws.normal(0.01 / 0.995, 0.01, shape))
+
+
 SIZES = {"30 × 4": [4] * 30, "2 with 500s": [2] * 3 + [500] * 3, "6 × 5": [5] * 6, "3 sites": [30, 130, 261]}
 
 
 @pytest.mark.parametrize("sizes", SIZES)
-@pytest.mark.parametrize(("rows", "most"), [(symmetric, 0.06), (skewed, 0.10)])
+@pytest.mark.parametrize(("rows", "most"), [(symmetric, 0.06), (skewed, 0.10), (nearly_alike, 0.10)])
 def test_the_level_is_held(rows: Callable, most: float, sizes: str) -> None:
     # 400 cases: at a level of 5 % the standard deviation of the share is 1.1 %, at 10 % it is 1.5 %.
     counts, wrong, cases = np.array(SIZES[sizes]), 0, 400

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 import fedclust
-from fedclust.strategies import FedGMCC
 
-ROUNDS = 6
+ROUNDS = 20
 
 
 def sensor(generator: np.random.Generator, reversed_wiring: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +30,7 @@ def main(folder: str | None = None) -> fedclust.Result:
     torch.manual_seed(0)  # for the network's first weights
     network = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
     result = fedclust.simulate(
-        FedGMCC(network=network, input_shape=[8]),
+        "auto",
         network,
         clients,
         rounds=ROUNDS,

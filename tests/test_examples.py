@@ -50,7 +50,8 @@ def test_compare_strategies(example: types.ModuleType, tmp_path: Path) -> None:
     results = example.main(str(picture))
     assert picture.read_bytes().startswith(b"\x89PNG")
     accuracy = {name: result.summary["mean_client_accuracy"] for name, result in results.items()}
-    assert results["groups that prove better"].assignment.tolist() == [0] * 6 + [1] * 4
+    chosen = results["groups that prove better"].assignment.tolist()
+    assert not set(chosen[:6]) & set(chosen[6:])
     # One model can name 6 of the 10 clients' diagnoses as they do; two models all of them.
     assert accuracy["one model for all"] < 0.75 < 0.9 < accuracy["groups that prove better"]
 

@@ -380,7 +380,9 @@ class Coalitions(Layer):
         text = verdicts.headline(sites, [one["name"] for one in found if one["kind"] == "turned"])
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
-        return Decided(text, apart, np.array(layers), chosen.shifts, summary, chosen.fits[:, :, 0])
+        late = len(chosen.choices) - len(chosen.fits)
+        crossed = np.pad(chosen.fits[:, :, 0], (0, late), constant_values=np.nan)
+        return Decided(text, apart, np.array(layers), chosen.shifts, summary, crossed)
 
     # -- What is shown and kept -----------------------------------------------------------------------------
 

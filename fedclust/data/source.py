@@ -6,7 +6,6 @@ Without such a word, all files are the training part. Validation data becomes th
 other.
 """
 
-import difflib
 import fnmatch
 import hashlib
 import json
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.check.findings import not_classes
 from fedclust.data.dataset import OWNERS, DatasetBuilder, SourceError, Statistics
-from fedclust.support.checks import few
+from fedclust.support.checks import few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
 
@@ -329,9 +328,9 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     for name in names:
         if name in existing:
             return name
-    near = "".join(f"did you mean {name}? " for name in difflib.get_close_matches(names[0], existing, n=1))
+    hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
-    raise SourceError(f"{rule}; {near}columns are {', '.join(existing)}")
+    raise SourceError(f"{rule}; {hint}columns are {', '.join(existing)}")
 
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":

@@ -1,6 +1,5 @@
 """Check a configuration as far as possible without data and nodes."""
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
@@ -9,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
 from fedclust.settings.run_options import AUTO, COMMON, NEEDS_PROOF, SERVE, VOTES, RunOptions, RunSettings
-from fedclust.support.checks import check_fraction
+from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
 _FRACTION = "partition.validation_fraction"
@@ -48,7 +47,7 @@ def _proof_problem(config: DictConfig) -> str | None:
     if not isinstance(proof, bool):
         return f"proof must be true, false or auto, got {proof!r}"
     if serve not in SERVE:
-        return f"serve must be {', '.join(SERVE[:-1])} or {AUTO}, got {serve!r}"
+        return none_of("serve", serve, SERVE)
     strategy, compared = config.choices.strategy, composition.compared(config)
     if proof and (setting := composition.withheld(config)):
         instead = f"; strategy={VOTES} decides by a noisy vote instead" if strategy == NEEDS_PROOF else ""
@@ -89,9 +88,7 @@ def check(config: DictConfig) -> None:
     existing = composition.options("strategy", config.get("searchpath") or ())
     for name in settings.compare:
         if name not in existing:
-            near = difflib.get_close_matches(name, existing, n=1)
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise ConfigError(f"compare must name strategies, of {', '.join(existing)}, got {name!r}{hint}")
+            raise ConfigError(none_of("compare", name, existing, "must name strategies, of"))
         if name not in _OURS:
             composition.check_given_once(with_strategy(config, name).strategy)
 

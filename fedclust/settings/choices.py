@@ -35,6 +35,8 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
+from fedclust.support.checks import suggestion
+
 GROUP = "defaults_of"
 _REQUIRED = "???"  # OmegaConf's sign for a mandatory value
 _AGGREGATORS = ("fedclust.aggregation.", "flwr.serverapp.strategy.")
@@ -154,7 +156,8 @@ def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = 
             continue
         rule = _in_words(hints.get(name))
         if rule is not None and not _fits(value, hints[name]):
-            return f"{key}.{name} must be {rule}, got {value!r}".lstrip(".")
+            hint = suggestion(value, rule.split(" or "))
+            return f"{key}.{name} must be {rule}, got {value!r}{hint}".lstrip(".")
     return None
 
 
@@ -170,7 +173,8 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
     if key == "aggregator" or group == "partition":  # further keys are not for this dataclass
         given = {name: value for name, value in given.items() if name in names}
     elif unknown := [name for name in given if name not in names]:
-        return f"unknown key {f'{key}.{unknown[0]}'!r}: {key} has {', '.join(sorted(names))}"
+        hint = suggestion(unknown[0], names)
+        return f"unknown key {f'{key}.{unknown[0]}'!r}{hint}: {key} has {', '.join(sorted(names))}"
     if not hasattr(options, "__post_init__"):  # it has no rules
         return None
     try:

@@ -1,7 +1,6 @@
 """Compose the configuration, and pass it to servers and nodes."""
 
 import copy
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +24,7 @@ from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseExceptio
 
 from fedclust.settings import choices, run_options
 from fedclust.settings.run_options import RunOptions
-from fedclust.support.checks import DEFAULT_FRACTION
+from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
 
@@ -126,8 +125,8 @@ def _refuse_paths(overrides: Sequence[str]) -> None:
         value = override.value()
         for choice in value if isinstance(value, list) else [value]:
             if isinstance(choice, str) and not _CHOICE.fullmatch(choice):
-                listed = ", ".join(GlobalHydra.instance().config_loader().get_group_options(group))
-                raise ConfigError(f"{group} must be one of {listed}, got {choice!r}")
+                listed = GlobalHydra.instance().config_loader().get_group_options(group)
+                raise ConfigError(none_of(group, choice, listed))
 
 
 def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
@@ -451,7 +450,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         free = override.is_delete() or override.is_sweep_override()
         listed = chosen if isinstance(chosen, list) else [chosen]
         if known and not free and any(each not in known for each in listed):
-            return f"{key} must be one of {', '.join(known)}, got {chosen!r}"
+            return none_of(key, chosen, known)
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
     with suppress(HydraException):  # choices that cannot be combined: Hydra's own message, below
@@ -491,8 +490,7 @@ def _unknown(config: DictConfig, override: Override) -> str | None:
         where, parent = f"{parent} has" if parent else "there is", f"{parent}.{name}".lstrip(".")
         if name not in node:
             existing = sorted(map(str, node))
-            near = difflib.get_close_matches(name, existing, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
+            hint = f"did you mean {near!r}? " if (near := nearest(name, existing)) else ""
             return f"unknown key {parent!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
     return None
 

@@ -5,6 +5,7 @@ third-party library.
 """
 
 import dataclasses
+import difflib
 import json
 import math
 import operator
@@ -78,7 +79,7 @@ def check_value(name: str, value: Any, rule: Any) -> None:
     if choices := get_args(rule):
         check_choice(name, value, choices)
     elif not any(_keeps(value, each) for each in rule.split(" or ")):
-        raise ValueError(f"{name} must be {rule}, got {value!r}")
+        raise ValueError(f"{name} must be {rule}, got {value!r}{suggestion(value, rule.split(' or '))}")
 
 
 def check_entries(rule: str, **arrays: Any) -> None:
@@ -249,7 +250,26 @@ def _read(name: str, kind: Any, values: Any) -> Any:
 def check_choice(name: str, value: Any, choices: Iterable[Any]) -> None:
     """Raise ValueError if a setting is not one of its choices; the message lists them."""
     if value not in (known := list(choices)):
-        raise ValueError(f"{name} must be one of {', '.join(map(str, known))}, got {value!r}")
+        raise ValueError(none_of(name, value, known))
+
+
+def none_of(name: str, value: Any, choices: Iterable[Any], rule: str = "must be one of") -> str:
+    """Write that a value is none of its choices; list them, and suggest the nearest one."""
+    known = list(map(str, choices))
+    return f"{name} {rule} {', '.join(known)}, got {value!r}{suggestion(value, known)}"
+
+
+def nearest(value: object, known: Iterable[str]) -> str | None:
+    """Return the name that a misspelt one is most like, whatever its capitals; None if it is like none."""
+    names = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    return names[near[0]] if near else None
+
+
+def suggestion(value: object, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for a text that is like one of the known ones; else nothing."""
+    near = nearest(value, known) if isinstance(value, str) else None
+    return f" (did you mean {near!r}?)" if near not in (None, value) else ""
 
 
 def few(values: Iterable[Any], most: int = 5) -> str:

@@ -34,7 +34,7 @@ FRACTION = "partition.validation_fraction"
         ("timeout=0", "timeout must be > 0"),
         ("task=think", "task must be train or advise or inspect or partition, got 'think'"),
         ("proof=yes", "proof must be true, false or auto, got 'yes'$"),
-        ("serve=all", "serve must be cluster, best or auto, got 'all'$"),
+        ("serve=all", "serve must be one of cluster, best, auto, got 'all'$"),
         (f"{FRACTION}=1", rf"{FRACTION} must be in \[0, 1\), got 1$"),
         (f"{FRACTION}=0", f"{FRACTION} must be > 0 for strategy=auto, which tests groups on held-out rows"),
         (f"strategy=fmcl serve=best {FRACTION}=0", f"{FRACTION} must be > 0 for serve=best, which chooses"),

@@ -126,3 +126,15 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     checks.replace_file(tmp_path / "x", "new")
     assert (tmp_path / "x").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("value", "suggested"), [("fedwgc", "fedgwc"), ("FedGWC", "fedgwc"), ("CLUST-PSI-PFL", "clust_psi_pfl")]
+)
+def test_a_misspelt_choice_gets_the_nearest_one(value: str, suggested: str) -> None:
+    known = ["fedgwc", "clust_psi_pfl"]
+    told = f"strategy must be one of fedgwc, clust_psi_pfl, got '{value}' (did you mean '{suggested}'?)"
+    assert checks.none_of("strategy", value, known) == told
+    with pytest.raises(ValueError, match="did you mean 'train'"):
+        checks.check(SimpleNamespace(task="trian"), task="train or advise")
+    assert checks.none_of("strategy", "x", known).endswith("got 'x'")

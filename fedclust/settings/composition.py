@@ -42,7 +42,9 @@ def _in_data(size: str, *, _parent_: DictConfig) -> Any:
     sizes = sizes_in_data({key: plain(_parent_[key]) for key in known})
     if size not in sizes:
         raise ConfigError(f"dataset.{size} must be given for dataset {_parent_.name}")
-    return sizes[size]
+    value = sizes[size]
+    # A list as it is could not be resolved inside the node of a strategy that has a network.
+    return OmegaConf.create(value) if isinstance(value, list | tuple) else value
 
 
 # Hydra 1.4's OmegaConf 2.4 deprecates the first name; in 2.3 the second is a different function.

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
 from fedclust.settings.allowed import from_run_config, node_settings
@@ -107,6 +108,15 @@ def test_what_must_be_given_is_named() -> None:
         plain(incomplete)
     with pytest.raises(ConfigError, match=said):
         from_run_config({"overrides": "dataset=csv dataset.num_classes=??? dataset.input_shape=???"})
+
+
+def test_sizes_that_are_read_from_the_data_reach_a_strategy_that_has_a_network(tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("age,dose,y\n1,2,a\n3,4,b\n5,7,c\n")
+    node = compose(["strategy=fedgmcc", "dataset=csv", f"dataset.path={file}", "dataset.label=y"]).strategy
+    made = build(node, _partial_=True).keywords
+    assert list(made["input_shape"]) == [2]
+    assert made["network"](torch.zeros(1, 2)).shape == (1, 3)
 
 
 def test_a_constructors_error_keeps_its_message() -> None:

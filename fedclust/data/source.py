@@ -39,6 +39,7 @@ TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
 HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 SEPARATORS = (";", "\t", "|", ",")
 _VALIDATION = {"validation", "valid", "val", "dev"}
 PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
@@ -104,8 +105,14 @@ class Source:
         for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
             if unknown := [key for key in getattr(self, name) if key not in known]:
                 raise SourceError(f"dataset.{name} takes {', '.join(known)}, got {', '.join(unknown)}")
-        if self.hub is not None and "/" not in self.hub:
+        if self.hub is not None and not _HUB_ID.fullmatch(self.hub):
             raise SourceError(f"dataset.hub must be OWNER/NAME, got {self.hub}")
+        for name in ("data_dir", "data_files"):
+            for each in _texts(self.hub_options.get(name)):
+                if each.startswith(("/", "~")) or ":" in each or ".." in Path(each).parts:
+                    # `datasets` would read it on this machine, or elsewhere
+                    rule = f"dataset.hub_options.{name} must name files of the dataset"
+                    raise SourceError(f"{rule}, got {each}")
 
     def identity(self) -> list[Any]:
         """Return values that identify this source, without reading any data.
@@ -259,6 +266,8 @@ class Source:
         place = f"{self.hub} of the Hugging Face hub"
         options = {**self.hub_options, "name": self.hub_options.get("subset")}
         options.pop("subset", None)
+        if Path(str(self.hub)).exists():  # `datasets` would read that instead
+            raise SourceError(f"dataset.hub must not name a local folder, got {self.hub}; use dataset.path")
         try:
             parts = {}
             for part, rows in datasets.load_dataset(self.hub, **options).items():
@@ -272,6 +281,16 @@ class Source:
             # files are broken.
             reason = f"{type(error).__name__}: {error}"
             raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        for each in value:
+            yield from _texts(each)
+    elif value is not None:
+        yield str(value)
 
 
 def _read_arrow(file: Path) -> "pa.Table":

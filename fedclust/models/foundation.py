@@ -50,7 +50,11 @@ class TransformersEncoder:
 
         options.TransformersEncoder(path, pooling, tokenizer)
         loaded, report = load_pretrained(
-            AutoModel.from_pretrained, path, "encoder transformers", output_loading_info=True
+            AutoModel.from_pretrained,
+            path,
+            "encoder transformers",
+            output_loading_info=True,
+            use_safetensors=True,  # other weights are a pickle
         )
         # Weights missing from the file are random; a classifier's file lacks those of the pooler.
         missing = {name.removeprefix("vision_model.") for name in report["missing_keys"]}
@@ -193,7 +197,9 @@ def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: A
         except OSError:
             return loader(path, **options)
     except (OSError, ValueError) as error:
-        raise ValueError(f"{rule}: {str(error).strip().partition(chr(10))[0]}") from error
+        reason = str(error).strip().partition("\n")[0]
+        asked = " (its weights must be in model.safetensors)" if options.get("use_safetensors") else ""
+        raise ValueError(f"{rule}: {reason}{asked}") from error
 
 
 class MobileNetV2(Classifier):
@@ -242,7 +248,9 @@ class MobileNetV2(Classifier):
             if config.num_channels != channels:
                 wanted = f"the {config.num_channels} channels that {pretrained!r} expects"
                 raise ValueError(f"input_shape must have {wanted}, got {tuple(given.input_shape)}")
-            network = load_pretrained(MobileNetV2Model.from_pretrained, pretrained, "MobileNetV2")
+            network = load_pretrained(
+                MobileNetV2Model.from_pretrained, pretrained, "MobileNetV2", use_safetensors=True
+            )
         for module in network.modules():
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = 0.1

@@ -1,5 +1,6 @@
 import os
 import pickle
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,16 +147,22 @@ class Touches:
         return Path.touch, (self.path,)
 
 
-def test_a_reader_that_unpickles_is_no_id_of_the_hub(tmp_path: Path) -> None:
+def test_a_reader_that_unpickles_is_no_id_of_the_hub(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # datasets.load_dataset("pandas", data_files=...) unpickles them, and this could come with a run.
-    (tmp_path / "rows.pkl").write_bytes(pickle.dumps(Touches(tmp_path / "gone")))
-    files = {"data_files": str(tmp_path / "rows.pkl")}
-    with pytest.raises(SourceError, match="dataset.hub must be OWNER/NAME, got pandas"):
-        Source(hub="pandas", hub_options=files).open()
-    (tmp_path / "hub").mkdir()
+    for name in ("pandas", "/a/b", "../a", "a/..", "~/a", "a/b/c", "a/b@c", "", "file:a/b"):
+        with pytest.raises(SourceError, match=f"dataset.hub must be OWNER/NAME, got {re.escape(name)}$"):
+            Source(hub=name)
+    (hub / "rows.pkl").write_bytes(pickle.dumps(Touches(tmp_path / "gone")))
     with pytest.raises(SourceError, match="cannot be loaded"):
-        Source(hub=str(tmp_path / "hub"), hub_options=files).open()
+        Source(hub="someone/tiny", hub_options={"data_files": "rows.pkl"}).open()
     assert not (tmp_path / "gone").exists()
+    # It would also read a folder of that name below the current one.
+    (tmp_path / "someone" / "tiny").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SourceError, match=r"not name a local folder, got someone/tiny; use dataset\.path"):
+        Source(hub="someone/tiny").open()
 
 
 @pytest.mark.parametrize(
@@ -165,6 +172,10 @@ def test_a_reader_that_unpickles_is_no_id_of_the_hub(tmp_path: Path) -> None:
         ({"hub_options": {"cache_dir": "x"}}, "hub_options takes subset, .*, data_files, got cache_dir"),
         ({"hub_options": {"trust_remote_code": "x"}}, "data_files, got trust_remote_code"),
         ({"hub_options": {"storage_options": "x"}}, "data_files, got storage_options"),
+        ({"hub_options": {"data_files": {"train": ["a.csv", "/b.csv"]}}}, "files of the dataset, got /b.csv"),
+        ({"hub_options": {"data_files": "https://else/a.csv"}}, "files of the dataset, got https://else"),
+        ({"hub_options": {"data_dir": "a/../../b"}}, r"hub_options.data_dir must name .*, got a/\.\./"),
+        ({"hub_options": {"data_dir": "~/b"}}, "files of the dataset, got ~/b"),
     ],
 )
 def test_options_that_do_not_choose_rows_are_refused(settings: dict, rule: str) -> None:
@@ -173,34 +184,34 @@ def test_options_that_do_not_choose_rows_are_refused(settings: dict, rule: str) 
 
 
 @pytest.fixture
-def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``datasets`` keep what it loads beside the test's files."""
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a folder in place of the hub's dataset, with a cache of its own."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    load, folder = datasets.load_dataset, tmp_path / "hub"
+    folder.mkdir()
+    monkeypatch.setattr(datasets, "load_dataset", lambda _, **options: load(str(folder), **options))
+    return folder
 
 
-@pytest.mark.usefixtures("own_cache")
-def test_hub_datasets_keep_their_parts_and_names(tmp_path: Path) -> None:
-    # load_dataset takes a folder in place of an id, so the whole path runs without a network
+def test_hub_datasets_keep_their_parts_and_names(hub: Path) -> None:
     names = datasets.Features(
         {"x": datasets.Value("int64"), "label": datasets.ClassLabel(names=["no", "yes"])}
     )
     for split, rows in (("train", [0, 1]), ("validation", [1])):
         made = datasets.Dataset.from_dict({"x": rows, "label": rows}, features=names)
-        made.to_parquet(str(tmp_path / "hub" / "data" / f"{split}-00000-of-00001.parquet"))
-    train, test = Source(hub=str(tmp_path / "hub"), hub_options={"data_dir": "data"}).open()
+        made.to_parquet(str(hub / "data" / f"{split}-00000-of-00001.parquet"))
+    train, test = Source(hub="someone/tiny", hub_options={"data_dir": "data"}).open()
     assert values(train) == [0, 1]
     assert values(test) == [1]
     assert b'"names": ["no", "yes"]' in train.rows.schema.metadata[b"huggingface"]
 
 
-@pytest.mark.usefixtures("own_cache")
-def test_a_hub_id_that_cannot_be_loaded_names_both_ways(tmp_path: Path) -> None:
-    (tmp_path / "hub").mkdir()
+def test_a_hub_id_that_cannot_be_loaded_names_both_ways(hub: Path) -> None:
     with pytest.raises(SourceError, match=r"hub id .* cannot be loaded .*; give dataset\.path="):
-        Source(hub=str(tmp_path / "hub")).open()
-    parquet(tmp_path / "hub" / "test.parquet", {"x": [1]})
+        Source(hub="someone/tiny").open()
+    parquet(hub / "test.parquet", {"x": [1]})
     with pytest.raises(SourceError, match="cannot be loaded .*'train'"):
-        Source(hub=str(tmp_path / "hub")).open()
+        Source(hub="someone/tiny").open()
 
 
 # -- Columns

@@ -1,6 +1,7 @@
 """The real loading path, on tiny models with random weights that each test session saves."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -295,4 +296,19 @@ def test_a_model_with_code_of_its_own_is_refused_without_a_question(tmp_path, mo
     (folder / "own.py").write_text(f"open({str(gone)!r}, 'w')\nclass Own: ...\n")
     with pytest.raises(ValueError, match="contains custom code"):
         load_pretrained(AutoModel.from_pretrained, str(folder), "encoder")
+    assert not gone.exists()
+
+
+def test_weights_that_are_a_pickle_are_not_opened(vit: str, tmp_path: Path) -> None:
+    folder, gone = tmp_path / "model", tmp_path / "gone"
+    shutil.copytree(vit, folder)
+    (folder / "model.safetensors").unlink()
+
+    class Touches:
+        def __reduce__(self) -> tuple:
+            return Path.touch, (gone,)
+
+    torch.save(Touches(), folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"no file named model\.safetensors"):
+        TransformersEncoder(str(folder), "cls")
     assert not gone.exists()

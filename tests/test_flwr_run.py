@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flwr.cli.app import app as flwr
+from typer.testing import CliRunner
 
 import fedclust
 from fedclust.results import SavedRun
@@ -58,15 +60,20 @@ class Flower:
             text=True,
         )
 
-    def __call__(self, *arguments: str, command: str = "flwr") -> str:
-        """Run a command; give what it prints."""
-        return self.start(*arguments, command=command).communicate(timeout=600)[0]
+    def __call__(self, *arguments: str) -> str:
+        """Run one of Flower's quick commands in this process; give what it prints."""
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            patch.chdir(self.folder)
+            return CliRunner().invoke(flwr, arguments).output
 
     def state(self, printed: str) -> dict:
         """Get the state of the run that a command's output names."""
         found = re.search(r"started run (\d+)", printed)
         assert found, printed
-        (state,) = json.loads(self("list", "local", "--run-id", found[1], "--format", "json"))["runs"]
+        process = self.start("list", "local", "--run-id", found[1], "--format", "json")
+        (state,) = json.loads(process.communicate(timeout=600)[0])["runs"]
         return state
 
 
@@ -144,7 +151,8 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     before = fedclust.run([*OVERRIDES, "rounds=4", f"output_dir={results}"]).saved
     unpacked = replace(flower, environment=flower.environment | {"PYTHONPATH": str(bundle)})
     engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=3'")
-    printed = unpacked(*engine, "resume=resumed", "rounds=6", command="fedclust")
+    process = unpacked.start(*engine, "resume=resumed", "rounds=6", command="fedclust")
+    printed, _ = process.communicate(timeout=600)
     assert f"results: {results}" in printed, printed
     run = SavedRun(results)
     assert 'data-live="no"' in (results / "report.html").read_text()

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -24,7 +25,8 @@ FRAMEWORKS = ("flwr", "hydra", "omegaconf", "ray", "logging")
 PURE = ("clustering", "metrics", "proof")
 
 
-def _sources() -> dict[str, tuple[Path, ast.Module]]:
+@cache
+def sources() -> dict[str, tuple[Path, ast.Module]]:
     """Read every module, by the name it is imported by."""
     read = {}
     for folder in ("fedclust", "strategies", "clients"):
@@ -48,19 +50,20 @@ def imported(tree: ast.AST) -> Iterator[str]:
             yield str(node.module)
 
 
-SOURCES = _sources()
-
-
 def _module_of(name: str) -> str:
     """Find the module that an imported name is, or is in; empty for another project's."""
-    while name and name not in SOURCES:
+    while name and name not in sources():
         name = name.rpartition(".")[0]
     return name
 
 
-IMPORTS = {
-    name: {_module_of(other) for other in imported(tree)} - {name, ""} for name, (_, tree) in SOURCES.items()
-}
+@cache
+def imports() -> dict[str, set[str]]:
+    """List the modules of ours that each one imports."""
+    return {
+        name: {_module_of(other) for other in imported(tree)} - {name, ""}
+        for name, (_, tree) in sources().items()
+    }
 
 
 def _package(module: str) -> str:
@@ -68,13 +71,13 @@ def _package(module: str) -> str:
 
 
 def test_every_package_has_a_floor() -> None:
-    assert {_package(module) for module in SOURCES} == FLOOR.keys()
+    assert {_package(module) for module in sources()} == FLOOR.keys()
 
 
 def test_imports_go_down() -> None:
     up = [
         f"{module} (floor {FLOOR[_package(module)] + 1}) imports {other} (floor {FLOOR[_package(other)] + 1})"
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         for other in others - {"fedclust"}  # its version
         if _package(other) != _package(module) and FLOOR[_package(other)] >= FLOOR[_package(module)]
     ]
@@ -82,7 +85,7 @@ def test_imports_go_down() -> None:
 
 
 def test_no_file_imports_itself_through_others() -> None:
-    graph = {module: others - {"fedclust"} for module, others in IMPORTS.items()}
+    graph = {module: others - {"fedclust"} for module, others in imports().items()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -92,7 +95,7 @@ def test_no_file_imports_itself_through_others() -> None:
 def test_the_mathematics_imports_no_framework() -> None:
     breaches = [
         f"{module} imports {name}"
-        for module, (_, tree) in SOURCES.items()
+        for module, (_, tree) in sources().items()
         if _package(module) in PURE
         for name in imported(tree)
         if name.partition(".")[0] in FRAMEWORKS
@@ -103,7 +106,7 @@ def test_the_mathematics_imports_no_framework() -> None:
 def test_strategies_and_clients_never_import_each_other() -> None:
     assert [
         module
-        for module, others in IMPORTS.items()
+        for module, others in imports().items()
         if {*map(_package, others)} >= {"clients"} and _package(module) == "strategies"
     ] == []
 

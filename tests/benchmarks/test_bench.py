@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 SCRIPT = "bench"
+MANY = "conventions-three"
 
 
 @pytest.fixture
@@ -38,9 +39,10 @@ def test_every_choice_of_the_grid_exists(script: ModuleType, proof: ModuleType) 
     for module in (script, proof):
         cells = module.cells(Path("runs"), ["digits"], [1])
         assert {cell.partition for cell in cells} == set(module.PARTITIONS)
-        for cell in _cells(module, Path("runs"), [1], "iid", "conventions-three"):
-            for name in cell.methods:
-                check(compose(cell.overrides(name, None)))
+    cells = [*_cells(script, Path("runs"), [1], *script.PARTITIONS), *_cells(proof, Path("runs"), [1], MANY)]
+    for cell in cells:  # every kind of federation with FedAvg, and one with all methods
+        for name in cell.methods if cell.partition == MANY else ("fedavg",):
+            check(compose(cell.overrides(name, None)))
 
 
 def test_methods_are_told_the_number_of_groups(script: ModuleType) -> None:

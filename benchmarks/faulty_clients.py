@@ -81,14 +81,14 @@ def _signal_in_a_checkpoint(number: int) -> None:
 
 def _run_before_the_last_page(command: str) -> None:
     """In this process, run a command when the run has its summary and report.html is to be written."""
-    from fedclust.results.page import live
+    from fedclust.results.page import write
 
-    def write(folder: Path) -> Path:
+    def run_and_write(folder: Path) -> Path:
         if (folder / "summary.json").is_file():
             subprocess.run(["bash", "-c", command], check=False, stderr=subprocess.DEVNULL)
         return write_page(folder)
 
-    write_page, live.write_page = live.write_page, write
+    write_page, write.write_page = write.write_page, run_and_write
 
 
 def _fault(message: Message, context: Context) -> dict | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import DOCS, arguments, commit_of, finished, over_seeds, show, table
+from common import commit_of, finished, grid_arguments, over_seeds, show, table
 from federations import PARTITIONS, Cell, run, summaries
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
@@ -102,21 +102,14 @@ class Attacked(Cell):
 
 
 def _cell(
-    folder: Path,
-    part: str,
-    partition: str,
-    seed: int,
-    lie: str,
-    number: int,
-    rounds: int,
-    methods: Sequence[str],
+    folder: Path, partition: str, seed: int, lie: str, number: int, rounds: int, methods: Sequence[str]
 ) -> Attacked:
     given: dict[str, tuple[str, ...]] = {}
     for name in dict.fromkeys(methods):
         strategy, _, rule = name.partition(" with ")
         # Of rules, each cluster's own model is measured, whatever serving would have made of it.
         given[name] = (f"strategy={strategy}", *((*RULES[rule], "compare=[]") if rule else ()))
-    where = folder / part / partition / f"{lie}-{number}" / f"seed-{seed}"
+    where = folder / partition / f"{lie}-{number}" / f"seed-{seed}"
     return Attacked("digits", partition, seed, given, where, lie, number, rounds)
 
 
@@ -131,7 +124,7 @@ def liars(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
                     continue
                 for partition in _FEDERATIONS:
                     count = 0 if lie == "none" else number
-                    found.append(_cell(folder, "liars", partition, seed, lie, count, rounds, methods))
+                    found.append(_cell(folder / "liars", partition, seed, lie, count, rounds, methods))
     return found
 
 
@@ -141,16 +134,14 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     alone = [f"{FEDAVG} with {rule}" for rule in RULES]
     mixed = [f"{method} with {rule}" for method, rules in _CLUSTERED.items() for rule in rules]
     for seed in seeds:
-        for where, attacks, names, number_of_rounds in (
+        for where, attacks, names, lasts in (
             ("iid", ATTACKED, alone, min(rounds, _ROUNDS_ON_IID)),
             ("conventions-20-10", _CLUSTERS_ATTACKED, mixed, rounds),
             (_SKEWED, {"none": (0,)}, alone, rounds),
         ):
             for attack, numbers in attacks.items():
                 for number in numbers:
-                    found.append(
-                        _cell(folder, "models", where, seed, attack, number, number_of_rounds, names)
-                    )
+                    found.append(_cell(folder / "models", where, seed, attack, number, lasts, names))
     return found
 
 
@@ -260,16 +251,12 @@ PAGES = {"liars": {"liars": page_of_liars}, "models": {"models": page_of_models,
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = arguments(__doc__, folder=True)
+    parser = grid_arguments(__doc__, [71], "ATTACKS")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=[*PARTS])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[71])
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument(
         "--only", default="", help="of the cells' folders, those that match, such as iid/none"
     )
-    parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
-    parser.add_argument("--out", type=Path, default=DOCS / "ATTACKS.md")
     options = parser.parse_args()
     folder, whole = options.folder.resolve(), True
     for part in options.parts:

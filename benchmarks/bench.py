@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from common import ROOT, arguments, commit_of, over_seeds, records
+from common import commit_of, grid_arguments, over_seeds, records
 from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
 from fedclust.clustering.auto import SOURCES
@@ -289,10 +289,8 @@ def write(
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = arguments(__doc__, folder=True)
+    parser = grid_arguments(__doc__, [51, 52, 53], "BENCH")
     parser.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), default=["digits"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[51, 52, 53])
-    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--holdout-clients", type=float, default=0.0, help="share of the clients left out, to be placed later"
     )
@@ -300,8 +298,6 @@ def main() -> int:
     parser.add_argument(
         "--no-times", action="store_true", help="leave out times, of runs beside which other work went on"
     )
-    parser.add_argument("--no-run", action="store_true", help="write the document of what is there")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "BENCH.md")
     options = parser.parse_args()
     left_out = (f"holdout_clients={options.holdout_clients:g}",) if options.holdout_clients else ()
     grid = [

@@ -40,24 +40,12 @@ ON_CPUS = ("sequential", "auto", "auto-bf16")
 
 def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
     """Compose the experiment with random images of CIFAR-100's shape."""
-    config = compose(
-        [
-            "experiment=fedgwc_cifar100",
-            "compare=[]",
-            f"rounds={rounds}",
-            f"evaluate_every={rounds}",
-            *overrides,
-        ]
-    )
+    common = ("experiment=fedgwc_cifar100", "compare=[]", f"rounds={rounds}", f"evaluate_every={rounds}")
+    config = compose([*common, *overrides])
     random_images(config, 60_000, (3, 32, 32), 100)
     # 600 images each, of which a sixth is held out; labels mean nothing here.
-    config.partition = {
-        **config.partition,
-        "samples_per_client": 600,
-        "test": "holdout",
-        "test_fraction": 1 / 6,
-        "alpha": 1000,
-    }
+    own = {"samples_per_client": 600, "test": "holdout", "test_fraction": 1 / 6, "alpha": 1000}
+    config.partition = {**config.partition, **own}
     return config
 
 
@@ -86,15 +74,8 @@ def main() -> None:
         ]
         for way, values in rates.items()
     ]
-    head = [
-        "rounds per second",
-        "median",
-        "minimum",
-        "maximum",
-        "× sequential",
-        f"hours for {ROUNDS:,} rounds",
-    ]
-    text = table(head, rows)
+    head = ["rounds per second", "median", "minimum", "maximum", "× sequential"]
+    text = table([*head, f"hours for {ROUNDS:,} rounds"], rows)
     where = f"{torch.cuda.get_device_name()}, {machine()}" if on_gpu else machine()
     show("cifar100", f"{where}, {asked.rounds} rounds.\n\n{text}", asked.write)
 

@@ -107,11 +107,6 @@ def compare(strategy: str, sizes: Sequence[int], rounds: int) -> str:
     for clients in sizes:
         found[clients] = answer_of(__file__, strategy, clients, rounds)
         print(f"{strategy}, {clients:,} clients: {found[clients]}", file=sys.stderr)
-    return written(found)
-
-
-def written(found: Mapping[int, Mapping[str, float]]) -> str:
-    """Write the table of what :func:`measure` returned, by number of clients."""
     rows = [
         {
             "clients": f"{clients:,}",

@@ -36,6 +36,16 @@ def arguments(description: str | None, *, page: str = "", folder: bool = False) 
     return parser
 
 
+def grid_arguments(description: str | None, seeds: Sequence[int], page: str) -> argparse.ArgumentParser:
+    """Begin the command line of a script that makes the runs of a grid and writes a page of docs/."""
+    parser = arguments(description, folder=True)
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
+    parser.add_argument("--out", type=Path, default=DOCS / f"{page}.md")
+    return parser
+
+
 # -- Commit and machine -------------------------------------------------------------------------------------
 
 
@@ -157,26 +167,15 @@ def over_seeds(values: Sequence[float], digits: int = 3) -> str:
     return mean if len(found) == 1 else f"{mean} ± {found.std(ddof=1):.{digits}f}"
 
 
-def _marked(name: str) -> re.Pattern[str]:
-    return re.compile(rf"(<!-- {re.escape(name)} -->\n)(.*?)(<!-- /{re.escape(name)} -->)", re.DOTALL)
-
-
-def shown(name: str, page: Path) -> str:
-    """Read what a page has between the markers ``<!-- name -->`` and ``<!-- /name -->``."""
-    found = _marked(name).search(page.read_text(encoding="utf-8"))
-    if not found:
-        raise ValueError(f"{page} must have the markers <!-- {name} --> and <!-- /{name} -->")
-    return found[2]
-
-
 def show(name: str, text: str, page: Path | None) -> None:
-    """Print a text, and put it between the markers of a page, if one is given."""
+    """Print a text; if a page is given, put it there between ``<!-- name -->`` and ``<!-- /name -->``."""
     print(text, flush=True)
     if page:
-        shown(name, page)  # or refused
-        changed = _marked(name).sub(
-            lambda found: f"{found[1]}\n{text}\n\n{found[3]}", page.read_text("utf-8")
-        )
+        marked = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
+        there = page.read_text(encoding="utf-8")
+        changed, number = marked.subn(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", there)
+        if not number:
+            raise ValueError(f"{page} must have the markers <!-- {name} --> and <!-- /{name} -->")
         page.write_text(changed, encoding="utf-8")
 
 

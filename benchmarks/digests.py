@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from textwrap import fill
@@ -82,33 +82,24 @@ def in_a_process(strategies: Sequence[str], hash_seed: str, threads: str, *engin
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 
 
-def _each(strategies: Sequence[str], hash_seed: str, threads: str, engine: str) -> Iterator[tuple[str, str]]:
-    """Run strategies in one process; yield each with its digest, or its error's name, once it is there."""
-    if not strategies:
-        return
-    process = in_a_process(strategies, hash_seed, threads, engine)
-    for line in process.stdout or ():
-        _, name, value = line.split()
-        print(engine, name, value, file=sys.stderr, flush=True)
-        yield name, value
-    if process.wait():
-        raise RuntimeError(f"the process of {', '.join(strategies)} ended with {process.returncode}")
-
-
-def _table(strategies: Sequence[str], folder: Path) -> str:
+def _digests(strategies: Sequence[str], folder: Path) -> dict[str, list[str]]:
     """Run every strategy in every way; what is in the folder already is not run again."""
     folder.mkdir(parents=True, exist_ok=True)
-    for hash_seed, threads, engine in _WAYS.values():
-        files = {name: folder / f"{name}-{hash_seed}-{threads}-{engine}" for name in strategies}
-        left = [name for name in strategies if not files[name].is_file()]
-        for name, found in _each(left, hash_seed, threads, engine):
+    files = {name: [folder / "-".join([name, *way]) for way in _WAYS.values()] for name in strategies}
+    for place, way in enumerate(_WAYS.values()):
+        left = [name for name in strategies if not files[name][place].is_file()]
+        process = in_a_process(left, *way)
+        for line in process.stdout or ():
+            print(line, end="", file=sys.stderr, flush=True)
+            _, name, found = line.split()
             if len(found) == _LENGTH:  # an error, such as of a busy machine, is tried again next time
-                files[name].write_text(found)
-    digests = {}
-    for name in strategies:
-        files = [folder / "-".join([name, *way]) for way in _WAYS.values()]
-        digests[name] = [file.read_text() if file.is_file() else "failed" for file in files]
-    return _summary(digests)
+                files[name][place].write_text(found)
+        if process.wait():
+            raise RuntimeError(f"the process of {', '.join(left)} ended with {process.returncode}")
+    return {
+        name: [file.read_text() if file.is_file() else "failed" for file in own]
+        for name, own in files.items()
+    }
 
 
 def _summary(digests: Mapping[str, Sequence[str]]) -> str:
@@ -138,13 +129,14 @@ def main() -> None:
     """Run the command line."""
     parser = arguments(__doc__, page="RELIABILITY")
     parser.add_argument("--engine", nargs="+", choices=_ENGINES, default=["local"])
-    parser.add_argument("--strategy", nargs="+", default=["fedavg"])
+    parser.add_argument("--strategy", nargs="*", default=["fedavg"])
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="every strategy; keeps digests in FOLDER")
     options = parser.parse_args()
     if options.all:
         from fedclust.settings.composition import options as choices
 
-        show("digests", _table(choices("strategy"), options.all), options.write)
+        found = _digests(choices("strategy"), options.all)
+        show("digests", _summary(found), options.write)
         return
     for engine in options.engine:
         for name in options.strategy:

@@ -6,7 +6,6 @@
 Runs are one after another; a finished run is not repeated. Datasets are read from ../shared/data.
 """
 
-import json
 import os
 import platform
 import subprocess
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import ROOT, arguments, note_commit
+from common import ROOT, arguments, finished, note_commit
 
 
 @dataclass(frozen=True)
@@ -81,20 +80,6 @@ EXPERIMENTS = {
         ),
     ),
 }  # fmt: skip
-
-
-def finished(folder: Path) -> bool:
-    """Return whether a run and all compared strategies have finished."""
-    path = folder / "summary.json"
-    if not path.is_file():
-        return False
-    # The summary is written when the first strategy has finished, and again with the others.
-    compared = json.loads(path.read_text(encoding="utf-8"))["compare"]
-    return bool(compared) or "compare=[]" in _provenance(folder)["command"]
-
-
-def _provenance(folder: Path) -> dict[str, str]:
-    return json.loads((folder / "provenance.json").read_text(encoding="utf-8"))
 
 
 def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:

@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import faults_runs as do
@@ -32,7 +31,7 @@ def _signal(number: int, kind: str = "signal") -> Callable[[Place], Row]:
     return clients(kind, number=int(number))
 
 
-_BY_ENGINE: dict[str, dict[str, Callable[[Place], Row]]] = {
+FAULTS: dict[str, dict[str, Callable[[Place], Row]]] = {
     "engine=local": {
         "a node raises in round 3": clients("raise"),
         "one of three nodes raises in round 3": clients("raise", "engine.num_nodes=3"),
@@ -138,23 +137,6 @@ _BY_ENGINE: dict[str, dict[str, Callable[[Place], Row]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A fault: its engine, its name, and what runs it and returns what was seen."""
-
-    engine: str
-    name: str
-    run: Callable[[Place], Row]
-
-    @property
-    def key(self) -> str:
-        """Engine and name."""
-        return f"{self.engine}: {self.name}"
-
-
-FAULTS = [Fault(engine, *each) for engine, named in _BY_ENGINE.items() for each in named.items()]
-
-
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = arguments(__doc__)
@@ -164,17 +146,18 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     results, place = options.out / "faults.jsonl", Place(options.out.resolve())
     done = read(results)
-    for fault in () if options.write else FAULTS:
-        if fault.key in done or options.only not in fault.key:
+    if options.write:
+        write(done, options.write)
+        return 0
+    for engine, name in ((engine, name) for engine, named in FAULTS.items() for name in named):
+        if (key := f"{engine}: {name}") in done or options.only not in key:
             continue
         began = time.monotonic()
-        row = {"key": fault.key, "engine": fault.engine, "fault": fault.name, **fault.run(place)}
+        row = {"key": key, "engine": engine, "fault": name, **FAULTS[engine][name](place)}
         row["seconds"] = round(time.monotonic() - began)
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         print(json.dumps(row, ensure_ascii=False), flush=True)
-    if options.write:
-        write(done, options.write)
     return 0
 
 
@@ -186,11 +169,11 @@ def read(results: Path) -> dict[str, dict]:
 
 def write(done: dict[str, dict], page: Path) -> None:
     """Write each engine's table of which something was done."""
-    for engine in dict.fromkeys(fault.engine for fault in FAULTS):
+    for engine, named in FAULTS.items():
         rows = [
-            [row["fault"], _code(row["saw"]), str(_status(row["exit"])), row["lost"]]
-            for fault in FAULTS
-            if fault.engine == engine and (row := done.get(fault.key))
+            [name, _code(row["saw"]), str(_status(row["exit"])), row["lost"]]
+            for name in named
+            if (row := done.get(f"{engine}: {name}"))
         ]
         if rows:
             show(engine, table(["fault", "what the user saw", "exit code", "what was lost"], rows), page)

@@ -311,35 +311,11 @@ def _run_damaged(pattern: str, change: Callable[[Path], object], place: Place) -
     (found,) = cache.glob(pattern)
     change(found)
     folder = place.new("cache")
-    code, printed = _forked(place, folder, place.environment(FEDCLUST_CACHE=str(cache)))
+    code, printed = place.run(folder, *BASE, env=place.environment(FEDCLUST_CACHE=str(cache)))
     lines = [line for line in printed.splitlines() if "damaged" in line or line.startswith("fedclust:")]
     lines = lines or printed.strip().splitlines()[-1:] if code else lines
     line = " ".join(lines).replace(str(cache), "~/.cache/fedclust")
     return {"saw": line, "exit": code, "lost": "the run" if code else lost(folder, clean)}
-
-
-def _forked(place: Place, folder: Path, env: dict[str, str]) -> tuple[int, str]:
-    """Run in a copy of this process: thirteen runs import everything once."""
-    import fedclust.runs.server
-    import fedclust.strategies  # noqa: F401
-    from fedclust.runs.command_line import main
-
-    log = place.root / "forked.log"
-    pid = os.fork()
-    if pid == 0:
-        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-        os.dup2(out, 1)
-        os.dup2(out, 2)
-        os.environ.update(env)
-        sys.argv = ["fedclust", *BASE, f"output_dir={folder}"]
-        status = 0
-        try:
-            main()
-        except SystemExit as error:
-            status = int(error.code or 0)
-        sys.stdout.flush()
-        os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), log.read_text()
 
 
 def cut(path: Path) -> None:

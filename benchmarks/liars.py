@@ -201,21 +201,16 @@ def _prototypes(
     return lie
 
 
-def _votes(mean: float) -> Tell:
+def _votes(mean: float, variance: float = 0.0, count: int | None = None) -> Tell:
+    """Say how models differ, and on how many rows; by default on as many as there are."""
+
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            true = answers[liar]["difference"]
-            told = ConfigRecord({"mean": mean, "variance": 0.0, "count": true["count"]})
+            rows = count or answers[liar]["difference"]["count"]
+            told = ConfigRecord({"mean": mean, "variance": variance, "count": rows})  # type: ignore[dict-item]
             answers[liar] = RecordDict({"difference": told})
 
     return lie
-
-
-def _wide_votes(answers: Answers, asked: Asked) -> None:
-    """Say that models differ by nothing on the mean of two rows, and by as much as they can on each."""
-    for liar in asked.liars:
-        told = ConfigRecord({"mean": 0.0, "variance": 8.0, "count": 2})
-        answers[liar] = RecordDict({"difference": told})
 
 
 def _one_class(counts: np.ndarray, draws: np.random.Generator) -> np.ndarray:
@@ -311,7 +306,7 @@ LIES: dict[str, Lie] = {
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
-    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _wide_votes),
+    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _votes(0.0, 8.0, 2)),  # the most of two rows
 }
 
 

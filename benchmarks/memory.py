@@ -32,13 +32,8 @@ from fedclust.messages.models import from_state
 from fedclust.settings.composition import to_run_config
 
 STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
-SETTING = (
-    "partition.num_clients=20",
-    "partition.groups=[12,8]",
-    "training.steps=1",
-    "compare=[]",
-    "proof=false",
-)
+SETTING = ("partition.num_clients=20", "partition.groups=[12,8]", "training.steps=1")
+SETTING = (*SETTING, "compare=[]", "proof=false")
 LIGHT = {"fedgmcc": ("strategy.parameters.num_inputs=32", "strategy.parameters.steps=2", "participation=0.2")}
 EVERY = 100
 CLIENTS = 1000

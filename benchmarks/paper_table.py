@@ -1,4 +1,4 @@
-"""Run the rows and columns of a paper's table, and print and draw ours next to the published figures.
+"""Run the rows and columns of a paper's table, and print ours next to the published figures.
 
     python benchmarks/paper_table.py FOLDER clust_psi_pfl_fmnist     Clust-PSI-PFL, Tables III and IV
     python benchmarks/paper_table.py FOLDER clust_psi_pfl_acs_income --clients 10 50 100     and its Fig. 7
@@ -7,8 +7,8 @@
     … --dry-run                                                      only the commands
 
 EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, then writes
-FOLDER/EXPERIMENT.md and its picture as PNG and SVG. Figures are those of the last round. Data are read from
-../shared/data unless --data is given; a smaller setting is one of --set partition.num_clients=10 rounds=5.
+FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read from ../shared/data unless --data is
+given; a smaller setting is one of --set partition.num_clients=10 rounds=5.
 """
 
 import argparse
@@ -22,17 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 from common import DATA, arguments, finished, note_commit, side_by_side, table
 from published_rows import lookup, published_for, row_of, tables_of
 from results import COLUMNS, measured, published
 
-from fedclust.results.charts import save
-from fedclust.results.charts.chart import COLOURS, data_of as given_rows
 from fedclust.settings.composition import compose, plain
 
-_KINDS = alt.Scale(domain=["ours", "published"], range=[*COLOURS[:2]])
 FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
 
 
@@ -187,7 +183,7 @@ def summaries(runs: Sequence[Run]) -> dict[tuple[int | None, Column], dict[str, 
 
 
 def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
-    """Write the tables and the picture; return the tables."""
+    """Write the tables; return them."""
     tables, read = tables_of(options.experiment), summaries(runs)
     theirs = {
         (place, row): figures_of(options.experiment, row, place[1], place[0])
@@ -206,21 +202,7 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
         parts.append(f"\n## {_panel(place, rows)}\n\n{table(headings, cells)}\n")
     text = "\n".join(parts)
     out.mkdir(parents=True, exist_ok=True)
-    name = options.experiment
-    (out / f"{name}.md").write_text(text, encoding="utf-8")
-    drawn = [
-        {"panel": _panel(place, rows), "row": row, "by": by, **_spread(figure)}
-        for place, rows in read.items()
-        for row, found in rows.items()
-        for by, figure in (
-            ("ours", _mean([each["global_accuracy"] for each in found])),
-            ("published", theirs[place, row].get("global_accuracy")),
-        )
-        if figure is not None
-    ]
-    figure = draw(drawn, f"{name}, global accuracy; bars: standard deviation over seeds")
-    for suffix in (".png", ".svg"):
-        save(figure, out / (name + suffix))
+    (out / f"{options.experiment}.md").write_text(text, encoding="utf-8")
     return text
 
 
@@ -240,28 +222,6 @@ def _panel(place: tuple[int | None, Column], rows: Mapping[str, Sequence[Mapping
         f"WPSI {np.mean(list(skew)):.2f}" if skew else "",
     ]
     return ", ".join(text for text in measures if text) or "Table"
-
-
-def _mean(values: Sequence[float]) -> list[float] | None:
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    return [float(np.mean(values)), deviation] if values else None
-
-
-def _spread(figure: Any) -> dict[str, float]:
-    mean, deviation = figure if isinstance(figure, list) else (figure, 0.0)
-    return {"x": mean, "low": mean - deviation, "high": mean + deviation}
-
-
-def draw(rows: list[dict[str, Any]], title: str) -> alt.FacetChart:
-    """Draw a table of a paper: a panel per setting, a row per method, ours and the published figure in it."""
-    base = alt.Chart(given_rows(rows)).encode(
-        alt.Y("row:N", sort=None, title=None), alt.Color("by:N", title=None, scale=_KINDS),
-        yOffset=alt.YOffset("by:N", sort=["published", "ours"]),
-    )  # fmt: skip
-    bars = base.mark_rule().encode(alt.X("low:Q", title=None, scale=alt.Scale(zero=False)), x2="high:Q")
-    dots = base.mark_point(filled=True, size=35).encode(x="x:Q", shape=alt.Shape("by:N", title=None))
-    layers = (bars + dots).properties(width=150)
-    return layers.facet(facet=alt.Facet("panel:N", sort=None, title=None), columns=5, title=title)
 
 
 def main(given: Sequence[str] | None = None) -> int:

@@ -5,8 +5,7 @@
     python benchmarks/privacy.py FOLDER clip [--write]      # a clip that is too short, fixed or adaptive
     python benchmarks/privacy.py FOLDER labels [--write]    # label counts with noise of the client's own
 
-Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. Where the
-page's table is of one seed, its cells stand for that seed's runs if FOLDER does not have them. The noise
+Every run is a folder FEDERATION/seed-S/METHOD-EPSILON; one that has finished is not made again. The noise
 multiplier is the least at which all that is released of a client that takes part in every round costs ε;
 what is not a model (sizes of groups, the vote, counts for the clip) gets a twentieth of the budget each.
 Accuracies are exact, of simulated clients, and not covered by ε. A cell is the mean over seeds ± their
@@ -15,12 +14,11 @@ standard deviation.
 
 import argparse
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from common import DATA, DOCS, arguments, over_seeds, show, shown, table
+from common import DATA, arguments, over_seeds, show, table
 from dp_accounting import get_sigma_gaussian
 from sklearn.cluster import KMeans
 
@@ -28,7 +26,6 @@ import fedclust
 from fedclust.clustering.private_groups import Parameters
 from fedclust.metrics import adjusted_rand_index
 
-PAGE = "PRIVACY"
 DELTA = 1e-4
 # A linear model: noise grows with the square root of the number of parameters. Everyone takes part in every
 # round: with no amplification by sampling, a small cohort needs more noise for the same ε.
@@ -89,15 +86,12 @@ def accuracy(
     seed: int,
     clip: float | None = None,
     adaptive: bool = False,
-    known: float | None = None,
 ) -> float:
-    """Make a run, unless it is there or its accuracy is known, and return its mean client accuracy."""
+    """Make a run, unless it is there, and return its mean client accuracy."""
     changed = "" if clip is None else f"-clip-{clip:g}{'-adaptive' if adaptive else ''}"
     where = folder / federation / f"seed-{seed}" / f"{method}-{epsilon:g}{changed}"
     if (where / "summary.json").is_file():
         return float(fedclust.load(where).summary["mean_client_accuracy"])
-    if known is not None:
-        return known
     usual, own = FEDERATIONS[federation]
     overrides = [*COMMON, *own, f"strategy={method}", f"seed={seed}", f"rounds={ROUNDS}"]
     overrides += [f"evaluate_every={ROUNDS}", f"output_dir={where}"]
@@ -109,36 +103,18 @@ def accuracy(
     return float(summary["mean_client_accuracy"])
 
 
-def written(part: str) -> dict[tuple[str, str, int], float]:
-    """Read the page's figures of a part by row, column and seed, if they are of one seed."""
-    own = shown(part, DOCS / f"{PAGE}.md")
-    seeds = re.search(r"^Seeds (\d+)\.$", own, re.MULTILINE)
-    lines = [line.strip("|").split("|") for line in own.splitlines() if line.startswith("| ")]
-    lines = [line for line in lines if not line[0].startswith(" ---")]
-    if not seeds or not lines:
-        return {}
-    head, *rows = ([cell.strip() for cell in line] for line in lines)
-    return {
-        (row[0], column, int(seeds[1])): float(cell)
-        for row in rows
-        for column, cell in zip(head[1:], row[1:], strict=True)
-        if cell != "–"
-    }
-
-
 Ways = dict[str, tuple[str, float | None, bool]]  # method, clip, adaptive
 
 
 def _against(
     given: argparse.Namespace, federation: str, ways: Ways, epsilons: Sequence[float]
 ) -> list[list[str]]:
-    rows, known = [], written(given.part)
+    rows = []
     for name, (method, clip, adaptive) in ways.items():
         cells = []
-        for epsilon, column in zip(epsilons, _heads(given.epsilons), strict=False):
+        for epsilon in epsilons:
             of = given.folder, federation, method, epsilon
-            found = [accuracy(*of, s, clip, adaptive, known.get((name, column, s))) for s in given.seeds]
-            cells.append(over_seeds(found))
+            cells.append(over_seeds([accuracy(*of, seed, clip, adaptive) for seed in given.seeds]))
         rows.append([name, *cells])
     return rows
 

@@ -8,9 +8,7 @@ operating system where clients are deployed, so figures of two runs differ by it
 is next to none (and ε protects nobody), and what differs then, simulation and deployment do differently.
 """
 
-import json
 from pathlib import Path
-from typing import Any
 
 from common import arguments, show, table
 from faults_runs import Place, deployment
@@ -58,12 +56,6 @@ def simulated(place: Place, folder: Path, noise: float) -> None:
         raise RuntimeError(printed)
 
 
-def vote(folder: Path) -> dict[str, Any]:
-    """Read the round of the vote, as rounds.jsonl has it."""
-    run = SavedRun(folder)
-    return {**run.rounds[-1], "mean_client_accuracy": run.summary["mean_client_accuracy"]}
-
-
 def page(folders: dict[str, Path]) -> str:
     """Write what both runs recorded of each round and of the vote."""
     rows = []
@@ -92,7 +84,6 @@ def main() -> None:
         folders[name] = place.root / f"{name.replace(' ', '-')}-{given.noise:g}"
         if not (folders[name] / "summary.json").is_file():
             run(place, folders[name], given.noise)
-        print(name, json.dumps(vote(folders[name])), flush=True)
     show("vote", page(folders), given.write)
 
 

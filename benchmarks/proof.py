@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from common import DOCS, arguments, commit_of, over_seeds, show, table
+from common import commit_of, grid_arguments, over_seeds, show, table
 from federations import DATASETS, PARTITIONS, Cell, run, summaries
 
 METHODS: dict[str, tuple[str, ...]] = {
@@ -104,12 +104,8 @@ def shortfalls(
 
 def main() -> int:
     """Run the command line; return 1 if a run failed."""
-    parser = arguments(__doc__, folder=True)
+    parser = grid_arguments(__doc__, [11, 12, 13, 14, 15], "PROOF")
     parser.add_argument("--datasets", nargs="+", choices=sorted(DATASETS), default=["digits"])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[11, 12, 13, 14, 15])
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
-    parser.add_argument("--out", type=Path, default=DOCS / "PROOF.md")
     options = parser.parse_args()
     grid = cells(options.folder.resolve(), options.datasets, options.seeds)
     whole = options.no_run or run(grid, options.folder, options.workers)

@@ -187,12 +187,7 @@ def overhead(turns: int) -> str:
     return table(["ms per round, FedGWC, 10 clients a round", "median", "minimum", "maximum"], rows)
 
 
-PARTS = {
-    "cohort": cohorts,
-    "overhead": overhead,
-    "evaluation": evaluation,
-    "methods": methods,
-}
+PARTS = {"cohort": cohorts, "overhead": overhead, "evaluation": evaluation, "methods": methods}
 
 
 def main() -> None:

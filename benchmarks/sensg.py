@@ -1,14 +1,13 @@
 """Make FedGMCC's reads SENSG-R or SENSG-S (Appendix B), for `dataset=genomic_reads`.
 
     python benchmarks/sensg.py FOLDER R --reference FASTA --variants VCF
-    python benchmarks/sensg.py FOLDER S --invented 20000 --reads 2000
 
 The paper's files are chromosome 1 of the reference GRCh37 and the variants of the 1000 Genomes Project, phase
-3 (ALL.chr1.phase3_shapeit2_mvncall_integrated_v5b.20130502.genotypes.vcf.gz); both may be gzipped.
-`--invented BASES` makes up a genome instead: a trial, not the paper's data. R: four individuals of each
-population of Table III, drawn at random, 7,500,000 reads. S: twenty individuals, 1,000,000 reads (the paper
-also says 100,000 of each, which would be two million). SENSG-A is S, partitioned artificially, with flipped
-labels: experiment=fedgmcc_sensg_a; SENSG-R by population: experiment=fedgmcc_sensg_r.
+3 (ALL.chr1.phase3_shapeit2_mvncall_integrated_v5b.20130502.genotypes.vcf.gz); both may be gzipped. R: four
+individuals of each population of Table III, drawn at random, 7,500,000 reads. S: twenty individuals,
+1,000,000 reads (the paper also says 100,000 of each, which would be two million). SENSG-A is S, partitioned
+artificially, with flipped labels: experiment=fedgmcc_sensg_a; SENSG-R by population:
+experiment=fedgmcc_sensg_r.
 
 Step 1: the sequence of an individual is the reference with the individual's variants in place, and reads are
 150 bases from random positions on. Step 2: a base is sensitive (1) if a variation is reported at its position
@@ -240,41 +239,6 @@ def draw_reads(
     return sequence[rows], reported[rows]
 
 
-def invent(
-    length: int, populations: Mapping[str, Sequence[str]], draws: np.random.Generator, share: float = 0.02
-) -> tuple[Letters, Variants]:
-    """Make up a genome and the variants of its individuals, for trials without the real files.
-
-    A base varies with probability `share`; a C before a G ten times as likely, as in human genomes. How
-    common a variant is differs between populations: Beta(1/2, 1/2), drawn for each.
-
-    Parameters
-    ----------
-    length
-        Number of bases L.
-    populations
-        Ids of the individuals of each population.
-    draws
-        Random generator.
-    share
-        Probability that a base varies, in (0, 0.1].
-    """
-    if not 0 < share <= 0.1:
-        raise ValueError(f"share must be in (0, 0.1], got {share}")
-    codes = draws.integers(4, size=length)
-    before_g = (codes == 1) & (np.roll(codes, -1) == 2)
-    reported = draws.random(length) < np.where(before_g, 10 * share, share)
-    positions = np.flatnonzero(reported)
-    alternatives = _BASES[(codes[positions] + draws.integers(1, 4, size=len(positions))) % 4]
-    substitutions = {}
-    for individuals in populations.values():
-        common = draws.beta(0.5, 0.5, size=len(positions))
-        for name in individuals:
-            has = draws.random(len(positions)) < 1 - (1 - common) ** 2  # on either copy
-            substitutions[name] = positions[has], alternatives[has]
-    return _BASES[codes], Variants(reported, substitutions)
-
-
 def _opened(path: Path) -> IO[bytes]:
     if not path.is_file():
         raise SourceError(f"{path} must be a file, there is none")
@@ -295,9 +259,8 @@ def write(
     populations: Mapping[str, Sequence[str]],
     reads: int,
     seed: int,
-    reference: Path | None = None,
-    variants: Path | None = None,
-    invented: int = 0,
+    reference: Path,
+    variants: Path,
 ) -> Path:
     """Write the reads of all individuals into ``reads.parquet``: read, labels, population, individual.
 
@@ -309,11 +272,8 @@ def write(
         If the genome is too short for a read.
     """
     individuals = [name for names in populations.values() for name in names]
-    if reference is not None and variants is not None:
-        genome = read_reference(reference, CHROMOSOME)
-        found = read_variants(variants, CHROMOSOME, individuals, len(genome))
-    else:
-        genome, found = invent(invented, populations, generator(seed, "genome"))
+    genome = read_reference(reference, CHROMOSOME)
+    found = read_variants(variants, CHROMOSOME, individuals, len(genome))
     numbers = shares(reads, individuals)
     folder.mkdir(parents=True, exist_ok=True)
     path, partial = folder / "reads.parquet", folder / "reads.parquet.partial"
@@ -340,29 +300,17 @@ def main() -> int:
     """Run the command line; return 1 if the files are not as they must be."""
     parser = arguments(__doc__, folder=True)
     parser.add_argument("set", choices=READS)
-    parser.add_argument("--reference", type=Path)
-    parser.add_argument("--variants", type=Path)
-    parser.add_argument("--invented", type=int, metavar="BASES", default=0)
+    parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--variants", type=Path, required=True)
     parser.add_argument("--reads", type=int)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    real = options.reference is not None and options.variants is not None
-    if real == bool(options.invented) or options.invented < 0:
-        parser.error("either --reference and --variants must be given, or --invented with a number of bases")
     reads = READS[options.set] if options.reads is None else options.reads
     populations = chosen(options.set, options.seed)
     if reads < (least := sum(map(len, populations.values()))):
         parser.error(f"--reads must be >= {least}, one of each individual, got {reads}")
     try:
-        path = write(
-            options.folder,
-            populations,
-            reads,
-            options.seed,
-            options.reference,
-            options.variants,
-            options.invented,
-        )
+        path = write(options.folder, populations, reads, options.seed, options.reference, options.variants)
     except (SourceError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -110,15 +110,9 @@ class Setting:
 
     def config(self, *overrides: str) -> DictConfig:
         """Compose fedclust's configuration."""
-        config = compose(
-            [
-                "partition=iid",
-                f"partition.num_clients={self.clients}",
-                f"participation={self.share}",
-                "strategy=fedavg",  # auto holds out a part of the rows
-                *overrides,
-            ]
-        )
+        shape = f"partition.num_clients={self.clients}", f"participation={self.share}"
+        # Not auto, which holds out a part of the rows.
+        config = compose(["partition=iid", *shape, "strategy=fedavg", *overrides])
         examples = round(self.clients * self.examples / (1 - _TEST_FRACTION))
         random_images(config, examples, (self.channels, self.side, self.side))
         config.partition.test_fraction = _TEST_FRACTION

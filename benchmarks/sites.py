@@ -137,18 +137,9 @@ def main() -> None:
                 file.write_text(json.dumps(run(case, seed)), encoding="utf-8")
             found[case].append(json.loads(file.read_text(encoding="utf-8")))
     lines = [line(case, runs) for case, runs in found.items()]
-    head = [
-        "",
-        "auto",
-        *RULES,
-        "auto − best rule",
-        "Brier: auto",
-        "everyone, as it stands",
-        "alone",
-        "leave",
-        "stay out",
-    ]
-    text = [table([*head, "turned site named", "others named"], [cells for cells, _ in lines]), ""]
+    head = ["", "auto", *RULES, "auto − best rule", "Brier: auto", "everyone, as it stands", "alone"]
+    head += ["leave", "stay out", "turned site named", "others named"]
+    text = [table(head, [cells for cells, _ in lines]), ""]
     short = [f"- {each}" for _, some in lines for each in some]
     text += ["Short of the bar:", "", *short] if short else ["No case falls short of the bar."]
     text += ["", f"{given.seeds} seeds, {ROUNDS} rounds, {commit_of(folder)}."]

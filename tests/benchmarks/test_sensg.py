@@ -43,13 +43,17 @@ def test_the_sets_have_the_individuals_of_the_appendix(script: ModuleType) -> No
 def test_reads_of_all_individuals_are_written_with_a_label_per_base(
     script: ModuleType, tmp_path: Path
 ) -> None:
-    populations = {"one": ["a", "b"], "two": ["c"]}
-    frame = pd.read_parquet(script.write(tmp_path / "reads", populations, reads=7, seed=0, invented=500))
-    assert frame["individual"].tolist() == ["a"] * 3 + ["b"] * 2 + ["c"] * 2
+    populations = {"one": ["HG1", "HG2"], "two": ["HG3"]}
+    fasta, vcf = tmp_path / "genome.fa", tmp_path / "variants.vcf"
+    fasta.write_text(">1\n" + "ACGT" * 60 + "\n")
+    # Position 121 of 240 is in every read of 150 bases.
+    vcf.write_text(HEADER + "1\t121\t.\tA\tG\t.\t.\t.\tGT\t0|1\t1|1\t0|0\n")
+    frame = pd.read_parquet(script.write(tmp_path / "reads", populations, 7, 0, fasta, vcf))
+    assert frame["individual"].tolist() == ["HG1"] * 3 + ["HG2"] * 2 + ["HG3"] * 2
     assert frame["population"].tolist() == ["one"] * 5 + ["two"] * 2
     assert set(frame["read"].str.len()) == set(frame["labels"].str.len()) == {150}
     assert set("".join(frame["read"])) == set("ACGT")
-    assert set("".join(frame["labels"])) == set("01")
+    assert set(frame["labels"].str.count("1")) == {1}
     assert [path.name for path in (tmp_path / "reads").iterdir()] == ["reads.parquet"]
 
 
@@ -123,27 +127,3 @@ def test_what_is_missing_is_named(script: ModuleType, files: tuple[Path, Path], 
     (tmp_path / "bad.vcf").write_text(RECORDS[0] + "\n")
     with pytest.raises(SourceError, match="must have a header line"):
         script.read_variants(tmp_path / "bad.vcf", "1", ["HG1"], 10)
-
-
-def test_an_invented_genome_varies_most_at_c_before_g_and_by_population(script: ModuleType) -> None:
-    populations = {"one": ["a", "b"], "two": ["c"]}
-    genome, found = script.invent(200_000, populations, np.random.default_rng(0), share=0.02)
-    letters = text(genome)
-    before_g = np.array([letters[place : place + 2] == "CG" for place in range(len(letters))])
-    # 12,500 such bases vary with 0.2, standard deviation 0.0036; 187,500 others with 0.02, 0.0003.
-    assert found.reported[before_g].mean() == pytest.approx(0.2, abs=0.018)
-    assert found.reported[~before_g].mean() == pytest.approx(0.02, abs=0.0017)
-    for positions, bases in found.substitutions.values():
-        assert found.reported[positions].all()
-        assert (genome[positions] != bases).all()
-
-    def shared(first: str, second: str) -> float:
-        one, other = (set(found.substitutions[name][0].tolist()) for name in (first, second))
-        return len(one & other) / len(one | other)
-
-    assert shared("a", "b") > shared("a", "c") + 0.1
-
-
-def test_a_share_beyond_a_tenth_is_refused(script: ModuleType) -> None:
-    with pytest.raises(ValueError, match=r"share must be in \(0, 0.1\], got 0.2"):
-        script.invent(10, {"one": ["a"]}, np.random.default_rng(0), share=0.2)

@@ -34,10 +34,7 @@ FEW = {"num_inputs": 32, "steps": 2, "num_points": 5}
 SOON = ["strategy.parameters.warmup=1", "strategy.parameters.probation=1"]  # a look, trials, a decision
 LIGHT = [f"strategy.parameters.{name}={value}" for name, value in FEW.items()]
 # What makes methods form clusters within three rounds, of eight clients that hardly differ.
-EAGER = {
-    "cfl": ["min_rounds=0", "eps_1=9", "eps_2=0.01"],
-    "fl_hc": ["rounds=1"],
-}
+EAGER = {"cfl": ["min_rounds=0", "eps_1=9", "eps_2=0.01"], "fl_hc": ["rounds=1"]}
 FAILING = 2
 REMEMBERING = ("fedadagrad", "fedadam", "fedavgm", "fedyogi")  # aggregators with a state between rounds
 

@@ -5,23 +5,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedclust.clustering import curve_fitting
+from fedclust.clustering import curve_fitting, fedgmcc
 from fedclust.clustering.curve_fitting import Chains, Fitting, chain_mean, draw_inputs
-from fedclust.clustering.fedgmcc import (
-    Connect,
-    Parameters,
-    budget,
-    components,
-    next_percentile,
-    scores,
-    steepest,
-)
 from fedclust.typing import State
 from tests.fedclust.clustering.chains import literal_round, mlp, one, seeded
 
 
 def fitting(num_inputs: int, **parameters) -> Fitting:
-    return Fitting(mlp(), draw_inputs(num_inputs, (4,), seeded()), Parameters(**parameters), seeded())
+    return Fitting(mlp(), draw_inputs(num_inputs, (4,), seeded()), fedgmcc.Parameters(**parameters), seeded())
 
 
 def trained(data_seed: int, convention: tuple[int, ...] = (0, 1, 2)) -> State:
@@ -64,31 +55,33 @@ def test_connection_passes_through_others() -> None:
     # 0 - 3 and 3 - 1 are connected, 0 - 1 is not; 2 and 4 are connected to each other only; 5 is alone.
     pairs = np.stack(np.triu_indices(6, 1), axis=1)
     connected = np.array([pair in ([0, 3], [1, 3], [2, 4]) for pair in pairs.tolist()])
-    np.testing.assert_array_equal(components(pairs, connected, 6), [0, 0, 1, 0, 1, 2])
-    np.testing.assert_array_equal(components(pairs, np.zeros(15, dtype=bool), 6), range(6))
-    np.testing.assert_array_equal(components(np.zeros((0, 2), dtype=int), np.zeros(0, dtype=bool), 1), [0])
+    np.testing.assert_array_equal(fedgmcc.components(pairs, connected, 6), [0, 0, 1, 0, 1, 2])
+    np.testing.assert_array_equal(fedgmcc.components(pairs, np.zeros(15, dtype=bool), 6), range(6))
+    np.testing.assert_array_equal(
+        fedgmcc.components(np.zeros((0, 2), dtype=int), np.zeros(0, dtype=bool), 1), [0]
+    )
 
 
 def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
     # Points 0, 1/4, 1/2, 3/4, 1. Slopes at 1/4 and 3/4: (0.2 - 0) * 2 and (0.5 - 0.2) * 2. At the bend it
     # would be (1.3 - 0.1) * 2, and between neighbours up to (1.3 - 0.2) * 4.
-    np.testing.assert_allclose(steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
+    np.testing.assert_allclose(fedgmcc.steepest(np.array([[0.0, 0.1, 0.2, 1.3, 0.5]])), [0.6])
     # (0.2 - 1) * 2 = -1.6 and 0.6: the fall counts only where a slope has no sign.
     falling = np.array([[1.0, 0.1, 0.2, 1.3, 0.5], [0.9, 0.8, 0.5, 0.4, 0.4], [0.0] * 5])
-    np.testing.assert_allclose(steepest(falling), [0.6, -0.2, 0.0], atol=1e-12)
-    np.testing.assert_allclose(steepest(falling, absolute=True), [1.6, 0.8, 0.0])
+    np.testing.assert_allclose(fedgmcc.steepest(falling), [0.6, -0.2, 0.0], atol=1e-12)
+    np.testing.assert_allclose(fedgmcc.steepest(falling, absolute=True), [1.6, 0.8, 0.0])
 
 
 @pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", range(5))
 def test_a_chain_that_overflows_anywhere_has_an_infinite_score(
-    connect: Connect, value: float, place: int
+    connect: fedgmcc.Connect, value: float, place: int
 ) -> None:
     distances = np.zeros((2, 5))
     distances[0, place] = value
-    np.testing.assert_array_equal(scores(distances, connect), [np.inf, 0.0])
-    np.testing.assert_array_equal(scores(np.full((1, 5), value), connect), [np.inf])
+    np.testing.assert_array_equal(fedgmcc.scores(distances, connect), [np.inf, 0.0])
+    np.testing.assert_array_equal(fedgmcc.scores(np.full((1, 5), value), connect), [np.inf])
 
 
 def test_cluster_models_are_means_of_chain_means() -> None:
@@ -128,12 +121,12 @@ def test_permuted_models_are_joined_better_by_the_chain_than_by_the_line() -> No
     assert line.max() > 0.1
     assert curve.max() < 0.5 * line.max()
     assert curve.mean() < 0.3 * line.mean()
-    assert steepest(curve, absolute=True) < 0.5 * steepest(line, absolute=True)
+    assert fedgmcc.steepest(curve, absolute=True) < 0.5 * fedgmcc.steepest(line, absolute=True)
 
 
 @pytest.mark.parametrize("percentile", [5.0, 50.0, 90.0])
 @pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
-def test_a_round_is_the_literal_loop(connect: Connect, percentile: float, clients: State) -> None:
+def test_a_round_is_the_literal_loop(connect: fedgmcc.Connect, percentile: float, clients: State) -> None:
     """Fit, ε, the three readings, components and averages, of four clients in double precision."""
     models = {name: tensor[:4].double() for name, tensor in clients.items()}
     whole = fitting(32, steps=4, batch_size=8, num_points=7, connect=connect)
@@ -168,7 +161,9 @@ def test_the_budget_finds_the_groups_and_averages_them(clients: State) -> None:
 
 @pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
 @pytest.mark.parametrize("value", [float("nan"), 1e30])
-def test_a_model_that_overflows_joins_no_other(connect: Connect, value: float, clients: State) -> None:
+def test_a_model_that_overflows_joins_no_other(
+    connect: fedgmcc.Connect, value: float, clients: State
+) -> None:
     # Three like clients, of which the last overflows: its weights, or the outputs that they make.
     models = {name: tensor[[0, 2, 4]].clone() for name, tensor in clients.items()}
     models["2.weight"][2] *= value
@@ -186,13 +181,13 @@ def test_a_model_that_overflows_joins_no_other(connect: Connect, value: float, c
 def test_the_budget_is_a_percentile_of_the_finite_losses() -> None:
     # The median of 1, 2 and 4 is 2; the 75th percentile lies halfway between 2 and 4.
     losses = np.array([4.0, np.inf, 1.0, 2.0])
-    assert budget(losses, 50.0) == 2.0
-    assert budget(losses, 75.0) == 3.0
-    assert budget(np.array([np.inf]), 50.0) == budget(np.array([]), 50.0) == 0.0
+    assert fedgmcc.budget(losses, 50.0) == 2.0
+    assert fedgmcc.budget(losses, 75.0) == 3.0
+    assert fedgmcc.budget(np.array([np.inf]), 50.0) == fedgmcc.budget(np.array([]), 50.0) == 0.0
 
 
 def test_the_percentile_rises_after_several_clusters_and_falls_after_one() -> None:
-    assert next_percentile(50.0, 2, 5.0) == 55.0
-    assert next_percentile(50.0, 1, 5.0) == 45.0
-    assert next_percentile(93.0, 3, 5.0) == 95.0
-    assert next_percentile(7.0, 1, 5.0) == 5.0
+    assert fedgmcc.next_percentile(50.0, 2, 5.0) == 55.0
+    assert fedgmcc.next_percentile(50.0, 1, 5.0) == 45.0
+    assert fedgmcc.next_percentile(93.0, 3, 5.0) == 95.0
+    assert fedgmcc.next_percentile(7.0, 1, 5.0) == 5.0

@@ -242,6 +242,23 @@ def test_clients_whose_examples_are_all_the_same_are_still_separated() -> None:
     np.testing.assert_array_equal(labels, np.arange(6) % 2)
 
 
+def test_level_is_that_of_the_test_before_the_groups_and_of_each_pair_of_them() -> None:
+    # 1000 examples a client and class, σ² = 1; class 1 at −1 everywhere. Client 4's class 0 is a from that of
+    # the four at 0, or x = 1000 a²/(1 + 1/4) = 800 a² by chance. For two groups p = P(χ²(2) > x) = exp(−x/2),
+    # for five clients P(χ²(8) > x) = exp(−y)(1 + y + y²/2 + y³/6) with y = x/2.
+    def found(x: float, level: float, *more: float) -> list[int]:
+        at = np.array([0, 0, 0, 0, np.sqrt(x / 800), *more])
+        means, shape = np.stack([at, np.full(len(at), -1.0)], axis=1)[:, :, None], (len(at), 2)
+        parameters = Parameters(level=level, separations=(1e-4,))
+        return assign(means, np.full(shape, 1000), np.ones(shape), parameters)[0].tolist()
+
+    # x = 13: p of the pair is 0.0015, of the clients 0.112.
+    assert (found(13, 0.05), found(13, 0.2)) == ([0] * 5, [0, 0, 0, 0, 1])
+    # x = 6 and a client far away: 0.0498 for the pair, one of three.
+    assert found(6, 0.05, 9.0) == [0, 0, 0, 0, 0, 1]
+    assert found(6, 0.2, 9.0) == [0, 0, 0, 0, 1, 2]
+
+
 def test_one_class_has_no_yardstick() -> None:
     draws = np.random.default_rng(0)
     means = draws.normal(size=(6, 1, 3)) * 100

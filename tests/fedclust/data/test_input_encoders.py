@@ -2,35 +2,29 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.data.input_encoders import (
-    ArrayEncoder,
-    CategoryColumn,
-    ImageEncoder,
-    NumberColumn,
-    TableEncoder,
-    encoder_from,
-    to_values,
-)
+from fedclust.data import input_encoders
 
-AGE = NumberColumn("age", fill=50.0, mean=50.0, scale=10.0)
-SEX = CategoryColumn("sex", ("(missing)", "f", "m", "x"), (True, True, True, False))
+AGE = input_encoders.NumberColumn("age", fill=50.0, mean=50.0, scale=10.0)
+SEX = input_encoders.CategoryColumn("sex", ("(missing)", "f", "m", "x"), (True, True, True, False))
 
 
 def test_a_table_is_scaled_and_encoded_as_worked_out_by_hand() -> None:
     rows = pd.DataFrame({"sex": ["m", None, "x", "?"], "age": [60, 45, None, 50], "id": [1, 2, 3, 4]})
-    onehot = TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
+    onehot = input_encoders.TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
     # (60 - 50) / 10 = 1, (45 - 50) / 10 = -0.5, missing = mean = 0; nobody trained on x, nobody knows ?
     assert onehot.tolist() == [[1, 0, 0, 1, 0], [-0.5, 1, 0, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]
-    index = TableEncoder((AGE,), (SEX,), "index").encode(rows)
+    index = input_encoders.TableEncoder((AGE,), (SEX,), "index").encode(rows)
     assert index.tolist() == [[1, 3], [-0.5, 1], [0, 0], [0, 0]]
-    old = TableEncoder((NumberColumn("old", 0.5, 0.5, 0.5),), (), "index")
+    old = input_encoders.TableEncoder((input_encoders.NumberColumn("old", 0.5, 0.5, 0.5),), (), "index")
     assert old.encode(pd.DataFrame({"old": [True, False]})).tolist() == [[1], [-1]]
-    notes = TableEncoder((AGE,), (SEX,), "index").notes(rows)
+    notes = input_encoders.TableEncoder((AGE,), (SEX,), "index").notes(rows)
     assert notes == ["columns not used: id", "sex: 2 rows have an unknown category: x, ?"]
 
 
 def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None:
-    grade = TableEncoder((), (CategoryColumn("grade", ("1", "2.0"), (True, True)),), "index")
+    grade = input_encoders.TableEncoder(
+        (), (input_encoders.CategoryColumn("grade", ("1", "2.0"), (True, True)),), "index"
+    )
     # A file with a missing value makes pandas read whole numbers as floats.
     assert grade.encode(pd.DataFrame({"grade": [1.0, 2.0, np.nan]})).tolist() == [[1], [2], [0]]
     assert grade.encode(pd.DataFrame({"grade": [1, 2]})).tolist() == [[1], [2]]
@@ -48,13 +42,13 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
 )
 def test_rows_unlike_training_are_refused_with_the_column(rows, message) -> None:
     with pytest.raises(ValueError, match=message):
-        TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
+        input_encoders.TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
 
 
 def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
     from PIL import Image
 
-    images = ImageEncoder((1, 2, 3), "none", (0.5,), (0.25,))
+    images = input_encoders.ImageEncoder((1, 2, 3), "none", (0.5,), (0.25,))
     pixels = np.arange(6, dtype=np.uint8).reshape(1, 1, 2, 3)
     Image.fromarray(pixels[0, 0]).save(tmp_path / "a.png")
     np.testing.assert_array_equal(images.encode([tmp_path / "a.png"]), pixels)
@@ -64,17 +58,17 @@ def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
         images.encode([tmp_path / "b.png"])
     with pytest.raises(ValueError, match="cannot read image"):
         images.encode([tmp_path / "none.png"])
-    arrays = ArrayEncoder((2,), "float32")
+    arrays = input_encoders.ArrayEncoder((2,), "float32")
     assert arrays.encode(pd.DataFrame({"a": [1], "b": [2]})).dtype == np.float32
     with pytest.raises(ValueError, match=r"rows must have shape \(n, 2\), got \(1, 3\)"):
         arrays.encode([[1, 2, 3]])
     with pytest.raises(ValueError, match="rows must be finite, got nan"):
         arrays.encode([[1, float("nan")]])
     with pytest.raises(ValueError, match="whole numbers"):
-        ArrayEncoder((2,), "int64").encode([[1, 0.5]])
+        input_encoders.ArrayEncoder((2,), "int64").encode([[1, 0.5]])
 
 
-GOOD = to_values(TableEncoder((AGE,), (SEX,), "onehot"))
+GOOD = input_encoders.to_values(input_encoders.TableEncoder((AGE,), (SEX,), "onehot"))
 
 
 @pytest.mark.parametrize(
@@ -93,5 +87,5 @@ GOOD = to_values(TableEncoder((AGE,), (SEX,), "onehot"))
 )
 def test_values_that_are_no_encoder_are_refused_in_one_line(change, message) -> None:
     with pytest.raises(ValueError, match=message) as caught:
-        encoder_from(GOOD | change)
+        input_encoders.encoder_from(GOOD | change)
     assert "\n" not in str(caught.value)

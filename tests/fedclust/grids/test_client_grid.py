@@ -248,12 +248,7 @@ def _told(node: int) -> Hosted:
     [
         (2, _hosting((0, 1), (1, 2)), False, "client 1 must be hosted by one node, nodes . and . claim"),
         (2, lambda node: Hosted((2 * node,), 3 + node), False, "one has 3 and another 4"),
-        (
-            3,
-            _hosting((0,), (1,), (2,), data="aba"),
-            False,
-            "of 3 .* the others: node 'site-1' .clients 1.$",
-        ),
+        (3, _hosting((0,), (1,), (2,), data="aba"), False, "of 3 .* the others: node 'site-1' .clients 1.$"),
         (2, _hosting((0, 1), (2,), data="ab"), False, "of 2 nodes these differ: .*'site-0' .*'site-1'"),
         (3, _sharing(1, 1, data="aba"), True, "of 3 nodes .* differ from the others: node "),
         # The grid must say so as well; else a node could get the messages of others' clients.

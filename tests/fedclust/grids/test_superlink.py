@@ -207,11 +207,7 @@ def _ended(status: str, details: str = WRONG) -> dict:
         ({"list": _ended("finished:stopped")}, FederationError, f"run 7 is finished:stopped: {WRONG}$"),
         ({"list": _ended("running")}, FederationError, f"run 7 is running: {WRONG}$"),
         ({"list": _ended("finished:failed", GOING)}, RunFailed, f"run 7 is finished:failed: {GOING}$"),
-        (
-            {"list": {}},
-            RunFailed,
-            "the SuperLink of connection there no longer answers, the outcome of",
-        ),
+        ({"list": {}}, RunFailed, "the SuperLink of connection there no longer answers, the outcome of"),
     ],
 )
 def test_a_run_that_fails(flower: Flower, answers, kind: type[Exception], line: str) -> None:

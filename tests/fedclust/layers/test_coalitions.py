@@ -48,11 +48,7 @@ def run(data: list, rounds: int = 6, *, strategy: Auto | None = None, **given) -
 def test_the_turned_site_stays_out_and_is_named() -> None:
     result = run(sites(), proof=True)
     assert result.assignment.tolist() == [1, 0, 0]
-    assert result.sites["train_with"].map(len).tolist() == [
-        0,
-        1,
-        1,
-    ]
+    assert result.sites["train_with"].map(len).tolist() == [0, 1, 1]
     (odd,) = result.summary["site_findings"]
     assert (odd["client"], odd["kind"]) == (0, "turned")
     assert odd["text"].startswith("What the others call 0 it calls 1")

@@ -11,15 +11,7 @@ from omegaconf import OmegaConf
 
 from fedclust.clients.node import Node
 from fedclust.federation import LocalGrid
-from fedclust.settings.allowed import (
-    EVERYTHING,
-    NotAllowed,
-    allowed_here,
-    check_allowed,
-    check_encoder,
-    encoders_here,
-    node_settings,
-)
+from fedclust.settings import allowed
 from fedclust.settings.composition import CONF, compose, to_run_config
 
 PLAIN: dict = {
@@ -47,11 +39,11 @@ def test_every_choice_of_ours_is_allowed_and_experiments_build_nothing_else() ->
     files = [file for group in groups for file in (CONF / group).glob("*.yaml")]
     assert len(files) > 50
     for file in files:
-        check_allowed({file.parent.name: OmegaConf.to_container(OmegaConf.load(file), resolve=False)})
+        allowed.check_allowed({file.parent.name: OmegaConf.to_container(OmegaConf.load(file), resolve=False)})
     loaded = [OmegaConf.load(file) for file in CONF.glob("experiment/**/*.yaml")]
     for config in [compose(), *loaded]:
         plain = OmegaConf.to_container(config, resolve=False)
-        check_allowed({key: plain[key] for key in KEYS if key in plain})
+        allowed.check_allowed({key: plain[key] for key in KEYS if key in plain})
 
 
 def _touch(path: Path) -> dict:
@@ -76,7 +68,9 @@ def _touch(path: Path) -> dict:
 def test_no_command_is_run(place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **_: started.append(args))
-    with pytest.raises(NotAllowed, match=r"_target_.* must be allowed on this node, got .*subprocess\.Popen"):
+    with pytest.raises(
+        allowed.NotAllowed, match=r"_target_.* must be allowed on this node, got .*subprocess\.Popen"
+    ):
         Node.of(_context(_sent(**place(_touch(tmp_path / "x")))))
     assert not started
 
@@ -97,24 +91,24 @@ def test_no_command_is_run(place, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ],
 )  # fmt: skip
 def test_what_is_not_listed_is_refused(target) -> None:
-    with pytest.raises(NotAllowed):
-        check_allowed({**PLAIN, "model": {"_target_": target, "widths": [4]}})
+    with pytest.raises(allowed.NotAllowed):
+        allowed.check_allowed({**PLAIN, "model": {"_target_": target, "widths": [4]}})
     nested = {"_target_": "torch.nn.Sequential", "a": [{"b": {"_target_": target}}]}
-    with pytest.raises(NotAllowed):
-        check_allowed({**PLAIN, "model": nested})
+    with pytest.raises(allowed.NotAllowed):
+        allowed.check_allowed({**PLAIN, "model": nested})
 
 
 def test_only_the_nodes_own_configuration_allows_more() -> None:
     sent = {**PLAIN, "metrics": {"top": {"_target_": "mine.scores.top_two", "_partial_": True}}}
-    with pytest.raises(NotAllowed):
-        check_allowed(sent)
-    check_allowed(sent, "mine.")
-    check_allowed(sent, "yours.f, mine.scores.top_two")
+    with pytest.raises(allowed.NotAllowed):
+        allowed.check_allowed(sent)
+    allowed.check_allowed(sent, "mine.")
+    allowed.check_allowed(sent, "yours.f, mine.scores.top_two")
     for other in ("mine", "mine.scores", "mine.scores.top", "min", ".", "ine.", "mine.other."):
-        with pytest.raises(NotAllowed):
-            check_allowed(sent, other)
-    context = _context({**_sent(metrics=sent["metrics"]), "allow": EVERYTHING})
-    with pytest.raises(NotAllowed, match="metrics.top._target_ must be allowed"):
+        with pytest.raises(allowed.NotAllowed):
+            allowed.check_allowed(sent, other)
+    context = _context({**_sent(metrics=sent["metrics"]), "allow": allowed.EVERYTHING})
+    with pytest.raises(allowed.NotAllowed, match="metrics.top._target_ must be allowed"):
         Node.of(context)
 
 
@@ -122,12 +116,12 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("SECRET", "hunter2")
     config = json.loads(_sent()["config"])
     config["dataset"]["path"] = "${oc.env:SECRET}"
-    with pytest.raises(NotAllowed) as caught:
-        node_settings({"config": json.dumps(config)}, "")
+    with pytest.raises(allowed.NotAllowed) as caught:
+        allowed.node_settings({"config": json.dumps(config)}, "")
     assert "hunter2" not in str(caught.value)
     for overrides in ("+dataset.path=${oc.env:SECRET}", "hydra.searchpath=[/tmp]", "+hydra.x=1"):
-        with pytest.raises(NotAllowed, match="overrides must not look anything up on this node"):
-            node_settings({"overrides": overrides}, "")
+        with pytest.raises(allowed.NotAllowed, match="overrides must not look anything up on this node"):
+            allowed.node_settings({"overrides": overrides}, "")
 
 
 @pytest.mark.parametrize(
@@ -142,39 +136,39 @@ def test_a_node_composes_of_its_own_files_and_imports_nothing(
     (tmp_path / "model.yaml").write_text("{}")
     monkeypatch.syspath_prepend(tmp_path)
     override = override.format("../" * 30 + str(tmp_path))
-    with pytest.raises(NotAllowed, match="overrides must not name modules or other files here"):
-        node_settings({"overrides": override}, "")
+    with pytest.raises(allowed.NotAllowed, match="overrides must not name modules or other files here"):
+        allowed.node_settings({"overrides": override}, "")
     assert "elsewhere" not in sys.modules
 
 
 def test_a_node_composes_what_it_is_told_as_before() -> None:
     told = {"overrides": "rounds=3 model=linear partition.alpha=0.3 partition=dirichlet"}
-    assert node_settings(told, "") == node_settings(told, EVERYTHING)
+    assert allowed.node_settings(told, "") == allowed.node_settings(told, allowed.EVERYTHING)
     sent = to_run_config(compose(["rounds=3"]))
-    assert node_settings(sent, "") == node_settings(sent, EVERYTHING)
+    assert allowed.node_settings(sent, "") == allowed.node_settings(sent, allowed.EVERYTHING)
 
 
 def test_a_process_of_the_users_own_allows_everything() -> None:
     grid = LocalGrid(lambda message, context: message, {})
     (context,) = grid._contexts.values()
-    assert allowed_here(context.node_config) == EVERYTHING
-    assert allowed_here({"partition-id": 0, "num-partitions": 1}) == ""
-    assert allowed_here({"allow": "mine."}) == "mine."
+    assert allowed.allowed_here(context.node_config) == allowed.EVERYTHING
+    assert allowed.allowed_here({"partition-id": 0, "num-partitions": 1}) == ""
+    assert allowed.allowed_here({"allow": "mine."}) == "mine."
 
 
 def test_a_node_lists_the_encoders_that_may_embed_its_data() -> None:
-    assert encoders_here({"name": "north"}) is None
-    assert encoders_here({"encoder": "random, /models/vit"}) == ("random", "/models/vit")
+    assert allowed.encoders_here({"name": "north"}) is None
+    assert allowed.encoders_here({"encoder": "random, /models/vit"}) == ("random", "/models/vit")
     models = "fedclust.models"
     vit = {"_target_": f"{models}.foundation.TransformersEncoder", "path": "/models/vit", "pooling": "cls"}
     pixels = {"_target_": f"{models}.encoders.PixelEncoder", "input_shape": [1, 8, 8]}
     untrained = {"_target_": f"{models}.encoders.RandomEncoder", "dimension": 128}
     for own in (None, ("random", "/models/vit")):
-        check_encoder(vit, own)
-        check_encoder(untrained, own)
-        check_encoder("random", own)
+        allowed.check_encoder(vit, own)
+        allowed.check_encoder(untrained, own)
+        allowed.check_encoder("random", own)
     for refused in (pixels, "pixels", {**vit, "path": "/models/vit/../other"}, {"_target_": "mine.encoder"}):
-        with pytest.raises(NotAllowed, match="^encoder must be one that this node's operator lists"):
-            check_encoder(refused, ("random", "/models/vit"))
-    with pytest.raises(NotAllowed, match='got "pixels"$'):  # whatever else it is called
-        check_encoder({**pixels, "path": "/models/vit"}, ("/models/vit",))
+        with pytest.raises(allowed.NotAllowed, match="^encoder must be one that this node's operator lists"):
+            allowed.check_encoder(refused, ("random", "/models/vit"))
+    with pytest.raises(allowed.NotAllowed, match='got "pixels"$'):  # whatever else it is called
+        allowed.check_encoder({**pixels, "path": "/models/vit"}, ("/models/vit",))

@@ -6,17 +6,8 @@ import pytest
 import torch
 
 from fedclust.data.arrays import from_arrays
-from fedclust.training import LocalTraining
+from fedclust.training import LocalTraining, losses
 from fedclust.training.cohort import Job
-from fedclust.training.losses import (
-    Loss,
-    WeightedCrossEntropy,
-    binary_cross_entropy,
-    cross_entropy,
-    example_losses,
-    least_loss,
-    mean_loss,
-)
 from fedclust.training.trainer import Trainer
 
 # Logits 0 and ln 3: softmax probabilities 1/4 and 3/4, sigmoids 1/2 and 3/4.
@@ -27,54 +18,54 @@ LABELS = torch.tensor([0, 1])
 @pytest.mark.parametrize(
     ("loss", "expected"),
     [
-        (cross_entropy, [math.log(4), math.log(4 / 3)]),
+        (losses.cross_entropy, [math.log(4), math.log(4 / 3)]),
         # Label 0: (-ln 1/2 - ln 1/4) / 2 = ln 8 / 2; label 1: (-ln 1/2 - ln 3/4) / 2 = ln(8/3) / 2.
-        (binary_cross_entropy, [math.log(8) / 2, math.log(8 / 3) / 2]),
+        (losses.binary_cross_entropy, [math.log(8) / 2, math.log(8 / 3) / 2]),
         # 2 rows of class 0 and 6 of class 1: weights 8/(2·2) = 2 and 8/(2·6) = 2/3.
-        (WeightedCrossEntropy().fitted([2, 6]), [2 * math.log(4), 2 / 3 * math.log(4 / 3)]),
+        (losses.WeightedCrossEntropy().fitted([2, 6]), [2 * math.log(4), 2 / 3 * math.log(4 / 3)]),
     ],
     ids=["softmax", "sigmoids", "weighted"],
 )
-def test_losses_by_hand(loss: Loss, expected: list[float]) -> None:
+def test_losses_by_hand(loss: losses.Loss, expected: list[float]) -> None:
     values = torch.tensor(expected)
-    torch.testing.assert_close(example_losses(LOGITS, LABELS, loss), values)
-    torch.testing.assert_close(mean_loss(LOGITS, LABELS, loss), values.mean())
+    torch.testing.assert_close(losses.example_losses(LOGITS, LABELS, loss), values)
+    torch.testing.assert_close(losses.mean_loss(LOGITS, LABELS, loss), values.mean())
     # Two positions of one example: the mean of both.
-    one = example_losses(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), loss)
+    one = losses.example_losses(LOGITS.unsqueeze(0), LABELS.unsqueeze(0), loss)
     torch.testing.assert_close(one, values.mean().reshape(1))
-    assert least_loss(loss) == 0
+    assert losses.least_loss(loss) == 0
 
 
 def test_what_is_no_loss() -> None:
     logits, labels = torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"one number per example, shape \[3\], got \[\]; .*reduction=none"):
-        example_losses(logits, labels, torch.nn.CrossEntropyLoss())
+        losses.example_losses(logits, labels, torch.nn.CrossEntropyLoss())
     with pytest.raises(ValueError, match="shape .3., got float"):
-        example_losses(logits, labels, lambda outputs, targets: 1.0)  # type: ignore[arg-type,return-value]
+        losses.example_losses(logits, labels, lambda outputs, targets: 1.0)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="^loss must be a function of outputs and labels, got 'focal'$"):
         LocalTraining(learning_rate=0.1, batch_size=8, steps=1, loss="focal")  # type: ignore[arg-type]
 
 
 def test_weights_of_classes() -> None:
-    assert WeightedCrossEntropy().fitted([2, 6]).class_weights == pytest.approx((2, 2 / 3))
+    assert losses.WeightedCrossEntropy().fitted([2, 6]).class_weights == pytest.approx((2, 2 / 3))
     # A class without rows does not count: 4/(2·1), 4/(2·3).
-    assert WeightedCrossEntropy().fitted([1, 0, 3]).class_weights == pytest.approx((2, 1, 2 / 3))
-    assert WeightedCrossEntropy([1, 8]).fitted([5, 5]).class_weights == (1, 8)
-    assert least_loss("fedclust.training.losses.WeightedCrossEntropy") == 0
+    assert losses.WeightedCrossEntropy().fitted([1, 0, 3]).class_weights == pytest.approx((2, 1, 2 / 3))
+    assert losses.WeightedCrossEntropy([1, 8]).fitted([5, 5]).class_weights == (1, 8)
+    assert losses.least_loss("fedclust.training.losses.WeightedCrossEntropy") == 0
 
 
 def test_weights_that_are_none() -> None:
     for weights in ([0.0, 1.0], [1.0, math.inf], [True, 1.0], ["a", 1.0]):
         with pytest.raises(ValueError, match="class_weights must be balanced or numbers > 0 and finite, got"):
-            WeightedCrossEntropy(weights)
+            losses.WeightedCrossEntropy(weights)
     with pytest.raises(
         ValueError, match="class_weights must be balanced or numbers > 0 and finite, got 'even'"
     ):
-        WeightedCrossEntropy("even")
+        losses.WeightedCrossEntropy("even")
     with pytest.raises(ValueError, match="one for each of 3 classes, got 2"):
-        WeightedCrossEntropy([1.0, 2.0]).fitted([1, 1, 1])
+        losses.WeightedCrossEntropy([1.0, 2.0]).fitted([1, 1, 1])
     with pytest.raises(ValueError, match="must be numbers to compute a loss"):
-        example_losses(torch.zeros(1, 2), torch.tensor([0]), WeightedCrossEntropy())
+        losses.example_losses(torch.zeros(1, 2), torch.tensor([0]), losses.WeightedCrossEntropy())
 
 
 @pytest.mark.parametrize("mode", ["sequential", "vectorised"])
@@ -90,7 +81,9 @@ def test_clients_train_with_the_weights_of_all_of_them(mode) -> None:
     network = torch.nn.Linear(2, 2)
     torch.nn.init.zeros_(network.weight)
     torch.nn.init.zeros_(network.bias)
-    training = LocalTraining(learning_rate=0.1, batch_size=1, steps=1, mode=mode, loss=WeightedCrossEntropy())
+    training = LocalTraining(
+        learning_rate=0.1, batch_size=1, steps=1, mode=mode, loss=losses.WeightedCrossEntropy()
+    )
     trainer = Trainer(network, data, training, 0)
     jobs = [Job(client, data.train[client], network.state_dict()) for client in range(2)]
     for update in trainer.train(jobs, 1):

@@ -31,11 +31,7 @@ def test_a_finished_run_beside_a_compared_one(finished_run: Path) -> None:
         {"after round": "2", "what happened": "cluster 0 split in 2", "cluster sizes": "2, 2"}
     ]
     first, second = page.rows("table-clusters")
-    assert (first["clients"], first["accuracy"], first["range"]) == (
-        "2",
-        "0.750",
-        "0.500 to 1.000",
-    )
+    assert (first["clients"], first["accuracy"], first["range"]) == ("2", "0.750", "0.500 to 1.000")
     assert (first["same clients, fedavg"], first["training rows"]) == ("0.500", "16")
     assert second["known groups (clients)"] == "1 (2)"
     assert page.column("table-clients", "accuracy of fedavg") == ["0.500", "0.500", "0.250", "0.750"]

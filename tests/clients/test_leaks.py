@@ -91,9 +91,7 @@ def _answer(run_config: dict[str, str], node: dict[str, Any], kind: str = "query
 
 
 @pytest.mark.parametrize(("overrides", "node"), [([], POOLED), (["dataset=csv", "partition=own"], OWN)])
-def test_no_setting_brings_back_what_lies_on_a_node(
-    overrides: list[str], node: dict[str, Any], disk: Path
-) -> None:
+def test_no_setting_brings_back_what_lies_on_a_node(overrides: list[str], node, disk: Path) -> None:
     composed = json.loads(to_run_config(compose(overrides))["config"])
     config = {key: composed[key] for key in READ if key in composed}
     paths = list(_paths(config if node is POOLED else {key: config[key] for key in ("dataset", "partition")}))

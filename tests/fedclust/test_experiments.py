@@ -109,9 +109,7 @@ def test_every_experiment_is_of_its_method_beside_fedavg(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_experiment_builds_on_tiny_data(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_experiment_builds_on_tiny_data(name: str, tmp_path, monkeypatch) -> None:
     # `fedclust.data.load` is the function; the module of that name is only found so.
     monkeypatch.setattr(importlib.import_module("fedclust.data.loading"), "make_builder", Tiny)
     config = OmegaConf.create(plain(config_of(name)))

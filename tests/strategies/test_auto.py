@@ -136,9 +136,7 @@ def test_a_client_in_the_wrong_part_is_put_right(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("conventions", [1, 2])
-def test_two_clusters_become_one_unless_shown_to_be_better_apart(
-    conventions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_clusters_become_one_unless_shown_to_be_better_apart(conventions: int, monkeypatch) -> None:
     # A verdict that finds anything better splits clients that are all alike, too, after round 7; the next
     # look, after round 8, has the two clusters together on trial for three rounds.
     proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])

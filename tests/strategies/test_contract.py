@@ -127,9 +127,7 @@ RESUMED += [(name, _own(name)) for name in STRATEGIES if name != "fedgwc"]
 
 
 @pytest.mark.parametrize(("name", "aggregator"), RESUMED)
-def test_a_resumed_run_is_the_run_that_was_not_interrupted(
-    name: str, aggregator: str, whole, tmp_path: Path
-) -> None:
+def test_a_resumed_run_is_the_run_that_was_not_interrupted(name, aggregator, whole, tmp_path) -> None:
     first, seen, folder = whole(name, aggregator)
     resumed, grid, initial = _build(name, aggregator, num_nodes=3)
     again = Keeping(resumed, tmp_path)

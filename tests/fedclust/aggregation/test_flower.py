@@ -282,9 +282,7 @@ def _memory(kind: type[FedAvg], nodes: list[list[int]]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", [FedAvgM, FedAdam, FedYogi, FedAdagrad])
 @pytest.mark.parametrize("nodes", [[[0, 3, 5], [1, 2], [4, 6]], [[client] for client in range(7)]])
-def test_nor_does_it_change_what_a_server_optimiser_remembers(
-    kind: type[FedAvg], nodes: list[list[int]]
-) -> None:
+def test_nor_does_it_change_what_a_server_optimiser_remembers(kind, nodes) -> None:
     one, several = _memory(kind, [list(range(7))]), _memory(kind, nodes)
     assert one.keys() == several.keys()
     assert len(one) > 1
@@ -293,9 +291,7 @@ def test_nor_does_it_change_what_a_server_optimiser_remembers(
 
 
 @pytest.mark.parametrize("nodes", [[[0, 2]], [[0], [2]]])
-def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_models(
-    nodes: list[list[int]],
-) -> None:
+def test_the_number_of_nodes_changes_nothing_if_some_clients_send_their_own_models(nodes) -> None:
     """Clients 1 and 3 send float32, the others a node's mean in float64."""
     weights, examples = np.random.default_rng(0).normal(size=(4, 500)).astype(np.float32), [1, 3, 4, 2]
     update, model = update_of(examples, weight=torch.from_numpy(weights)), torch.zeros(500)

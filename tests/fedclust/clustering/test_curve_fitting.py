@@ -122,9 +122,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("at_once", [None, 1, 2])
 @pytest.mark.parametrize("kind", list(NETWORKS))
-def test_fit_is_the_literal_loop_over_pairs(
-    kind: str, at_once: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fit_is_the_literal_loop_over_pairs(kind: str, at_once: int | None, monkeypatch) -> None:
     make, shape, vocabulary_size = NETWORKS[kind]
     if at_once == 1 or (at_once and kind not in ("lstm", "attention")):  # which cannot be vectorised
         monkeypatch.setattr(curve_fitting, "_pairs_at_once", lambda *_: at_once)
@@ -223,9 +221,7 @@ def overflowing(models: State, position: int, kind: str) -> State:
 @pytest.mark.parametrize("kind", ["weights", "outputs"])
 @pytest.mark.parametrize("position", [0, 2])
 @pytest.mark.parametrize("at_once", [1, 16])
-def test_a_model_that_overflows_is_far_from_everyone(
-    kind: str, position: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_overflows_is_far_from_everyone(kind, position, at_once, monkeypatch) -> None:
     monkeypatch.setattr(curve_fitting, "_pairs_at_once", lambda *_: at_once)
     healthy = random_models(mlp(), 3)
     spoilt = fit_chains(overflowing(healthy, position, kind), steps=3)
@@ -272,9 +268,7 @@ class Counted(nn.Linear):
 
 
 @pytest.mark.parametrize(("threads", "at_once"), [(1, 16), (1, 1), (2, 1)])
-def test_nothing_stays_in_memory_afterwards(
-    threads: int, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_stays_in_memory_afterwards(threads: int, at_once: int, monkeypatch) -> None:
     """Without a collection of circles, which may come many rounds later, or when the GPU's memory is full."""
     monkeypatch.setattr(curve_fitting, "_pairs_at_once", lambda *_: at_once)
     network = nn.Sequential(Counted(4, 3))

@@ -75,9 +75,7 @@ def test_steepest_slope_is_central_and_never_across_the_bend() -> None:
 @pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("place", range(5))
-def test_a_chain_that_overflows_anywhere_has_an_infinite_score(
-    connect: fedgmcc.Connect, value: float, place: int
-) -> None:
+def test_a_chain_that_overflows_anywhere_has_an_infinite_score(connect, value, place) -> None:
     distances = np.zeros((2, 5))
     distances[0, place] = value
     np.testing.assert_array_equal(fedgmcc.scores(distances, connect), [np.inf, 0.0])
@@ -161,9 +159,7 @@ def test_the_budget_finds_the_groups_and_averages_them(clients: State) -> None:
 
 @pytest.mark.parametrize("connect", ["budget", "slope", "absolute_slope"])
 @pytest.mark.parametrize("value", [float("nan"), 1e30])
-def test_a_model_that_overflows_joins_no_other(
-    connect: fedgmcc.Connect, value: float, clients: State
-) -> None:
+def test_a_model_that_overflows_joins_no_other(connect, value, clients) -> None:
     # Three like clients, of which the last overflows: its weights, or the outputs that they make.
     models = {name: tensor[[0, 2, 4]].clone() for name, tensor in clients.items()}
     models["2.weight"][2] *= value

@@ -19,9 +19,7 @@ from fedclust.clustering.fedgwc import Interaction, Parameters, affinity, cautio
     ("participation", "step_size", "smallest"),
     [(0.1, 0.1, 30), (0.3, 0.3, 10), (0.5, 0.5, 6), (0.7, 0.5, 5), (1.0, 0.5, 3), (0.06, 0.06, 50)],
 )
-def test_participation_gives_step_size_and_smallest_cluster(
-    participation: float, step_size: float, smallest: int
-) -> None:
+def test_participation_gives_step_size_and_smallest_cluster(participation, step_size, smallest) -> None:
     # Theorem A.5: 3 / rho, rounded up; 3 / 0.7 = 4.29. Theorem 5.2 needs a step size below 1: 1/2 at most.
     resolved = Parameters(min_cluster_size=None).resolve(participation)
     assert (resolved.step_size, resolved.min_cluster_size) == (step_size, smallest)
@@ -142,9 +140,7 @@ def literal_affinity(matrix: np.ndarray, kernel_width: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("precision", [np.float64, np.float32])
-def test_affinity_of_many_clients_matches_a_literal_loop_whatever_the_tiles(
-    precision: type, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_affinity_of_many_clients_matches_a_literal_loop_whatever_the_tiles(precision, monkeypatch) -> None:
     matrix = np.random.default_rng(1).random((60, 60)).astype(precision)
     before = matrix.copy()
     expected = literal_affinity(matrix.astype(float), 0.05)
@@ -623,9 +619,7 @@ PAIRS = np.array([A, A, B, B, [0.1, 0.1, 0.4, 0.4, 1.0]])
         ([0, 0, 0, 0, 0], 9, [0, 0, 0, 0, 0]),
     ],
 )
-def test_small_clusters_join_those_nearest_to_their_clients(
-    labels: list[int], smallest: int, expected: list[int]
-) -> None:
+def test_small_clusters_join_those_nearest_to_their_clients(labels, smallest, expected) -> None:
     before = np.array(labels)
     np.testing.assert_array_equal(fedgwc.join_small(PAIRS, before, smallest), expected)
     np.testing.assert_array_equal(before, labels)
@@ -633,9 +627,7 @@ def test_small_clusters_join_those_nearest_to_their_clients(
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 2**31), st.data())
-def test_no_small_cluster_is_left_but_a_single_one(
-    size: int, smallest: int, seed: int, data: st.DataObject
-) -> None:
+def test_no_small_cluster_is_left_but_a_single_one(size, smallest, seed, data) -> None:
     labels = np.array(data.draw(st.lists(st.integers(0, 4), min_size=size, max_size=size)))
     draws = np.random.default_rng(seed).random((size, size))
     joined = fedgwc.join_small(draws + draws.T, labels, smallest)

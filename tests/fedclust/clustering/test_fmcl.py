@@ -50,9 +50,7 @@ def between(*groups: int, near: float = 0.1, far: float = 1.0) -> np.ndarray:
 
 @pytest.mark.parametrize("entries", [2**22, 1, 20])
 @pytest.mark.parametrize("overlap", [True, False])
-def test_distances_match_a_literal_loop_whatever_the_blocks(
-    entries: int, overlap: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_match_a_literal_loop_whatever_the_blocks(entries: int, overlap: bool, monkeypatch) -> None:
     monkeypatch.setattr(fmcl, "_BLOCK_ENTRIES", entries)
     prototypes, shares = random_clients(seed=3, clients=9, classes=5, width=4)
     parameters = Parameters(alpha=1.5, beta=4.0, epsilon=1e-2, overlap=overlap)
@@ -62,9 +60,7 @@ def test_distances_match_a_literal_loop_whatever_the_blocks(
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_distances_of_many_clients_are_those_of_the_loop_in_single_precision(
-    overlap: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_distances_of_many_clients_are_those_of_the_loop_in_single_precision(overlap, monkeypatch) -> None:
     prototypes, shares = random_clients(seed=2, clients=200, classes=3, width=8)
     parameters = Parameters(overlap=overlap)
     expected, details = assign(prototypes, shares, parameters)
@@ -147,9 +143,7 @@ def test_fewer_than_three_clients_are_one_cluster(clients: int, expected: list[i
         ((12, 3, 3, 3, 3), 0.01, 1.0, (0.35, 0.7), 5),
     ],
 )
-def test_number_of_clusters_of_clear_groups(
-    groups: tuple[int, ...], near: float, far: float, variation: tuple[float, float], expected: int
-) -> None:
+def test_number_of_clusters_of_clear_groups(groups, near, far, variation, expected) -> None:
     matrix = between(*groups, near=near, far=far)
     off_diagonal = matrix[~np.eye(len(matrix), dtype=bool)]
     assert variation[0] <= off_diagonal.std() / off_diagonal.mean() < variation[1]

@@ -184,9 +184,7 @@ def test_a_class_nobody_has_changes_nothing() -> None:
 
 @settings(max_examples=20, deadline=None)
 @given(st.permutations(range(12)), st.permutations(range(12)), st.integers(2, 3))
-def test_numbering_of_clients_and_classes_does_not_matter(
-    clients: list[int], classes: list[int], num_groups: int
-) -> None:
+def test_numbering_of_clients_and_classes_does_not_matter(clients, classes, num_groups) -> None:
     counts, _ = planted(num_groups, 40, clients=12)
     counts += np.random.default_rng(1).integers(0, 6, counts.shape)
     labels, details = assign(counts, Parameters(), 0)

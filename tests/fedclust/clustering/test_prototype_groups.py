@@ -269,9 +269,7 @@ def test_one_class_has_no_yardstick() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(st.permutations(range(14)), st.permutations(range(10)), st.integers(0, 50), st.floats(0.01, 100))
-def test_numbering_rotation_and_scale_do_not_matter(
-    clients: list[int], classes: list[int], seed: int, scale: float
-) -> None:
+def test_numbering_rotation_and_scale_do_not_matter(clients, classes, seed, scale) -> None:
     draws = np.random.default_rng(seed)
     counts = label_counts(draws, 14, 40, 0.5)
     means, scatter = simulated(draws, counts, np.arange(14) % 3, rolled(3), shift=0.1)

@@ -11,9 +11,7 @@ from fedclust.data import cache
 from fedclust.data.cache import cache_root, damaged_files, digest, new_array, prepared
 
 
-def test_root_is_the_argument_then_the_environment_then_home(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_root_is_the_argument_then_the_environment_then_home(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "environment"))
     assert cache_root(tmp_path / "argument") == tmp_path / "argument"
     assert cache_root() == tmp_path / "environment"
@@ -100,9 +98,7 @@ def test_where_locks_do_not_reach_the_first_to_finish_is_kept(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["key"]
 
 
-def test_a_cache_that_cannot_be_written_says_how_to_choose_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_says_how_to_choose_another(tmp_path, monkeypatch) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="cannot make the cache folder .*FEDCLUST_CACHE"):
         prepared(tmp_path / "file" / "key", lambda folder: None)
@@ -111,9 +107,7 @@ def test_a_cache_that_cannot_be_written_says_how_to_choose_another(
         prepared(tmp_path / "key", lambda folder: None)
 
 
-def test_an_array_beyond_the_disk_is_refused_before_it_is_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_array_beyond_the_disk_is_refused_before_it_is_made(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=65_536))
     with pytest.raises(OSError, match=r"needs 0\.00046 GB, 6.55e-05 GB are free"):
         new_array(tmp_path / "array.npy", np.uint8, (460_032,))
@@ -158,9 +152,7 @@ def _flip(path: Path) -> None:
     ],
     ids=["cut off", "empty", "longer", "reversed", "one byte", "deleted"],
 )
-def test_damaged_data_is_prepared_again(
-    damage: Callable[[Path], None], name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_data_is_prepared_again(damage: Callable[[Path], None], name: str, tmp_path, caplog) -> None:
     folder = prepared(tmp_path / "key", _fill)
     damage(folder / name)
     prepared(folder, _fill)

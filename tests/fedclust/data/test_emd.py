@@ -49,9 +49,7 @@ def test_mixing_comes_down_to_the_target(target: float, relative: bool) -> None:
     assert 1.5 <= distance <= 2.5
 
 
-def test_without_the_test_of_normality_the_first_partition_at_the_target_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_test_of_normality_the_first_partition_at_the_target_is_used(monkeypatch) -> None:
     monkeypatch.setattr(emd, "_pairs_look_normal", None)
     assert on_two_points(EmdKMeans(2, target=0.5, bins=2, normality=False))[1] <= 2.5
 
@@ -65,9 +63,7 @@ def test_mixing_keeps_sizes_and_brings_the_farthest_nearer() -> None:
     assert clients.tolist() == np.repeat([0, 1, 2], [30, 20, 10]).tolist()
 
 
-def test_where_distances_are_not_normal_the_partition_at_the_target_is_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_distances_are_not_normal_the_partition_at_the_target_is_used(monkeypatch) -> None:
     monkeypatch.setattr(emd, "_pairs_look_normal", lambda shares, centroids: False)
     with pytest.warns(UserWarning, match=r"not normally distributed .* from 2\.5 to 2\.375"):
         assert on_two_points(EmdKMeans(2, target=0.5, bins=2))[1] <= 2.5

@@ -97,9 +97,7 @@ def test_a_saved_partition_counts_by_its_content(tmp_path: Path, loaded: Load) -
     assert found[0].fingerprint == found[1].fingerprint != found[2].fingerprint
 
 
-def test_shifts_are_in_labels_or_inputs_alone(
-    tmp_path: Path, loaded: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shifts_are_in_labels_or_inputs_alone(tmp_path, loaded: Load, monkeypatch) -> None:
     original = make_builder(DIGITS).load(tmp_path)
     fixed(monkeypatch, None, Relabel(tuple(range(9, -1, -1))))
     renamed = loaded()
@@ -143,9 +141,7 @@ JOBS = {
 }
 
 
-def test_a_table_is_fitted_on_training_rows_only(
-    tmp_path: Path, loaded: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_is_fitted_on_training_rows_only(tmp_path, loaded: Load, monkeypatch) -> None:
     dealt(monkeypatch, [[0], [2]], [[1], [3]])  # nobody holds row 4
     # Training ages 1 and 5: mean 3, standard deviation 2, so 900 is 448.5, 700 is 348.5, and a missing age is
     # the mean. Columns are age, baker, cook, tailor; nobody trains on a tailor.
@@ -167,9 +163,7 @@ def text_node(path: Path, **changes) -> dict:
     return {**values, "vocabulary_size": 10, **changes}
 
 
-def test_a_vocabulary_is_made_from_training_rows_only(
-    tmp_path: Path, loaded: Load, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_vocabulary_is_made_from_training_rows_only(tmp_path, loaded: Load, monkeypatch) -> None:
     texts = ["b b c", "a a a a é", "c b", None, "a"]
     pd.DataFrame({"text": texts, "label": [0, 1, 0, 1, 0]}).to_parquet(tmp_path / "data.parquet")
     dealt(monkeypatch, [[0], [2, 3]], [[1], [4]])

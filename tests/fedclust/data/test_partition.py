@@ -333,9 +333,7 @@ def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
         ({"shift": [0, None, None, None]}, {}, "shift must be the same in all lines of a client"),
     ],
 )
-def test_lines_that_contradict_themselves_are_refused(
-    tmp_path: Path, changes: dict[str, list], about: dict, message: str
-) -> None:
+def test_lines_that_contradict_themselves_are_refused(tmp_path, changes, about, message) -> None:
     about = {"shifts": [{"kind": "noise", "std": 0.1}], **about}
     with pytest.raises(ValueError, match=message):
         load_client_rows(write(tmp_path / "rows.parquet", LINES | changes, about), TINY)

@@ -136,9 +136,7 @@ def test_settings_out_of_range_are_refused(rule: type, settings: dict, message: 
         (rules.Conventions(3, groups=[1, 1, 1]), [0, 1, 0], "at most the 2 classes, got 3 groups"),
     ],
 )
-def test_what_examples_do_not_allow_is_refused(
-    partitioner: rules.ClientPartitioner, labels: list[int], message: str
-) -> None:
+def test_what_examples_do_not_allow_is_refused(partitioner, labels, message) -> None:
     with pytest.raises(ValueError, match=message):
         assigned(partitioner, labels)
 

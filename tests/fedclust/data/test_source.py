@@ -93,9 +93,7 @@ PATTERN = "label_pattern must match every image and have a group"
         ({"data.csv": b"x\ty\n1\t2\n"}, {}, r'has one column, .*dataset\.csv_options\.sep="\\t"'),
     ],
 )
-def test_what_cannot_be_read_names_the_file_and_what_to_give(
-    tmp_path: Path, files: dict[str, bytes], options: dict, message: str
-) -> None:
+def test_what_cannot_be_read_names_the_file_and_what_to_give(tmp_path, files, options, message) -> None:
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
     with pytest.raises(SourceError, match=message):
@@ -320,9 +318,7 @@ def test_labels_that_contradict_the_configuration(columns: Sequence, settings: d
         ([part(user=[17.0, None, 4.0])], [1, 1, 1], [1, -1, 0], ("4", "17")),  # whole though one is missing
     ],
 )
-def test_natural_clients_are_numbered_in_the_order_of_their_names(
-    parts: list[Part], kept: list[int], indices: list[int], names: tuple[str, ...]
-) -> None:
+def test_natural_clients_are_numbered_in_the_order_of_their_names(parts, kept, indices, names) -> None:
     found = reader(natural="user").encode_natural(parts, np.array(kept, dtype=bool))
     assert (found[0].tolist(), found[0].dtype, found[1]) == (indices, np.int64, names)
     assert reader().encode_natural(parts, np.array(kept, dtype=bool)) is None

@@ -143,9 +143,7 @@ def test_identifiers_and_dates_are_refused_with_the_line_to_copy(tmp_path: Path)
         ("age::job::sick\n1.5::Köchin::no\n2.5::::yes\n", {"sep": "::"}, "utf-8"),
     ],
 )
-def test_separators_and_encodings_of_csv_files(
-    tmp_path: Path, content: str, options: dict[str, str], encoding: str
-) -> None:
+def test_separators_and_encodings_of_csv_files(tmp_path, content, options, encoding) -> None:
     (tmp_path / "patients.csv").write_text(content, encoding=encoding)
     data = builder(tmp_path / "patients.csv", 3, label="sick", csv_options=options).load(tmp_path / "cache")
     assert data.inputs.tolist() == [[-1, 0, 1], [1, 1, 0]]  # "(missing)" sorts before "Köchin"

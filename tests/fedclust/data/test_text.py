@@ -48,9 +48,7 @@ def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: 
         (["bad", "neutral", "bad bad"], 1, {"drop_labels": [1], "class_names": ["x", "y"]}, [[2], [2]]),
     ],
 )
-def test_texts_are_cut_padded_and_left_out(
-    tmp_path: Path, texts: list, length: int, settings: dict, tokens: list
-) -> None:
+def test_texts_are_cut_padded_and_left_out(tmp_path, texts, length, settings, tokens) -> None:
     assert load(write(tmp_path, texts), length, **settings).inputs.tolist() == tokens
 
 

@@ -429,9 +429,7 @@ def test_who_is_asked_again(lost, losses, options, kind, asked, still_lost, time
 
 
 @pytest.mark.parametrize(("settle", "left"), [(30.0, 0), (0.0, 2)])
-def test_once_enough_are_back_the_others_have_some_time(
-    settle: float, left: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_once_enough_are_back_the_others_have_some_time(settle: float, left: int, monkeypatch) -> None:
     monkeypatch.setattr(client_grid, "SETTLE", settle)
     grid, looks = Lossy({}, max_outage=60), iter([[], [0], [0, 1], [0, 1, 2]])  # one is needed
     monkeypatch.setattr(grid, "_online", lambda: next(looks))

@@ -62,9 +62,7 @@ def test_an_alarm_of_another_library_is_not_touched() -> None:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
 
-def test_what_no_signal_stops_ends_the_process_of_the_command_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_what_no_signal_stops_ends_the_process_of_the_command_line(monkeypatch, capsys) -> None:
     ended: list[int] = []
     monkeypatch.setattr(local_grid, "_owned", True)
     monkeypatch.setattr(local_grid, "_GRACE", 0.1)

@@ -153,9 +153,7 @@ def test_who_is_missing_at_the_end_of_the_wait_is_said(monkeypatch: pytest.Monke
     ("clients", "sites", "quiet", "ready"),
     [(1, "a", 99, False), (2, "ab", 19, False), (2, "ab", 20, True), (3, "abc", 20, True)],
 )
-def test_unnamed_sites_start_when_no_more_came_for_a_while(
-    clients: int, sites: str, quiet: float, ready: bool
-) -> None:
+def test_unnamed_sites_start_when_no_more_came_for_a_while(clients, sites, quiet, ready) -> None:
     assert Rules(2, 20).ready(clients, sites, quiet) is ready
 
 

@@ -164,9 +164,7 @@ def test_the_simulation_can_be_configured(flower: Flower) -> None:
     assert run[run.index("--federation-config") + 1] == "num-supernodes=30"
 
 
-def test_flowers_commands_are_found_and_install_nothing(
-    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flowers_commands_are_found_and_install_nothing(flower: Flower, tmp_path, monkeypatch) -> None:
     name = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
     monkeypatch.delenv(name, raising=False)
     assert superlink._environment()["PATH"].split(os.pathsep)[0] == str(tmp_path)
@@ -175,9 +173,7 @@ def test_flowers_commands_are_found_and_install_nothing(
     assert superlink._environment()[name] == "0"
 
 
-def test_paths_are_those_of_the_caller(
-    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_are_those_of_the_caller(flower: Flower, tmp_path, monkeypatch) -> None:
     (tmp_path / "here" / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
     overrides = ["dataset.path=data", "encoder.path=facebook/dinov2-base", "partition.file=none.parquet"]

@@ -159,9 +159,7 @@ MODEL = ArrayRecord({"w": Array(np.zeros(1000, dtype=np.float32))})  # 4 kB
         ("all", 5000, 4, True),
     ],
 )
-def test_coalitions_are_for_a_handful_of_small_sites(
-    asked: str | None, rows: int, number: int, found: bool
-) -> None:
+def test_coalitions_are_for_a_handful_of_small_sites(asked, rows, number, found) -> None:
     assert worthwhile(asked, np.full(number, rows), MODEL) is found
 
 

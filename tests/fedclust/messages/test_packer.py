@@ -199,9 +199,7 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (SHORT, {"~rows": np.arange(3), "~lengths": np.array([-1, 4])}, "lengths of all its 3"),
     ],
 )
-def test_entries_that_are_not_what_was_packed_are_refused(
-    hint: Any, entries: dict[str, Any], message: str
-) -> None:
+def test_entries_that_are_not_what_was_packed_are_refused(hint, entries, message) -> None:
     with pytest.raises(ValueError) as error:
         unpack(hint, entries)
     assert message in str(error.value)

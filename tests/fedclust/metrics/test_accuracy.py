@@ -77,9 +77,7 @@ def test_no_examples_leave_everything_undefined() -> None:
 
 @unhurried
 @given(st.integers(0, 10**6), st.integers(0, 60), st.integers(1, 7), st.integers(1, 5))
-def test_many_clients_at_once_are_each_client_alone(
-    seed: int, num_examples: int, num_clients: int, num_classes: int
-) -> None:
+def test_many_clients_at_once_are_each_client_alone(seed, num_examples, num_clients, num_classes) -> None:
     draws = np.random.default_rng(seed)
     clients = draws.integers(0, num_clients, num_examples)
     labels = draws.integers(0, num_classes, num_examples)

@@ -82,9 +82,7 @@ EVERYONE, PRIOR = Arm(0, False), Arm(0, True)
         ([(0.60, 0.3), (0.60, 0.3), (0.40, 0.3), (0.30, 0.3)], Arm(1, True), EVERYONE),
     ],
 )
-def test_a_site_leaves_at_two_standard_errors_and_chooses_within_one(
-    columns: list[tuple[float, float]], chosen: Arm, everyone: Arm
-) -> None:
+def test_a_site_leaves_at_two_standard_errors_and_chooses_within_one(columns, chosen, everyone) -> None:
     found = choose([3, 1], scores_of(*columns))
     assert (found.arm, found.everyone) == (chosen, everyone)
 

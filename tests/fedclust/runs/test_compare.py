@@ -69,9 +69,7 @@ def test_left_out_runs_are_listed(sweep: Path, capsys: pytest.CaptureFixture[str
         (["{folder}/broken"], "summary.json must be JSON"),
     ],
 )
-def test_one_line_says_what_is_wrong(
-    sweep: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_one_line_says_what_is_wrong(sweep: Path, capsys, arguments: list[str], message: str) -> None:
     (sweep / "empty").mkdir()
     if "broken" in arguments[0]:
         (sweep / "broken").mkdir()
@@ -84,9 +82,7 @@ def test_one_line_says_what_is_wrong(
     assert errors.count("\n") == 1
 
 
-def test_figures_with_the_personal_layer_that_each_run_chose(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_figures_with_the_personal_layer_that_each_run_chose(tmp_path, capsys) -> None:
     for seed, choice, accuracy in ((0, "prior", 0.75), (1, "prior", 0.85), (2, None, None)):
         folder = tmp_path / str(seed)
         folder.mkdir()

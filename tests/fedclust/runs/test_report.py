@@ -6,9 +6,7 @@ from fedclust.results import Recorder, client_table, summarise
 from fedclust.runs.report import main
 
 
-def test_an_unfinished_run_is_shown_as_far_as_it_got(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unfinished_run_is_shown_as_far_as_it_got(tmp_path, capsys) -> None:
     with Recorder(tmp_path) as recorder:
         recorder.round({"round": 1, "num_clusters": 1, "mean_client_accuracy": 0.5})
     assert main([str(tmp_path)]) == 0

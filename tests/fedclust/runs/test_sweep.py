@@ -1,5 +1,4 @@
 import json
-from pathlib import Path
 
 import pytest
 from omegaconf import OmegaConf
@@ -34,9 +33,7 @@ def test_each_choice_is_in_a_job() -> None:
     ]
 
 
-def test_failures_are_named_when_they_happen_and_at_the_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failures_are_named_when_they_happen_and_at_the_end(tmp_path, capsys) -> None:
     file = tmp_path / "failures"
     assert not any_failed(file)
     assert add_failure(file, 0, ["seed=-1"], ValueError("seed must be >= 0,\n got -1"), expected=True)
@@ -66,9 +63,7 @@ def test_the_objective_is_a_number_of_the_summary() -> None:
 
 
 @pytest.mark.parametrize(("proof", "checkpoint", "taken"), [(1, 1, True), (1, 0, False), (0, 0, True)])
-def test_a_run_without_its_checkpoint_cannot_be_proved_against(
-    tmp_path: Path, proof: int, checkpoint: int, taken: bool
-) -> None:
+def test_a_run_without_its_checkpoint_cannot_be_proved_against(tmp_path, proof, checkpoint, taken) -> None:
     given = f"proof={'true' if proof else 'false'}"
     run = tmp_path / "0"
     run.mkdir()

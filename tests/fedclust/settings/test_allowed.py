@@ -127,9 +127,7 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     "override", ["+defaults_of=elsewhere.Options", "+defaults_of@model=elsewhere.Options", "model={}/model"]
 )
-def test_a_node_composes_of_its_own_files_and_imports_nothing(
-    override: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_composes_of_its_own_files_and_imports_nothing(override: str, tmp_path, monkeypatch) -> None:
     (tmp_path / "elsewhere.py").write_text(
         "from dataclasses import make_dataclass as f; Options = f('O', ())"
     )

@@ -56,9 +56,7 @@ class WatchedEncoder(PixelEncoder):
     ],
 )
 @pytest.mark.parametrize("fails", [False, True])
-def test_settings_inside_and_after(
-    network: nn.Module | None, inside: tuple[bool, bool, bool], fails: bool
-) -> None:
+def test_settings_inside_and_after(network, inside, fails) -> None:
     before = flags()
     with pytest.raises(ZeroDivisionError) if fails else exact_kernels(), exact_kernels(network):
         assert flags() == inside

@@ -109,9 +109,7 @@ def test_classes_are_those_configured(settings: dict, labels: tuple, expected: t
         ({"a": _site(x=_number(1)), "b": _site(y=_number(1))}, TABLE, "must have a column besides the label"),
     ],
 )
-def test_what_nobody_can_mend_is_an_error(
-    statements: dict[str, Statement], wanted: Wanted, message: str
-) -> None:
+def test_what_nobody_can_mend_is_an_error(statements, wanted, message) -> None:
     with pytest.raises(ValueError, match=message):
         agree(statements, wanted)
 

@@ -132,9 +132,7 @@ def tables(tmp_path: Path) -> tuple[dict[str, Path], Path]:
 
 
 @pytest.mark.parametrize("encoding", ["onehot", "index"])
-def test_tables_are_encoded_as_pooled(
-    tables: tuple[dict[str, Path], Path], tmp_path: Path, encoding: str
-) -> None:
+def test_tables_are_encoded_as_pooled(tables: tuple[dict[str, Path], Path], tmp_path, encoding: str) -> None:
     paths, pooled = tables
     dataset = {"_target_": TABLES, "name": "t", "label": "diagnosis", "encoding": encoding}
     shared = _agreed(dataset, paths)

@@ -51,9 +51,7 @@ class Asked:
         """Ask clients questions; return their answers, read as a server reads them, and errors by client."""
         contents = {id(each): encode(each) for each in questions.values()}
         kind = next(iter(questions.values())).kind
-        answers, errors = self.ask_clients(
-            kind, {client: contents[id(each)] for client, each in questions.items()}
-        )
+        answers, errors = self.ask_clients(kind, {k: contents[id(each)] for k, each in questions.items()})
         return {
             client: decode(
                 questions[client].answer, content, Reading(client, asked=questions[client], **more)
@@ -73,9 +71,7 @@ class Asked:
         assert errors == {}
         return contents
 
-    def ask_clients(
-        self, kind: str, contents: Mapping[int, RecordDict]
-    ) -> tuple[dict[int, RecordDict], dict[int, str]]:
+    def ask_clients(self, kind: str, contents: Mapping[int, RecordDict]) -> tuple[dict, dict[int, str]]:
         """Send a bundle to the node; return contents and errors by client."""
         return unpack(self.ask(kind, pack(contents)).content)
 

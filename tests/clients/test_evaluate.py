@@ -82,9 +82,7 @@ def test_each_client_measures_on_its_own_test_part(node, tell, logits, federatio
                 np.mean([(found.argmax(axis=1) == label)[labels == label].mean() for label in set(labels)])
             ),
         }
-        expected = [
-            [((labels == c) & (found.argmax(axis=1) == d)).sum() for d in range(10)] for c in range(10)
-        ]
+        expected = [[((labels == c) & (found.argmax(1) == d)).sum() for d in range(10)] for c in range(10)]
         np.testing.assert_array_equal(counts[client]["arrays"]["confusion"].numpy(), expected)
 
 
@@ -165,9 +163,7 @@ def test_a_deployed_node_keeps_its_rows(node, tell, logits, federation, tmp_path
     rows = federation.test[2]
     chances = softmax(logits(rows), axis=1)
     # Only the number of rows leaves the node.
-    assert {name: dict(record) for name, record in contents[2].items()} == {
-        "metrics": {"num-examples": len(rows)}
-    }
+    assert {k: dict(v) for k, v in contents[2].items()} == {"metrics": {"num-examples": len(rows)}}
     table = pd.read_parquet(tmp_path / "run-1" / "client-2.parquet")
     assert table["row"].tolist() == rows.tolist()
     assert table["label"].tolist() == [str(label) for label in federation.labels[rows].tolist()]
@@ -299,9 +295,7 @@ def without_validation(monkeypatch):
     monkeypatch.setattr(Node, "of", classmethod(without))
 
 
-def test_without_held_out_rows_there_is_nothing_to_compare(
-    without_validation, node, federation, model
-) -> None:
+def test_without_held_out_rows_nothing_is_compared(without_validation, node, federation, model) -> None:
     question = evaluation.ProofQuestion(model, model, EVEN, EVEN)
     told = node(SEVERAL).answers({0: question, 1: question})
     assert (told[0].count, told[0].sums.tolist()) == (0, [0, 0, 0])

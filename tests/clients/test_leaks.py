@@ -48,9 +48,7 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def _hostile(disk: Path) -> list[Sequence[Any]]:
     """List hostile values of each kind."""
-    files = [
-        disk / name for name in ("credentials.yaml", "broken.yaml", "rows.csv", "no.yaml", "credentials")
-    ]
+    files = [disk / n for n in ("credentials.yaml", "broken.yaml", "rows.csv", "no.yaml", "credentials")]
     nested: Any = LOOKED_UP
     for _ in range(300):
         nested = [nested]

@@ -48,9 +48,7 @@ def alone(node, tell):
 def changes(alone, model):
     """Return the change of each array, float64, shape (4, *shape)."""
     start = {name: array.numpy().astype(float) for name, array in model.items()}
-    return {
-        name: np.stack([_arrays(alone[client])[name] - start[name] for client in range(4)]) for name in start
-    }
+    return {name: np.stack([_arrays(alone[k])[name] - start[name] for k in range(4)]) for name in start}
 
 
 def test_a_client_reports_model_losses_and_sample_count(alone, model, federation) -> None:

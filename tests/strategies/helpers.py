@@ -43,9 +43,7 @@ class Lossy(WrappedGrid):
         super().__init__(grid)
         self.trained, self._lost, self._sent = 0, lost, Counter[tuple[int, str]]()
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Any:
         messages = list(messages)
         kinds = [(each.metadata.dst_node_id, each.metadata.message_type) for each in messages]
         self._sent.update(kinds)
@@ -85,9 +83,7 @@ def nodes_of(config: DictConfig) -> Any:
     return instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
 
 
-def built(
-    config: DictConfig, made: type[ClusteredStrategy] | None = None
-) -> tuple[Any, ClientGrid, ArrayRecord]:
+def built(config: DictConfig, made: Any = None) -> tuple[Any, ClientGrid, ArrayRecord]:
     """Make the strategy of a configuration, or `made`; its clients; and the model that they start from."""
     grid = ClientGrid(nodes_of(config))
     grid.connect()

@@ -184,9 +184,7 @@ def _assert_equal(one, other) -> None:
 
 
 def test_every_strategy_is_listed_and_has_a_choice() -> None:
-    modules = [
-        importlib.import_module(f"{strategies.__name__}.{path.stem}") for path in FOLDER.glob("[!_]*.py")
-    ]
+    modules = [importlib.import_module(f"{strategies.__name__}.{p.stem}") for p in FOLDER.glob("[!_]*.py")]
     found = {kind for module in modules for kind in vars(module).values() if inspect.isclass(kind)}
     own = {kind for kind in found if issubclass(kind, ClusteredStrategy)}
     assert {kind.__name__ for kind in own} == set(strategies.__all__)

@@ -23,9 +23,7 @@ class Killed(Exception):
     """Ends a run in the middle."""
 
 
-def _run(
-    rounds: int, kill: int = 0, done: int = 0, data: Any = None, strategy: Any = None, **options: Any
-) -> Any:
+def _run(rounds: int, kill=0, done=0, data: Any = None, strategy: Any = None, **options: Any) -> Any:
     rows = [np.random.default_rng(client).normal(size=(90, 2)).astype(np.float32) for client in range(4)]
     data = data or from_arrays([(x, (x[:, 0] > 0).astype(int)) for x in rows], validation_fraction=0.3)
     trained, truth = np.concatenate(data.train), data.labels.clone()
@@ -86,7 +84,5 @@ def test_rows_are_held_out_for_it_on_the_command_line() -> None:
     assert isinstance(settings := run_settings(config), RunSettings)
     assert (settings.patience, settings.serve_round) == (10, "last")
     without = compose(["strategy=fedavg", "serve_round=best", "partition.validation_fraction=0"])
-    with pytest.raises(
-        ConfigError, match="must be > 0 for serve_round=best, which compares on held-out rows"
-    ):
+    with pytest.raises(ConfigError, match="must be > 0 for serve_round=best, which compares on held-out"):
         check(without)

@@ -79,9 +79,7 @@ def clients(number: int) -> Any:
     return SimpleNamespace(get_node_ids=lambda: list(range(number)))
 
 
-def replied(
-    message: Message, arrays: ArrayRecord, num_examples: int, start: ArrayRecord | None = None
-) -> Reply:
+def replied(message: Message, arrays: ArrayRecord, num_examples: int, start=None) -> Reply:
     """Make a client's reply to a message."""
     client = message.metadata.dst_node_id
     message.metadata.__dict__["_message_id"] = str(client)
@@ -109,9 +107,7 @@ def round_of(
     aggregator: Strategy, number: int, model: ArrayRecord, update: CohortUpdate, nodes: list[list[int]]
 ) -> ArrayRecord:
     """Aggregate what clients' nodes reply with: means, and models of clients that share no node."""
-    models = {
-        k: from_state({name: values[k] for name, values in update.state.items()}) for k in update.clients
-    }
+    models = {k: from_state({n: v[k] for n, v in update.state.items()}) for k in update.clients}
     arrays = models | means_of(update, nodes)
     trained = {int(k): (int(update.num_examples[k]), arrays[k]) for k in update.clients}
     return one_round(aggregator, number, model, trained, shared_means=True)

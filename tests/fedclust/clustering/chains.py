@@ -41,9 +41,7 @@ def literal_loss(model: nn.Module, last: nn.Module, inputs: Tensor) -> Tensor:
     return (difference**2).sum(-1).mean()
 
 
-def literal_fit(
-    fitting: Fitting, start: State, end: State, generator: torch.Generator
-) -> tuple[State, list[float]]:
+def literal_fit(fitting: Fitting, start: State, end: State, generator: torch.Generator) -> tuple[State, list]:
     """Algorithm 1, lines 12 to 16, for one pair: the bend, and L on the grid."""
     network, inputs, parameters = fitting.network, fitting.inputs, fitting.parameters
     last = copy.deepcopy(network).eval()

@@ -74,9 +74,7 @@ def test_one_vote_does_not_keep_real_groups_from_going_on() -> None:
     # means of all are (0.29 − 2)/30 = −0.057 and 0.057.
     gains = ([0.01] * 29 + [-2.0], [-0.01] * 29 + [2.0])
     noise = np.array([-0.02, 0.0, 0.0, 0.02])
-    tried = [
-        compare([evidence(np.full(4, mean) + noise * (abs(mean) < 1)) for mean in means]) for means in gains
-    ]
+    tried = [compare([evidence(np.full(4, m) + noise * (abs(m) < 1)) for m in means]) for means in gains]
     assert [round(each.gain, 3) for each in tried] == [-0.057, 0.057]
     assert most_promising(tried, [2, 2], 2) == [0]
 

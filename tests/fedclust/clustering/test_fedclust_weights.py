@@ -22,9 +22,7 @@ def test_the_last_layer_is_the_last_weight_matrix_and_its_bias() -> None:
 def test_a_layer_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="layer must be one of first, head, got 'nose'"):
         last_layer(SHAPES, "nose")
-    with pytest.raises(
-        ValueError, match=r"model must have a layer with a weight matrix, its arrays are \['w'\]"
-    ):
+    with pytest.raises(ValueError, match=r"must have a layer with a weight matrix, its arrays are \['w'\]"):
         last_layer({"w": (2,)})
 
 

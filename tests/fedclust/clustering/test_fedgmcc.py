@@ -18,9 +18,7 @@ def fitting(num_inputs: int, **parameters) -> Fitting:
 def trained(data_seed: int, convention: tuple[int, ...] = (0, 1, 2)) -> State:
     """Learn which of the first three inputs is largest, under one naming of the classes."""
     draws = seeded(99)  # the initial model is common
-    state = {
-        name: 0.5 * torch.randn(tensor.shape, generator=draws) for name, tensor in mlp().state_dict().items()
-    }
+    state = {name: 0.5 * torch.randn(w.shape, generator=draws) for name, w in mlp().state_dict().items()}
     network = mlp()
     network.load_state_dict(state)
     inputs = torch.rand(256, 4, generator=seeded(data_seed))
@@ -57,9 +55,7 @@ def test_connection_passes_through_others() -> None:
     connected = np.array([pair in ([0, 3], [1, 3], [2, 4]) for pair in pairs.tolist()])
     np.testing.assert_array_equal(fedgmcc.components(pairs, connected, 6), [0, 0, 1, 0, 1, 2])
     np.testing.assert_array_equal(fedgmcc.components(pairs, np.zeros(15, dtype=bool), 6), range(6))
-    np.testing.assert_array_equal(
-        fedgmcc.components(np.zeros((0, 2), dtype=int), np.zeros(0, dtype=bool), 1), [0]
-    )
+    np.testing.assert_array_equal(fedgmcc.components(np.zeros((0, 2), int), np.zeros(0, bool), 1), [0])
 
 
 def test_steepest_slope_is_central_and_never_across_the_bend() -> None:

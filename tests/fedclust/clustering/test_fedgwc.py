@@ -224,16 +224,12 @@ def test_equal_losses_reward_everyone_fully() -> None:
 @pytest.mark.parametrize("scale", [1e-300, 1e-160, 1.0, 1e160, 1e300])
 def test_rewards_do_not_depend_on_the_unit_of_losses(scale: float) -> None:
     # Losses 1, 2, 3: mean 2, sample variance 1; one standard deviation away gives exp(-1/2).
-    np.testing.assert_allclose(
-        rewards(np.array([[1.0], [2.0], [3.0]]) * scale), [0.60653066, 1.0, 0.60653066]
-    )
+    np.testing.assert_allclose(rewards(np.array([[1.0], [2.0], [3.0]]) * scale), [0.60653066, 1, 0.60653066])
 
 
 @pytest.mark.parametrize("losses", [np.ones((0, 3)), np.ones((4, 0)), np.ones(4), [[1.0], [np.nan]]])
 def test_rewards_refuse(losses) -> None:
-    with pytest.raises(
-        ValueError, match=r"losses must (have shape \(clients, steps\), got|be finite, got nan)"
-    ):
+    with pytest.raises(ValueError, match=r"must (have shape \(clients, steps\), got|be finite, got nan)"):
         rewards(np.array(losses))
 
 
@@ -251,9 +247,7 @@ def test_updates_blend_in_the_rewards() -> None:
     assert fedgwc.update_mse(1.0, np.zeros((1, 1)), np.full((1, 1), 2.0), 16, 0.1) == pytest.approx(0.925)
 
 
-def split_of(
-    affinities: np.ndarray, max_clusters: int = 5, **changed
-) -> tuple[np.ndarray | None, dict[int, float]]:
+def split_of(affinities: np.ndarray, max_clusters: int = 5, **changed) -> tuple:
     return fedgwc.split(affinities, max_clusters, dataclasses.replace(PAPER, **changed), seed=0)
 
 
@@ -311,12 +305,10 @@ def test_affinities_near_the_smallest_number_do_no_harm() -> None:
 # -- Algorithm 2 --------------------------------------------------------------------------------------------
 
 
-AS_PRINTED = Parameters(step_size=0.3, patience=10**6, min_cluster_size=1)
+PRINTED = Parameters(step_size=0.3, patience=10**6, min_cluster_size=1)
 
 
-@pytest.mark.parametrize(
-    ("parameters", "size"), [(AS_PRINTED, 3), (AS_PRINTED, 12), (AS_PRINTED, 40), (RELEASED, 10)]
-)
+@pytest.mark.parametrize(("parameters", "size"), [(PRINTED, 3), (PRINTED, 12), (PRINTED, 40), (RELEASED, 10)])
 def test_rounds_match_a_literal_loop(parameters: Parameters, size: int) -> None:
     released = parameters is RELEASED
     alpha, ids = 4 / size if released else 0.3, 3 * np.arange(size) + 1
@@ -518,9 +510,7 @@ def test_a_run_of_a_cluster_of_many_is_that_of_double_precision(monkeypatch: pyt
 PERCEPTION = 0.5 + 0.1 * np.array([[0.9, 0.3, 0.2], [0.4, 0.8, 0.2], [0.2, 0.3, 0.6]])
 
 
-def candidates(
-    affinities: np.ndarray, max_clusters: int, seed: int, **how
-) -> dict[int, tuple[np.ndarray, float]]:
+def candidates(affinities: np.ndarray, max_clusters: int, seed: int, **how) -> dict[int, tuple]:
     return fedgwc.candidates(affinities, max_clusters, Parameters(min_cluster_size=1, **how), seed)
 
 

@@ -100,9 +100,7 @@ def test_choice() -> None:
     assert choose({}) == 1
 
 
-def planted(
-    num_groups: int, examples: int, seed: int = 0, clients: int = 30
-) -> tuple[np.ndarray, np.ndarray]:
+def planted(num_groups: int, examples: int, seed: int = 0, clients: int = 30) -> tuple:
     """Clients that hold a half, a third … of twelve classes, in no order."""
     draws = np.random.default_rng(seed)
     groups = draws.permutation(np.arange(clients) % num_groups)

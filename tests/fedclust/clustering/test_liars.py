@@ -74,9 +74,7 @@ def test_what_is_left_is_centred_again() -> None:
     assert left.clients.tolist() == [0, 1, 2, 3, 1, 2, 3]
 
 
-def _losses(
-    lie: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None,
-) -> tuple[np.ndarray, list[int]]:
+def _losses(lie: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None) -> tuple:
     """Let two groups' losses react in opposite ways to ten averages; return the groups that these show."""
     draws, state = np.random.default_rng(0), loss_traces.Trace(np.arange(30))
     for _ in range(10):

@@ -235,9 +235,7 @@ def literal_slopes(table: np.ndarray, labels: np.ndarray, of: Estimate, g: int, 
     for k in range(len(labels)):
         u, z = [], []
         for t in range(len(table)):
-            (low, some), (high, others) = (
-                literal_cell(table, labels, of.constants, k, t, group) for group in (g, h)
-            )
+            (low, some), (high, others) = (literal_cell(table, labels, of.constants, k, t, p) for p in (g, h))
             if labels[k] in (g, h) and not np.isnan(table[t, k]) and some and others:
                 u.append(high - low)
                 z.append(table[t, k] - (low + high) / 2)
@@ -266,9 +264,7 @@ def test_what_is_required() -> None:
     # 2√3 √(2 / (-2 ln 0.999)) = 2√3 / √0.0010005. With many clients the second factor goes to 1.
     assert loss_traces.required(2, 0.001) == pytest.approx(2 * math.sqrt(3) / math.sqrt(-math.log(0.999)))
     assert loss_traces.required(10**6, 0.001) == pytest.approx(2 * math.sqrt(3), rel=0.01)
-    assert loss_traces.required(28, 0.001) == pytest.approx(
-        2 * math.sqrt(3) * math.sqrt(28 / 10.391), rel=1e-4
-    )
+    assert loss_traces.required(28, 0.001) == pytest.approx(math.sqrt(12 * 28 / 10.391), rel=1e-4)
 
 
 def test_separation_of_places(of_table) -> None:

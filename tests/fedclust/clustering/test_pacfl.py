@@ -22,9 +22,7 @@ def _line(degrees: float) -> np.ndarray:
 def _random(num_examples: list[list[int]], seed: int = 0) -> np.ndarray:
     """Make bases of clients with so many random examples of each class."""
     draws = np.random.default_rng(seed)
-    return np.array(
-        [[basis(draws.normal(size=(number, WIDTH)), VECTORS) for number in own] for own in num_examples]
-    )
+    return np.array([[basis(draws.normal(size=(n, WIDTH)), VECTORS) for n in own] for own in num_examples])
 
 
 @pytest.mark.parametrize("measure", ["smallest", "sum", "mean"])

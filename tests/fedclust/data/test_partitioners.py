@@ -12,9 +12,7 @@ from fedclust.data.emd import EmdKMeans
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate
 
 
-def assigned(
-    partitioner: rules.ClientPartitioner, labels: list[int], seed: int = 0, **columns: list
-) -> rules.Assignment:
+def assigned(partitioner, labels: list[int], seed: int = 0, **columns: list) -> rules.Assignment:
     every = {name: np.asarray(column) for name, column in {"label": labels, **columns}.items()}
     return partitioner.assignment(rules.Examples(len(labels), every, max(labels) + 1), seed)
 
@@ -73,9 +71,7 @@ def test_deal_gives_the_counts_at_random_and_leaves_the_rest_to_nobody() -> None
     clients = rules.deal(labels, np.array([[1, 1], [1, 0]]), draws(3))
     assert sorted(clients[labels == 0]) == [0, 1]
     assert sorted(clients[labels == 1]) == [-1, -1, 0]
-    one_of_six = {
-        tuple(rules.deal(np.zeros(6, int), np.array([[1]]), draws(seed)).tolist()) for seed in range(60)
-    }
+    one_of_six = {tuple(rules.deal(np.zeros(6, int), np.array([[1]]), draws(s)).tolist()) for s in range(60)}
     assert len(one_of_six) == 6
 
 

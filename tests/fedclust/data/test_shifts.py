@@ -122,9 +122,7 @@ def test_what_means_nothing_is_refused(made, message: str) -> None:
         made()
 
 
-@pytest.mark.parametrize(
-    "shift", [Relabel((1, 0)), Noise(0.2), Blur(2.0), Rotate(45.0), Invert(), FlipLabels(2)]
-)
+@pytest.mark.parametrize("shift", [Relabel((1, 0)), Noise(0.2), Blur(2), Rotate(45), Invert(), FlipLabels(2)])
 def test_a_shift_survives_being_written_as_plain_values(shift: shifts.Shift) -> None:
     assert shifts.shift_from_dict(shifts.shift_to_dict(shift)) == shift
 

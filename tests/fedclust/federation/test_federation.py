@@ -149,9 +149,7 @@ def test_no_names() -> None:
 
 
 def test_nodes_that_disagree_on_the_classes_are_refused() -> None:
-    with pytest.raises(
-        FederationError, match="client 1 must have the class names of most, .'ill', 'well'., it"
-    ):
+    with pytest.raises(FederationError, match="client 1 must have the class names of most, .'ill', 'well'."):
         described([None, None], [("ill", "well"), ("well", "ill")])
 
 

@@ -308,9 +308,7 @@ FIGURE: dict[str, Damage] = {
     "more hits of B than rows": _values("figure", "hits", np.array([1.0, 3.0])),
     "hits that are not those of the sums": _values("figure", "hits", np.array([0.0, 2.0])),
     "nan": _values("figure", "sums", np.full((3, 3), np.nan)),
-    "cubes beyond their squares": _values(
-        "figure", "sums", _SUMS + np.array([[0, 0, 1.0], [0, 0, 0], [0, 0, 0]])
-    ),
+    "cubes beyond their squares": _values("figure", "sums", _SUMS + np.outer([1, 0, 0], [0, 0, 1.0])),
     "shares beyond 2": _values("figure", "sums", _SUMS + np.array([[0, 0, 0], [0, 0, 0], [9.0, 0, 0]])),
     "no bets": _values("figure", "bets", np.zeros((1, 8))),
     "bets on other rows": _values("figure", "bets", np.ones((325, 8))),
@@ -642,9 +640,7 @@ def _bad_clients() -> list[Any]:
     wrong: list[Any] = [-1, 2**40, NAN, INF, -INF, 1.5, "", "x" * 10_000, b"x", True, [], [""], [NAN]]
     wrong += [["a", "b"], [-1], [2**62], [1.5], [True], [ATTACKER] * 2, [b"x"], "\n[red]"]
     allowed = {("clients", "[]"), ("name", "''"), ("data", "''"), ("steps", "[]")}
-    changed = [
-        {key: value} for key in ("clients", "num-clients", "name", "data", "steps", "more") for value in wrong
-    ]
+    changed = [{k: v} for k in ("clients", "num-clients", "name", "data", "steps", "more") for v in wrong]
     records = [
         ConfigRecord({**said, **each})
         for each in changed

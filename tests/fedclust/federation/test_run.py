@@ -76,9 +76,7 @@ def test_a_sample_follows_from_seed_and_round_alone() -> None:
     assert first == again == sorted(first or ())
     assert first not in (later, other)
     # Every client's turn comes: each is missed 40 times with probability 0.75⁴⁰ = 10⁻⁵.
-    later_rounds = np.concatenate(
-        [np.asarray(run.evaluation_sample(5, 20, 0, number, ALL)) for number in range(40)]
-    )
+    later_rounds = np.concatenate([np.asarray(run.evaluation_sample(5, 20, 0, n, ALL)) for n in range(40)])
     assert set(later_rounds.tolist()) == set(range(20))
 
 
@@ -123,9 +121,7 @@ def stuck(*clusters: tuple[int, int, int], number: int = 2, sizes: str = "532") 
     """Make the record of a round in which clusters went back: each one's number, clients, times in a row."""
     reason = "the loss of its new model is not finite"
     back = [{"cluster": c, "clients": k, "reason": reason, "in_a_row": n} for c, k, n in clusters]
-    return a_round(
-        round=number, went_back=back, num_clusters=len(sizes), cluster_sizes=[int(each) for each in sizes]
-    )
+    return a_round(round=number, went_back=back, num_clusters=len(sizes), cluster_sizes=[*map(int, sizes)])
 
 
 MANY = {"cohort": list(range(10))}

@@ -224,9 +224,7 @@ def test_connect_waits_for_all_clients_and_says_how_many() -> None:
 )
 def test_connect_names_the_missing_clients(online: list[int], fewest: int | None, line: str) -> None:
     with pytest.raises(FederationError, match=line):
-        ClientGrid(
-            _Nodes(_app(), online), wait=0.01, poll=0.01, say=lambda _: None, min_clients=fewest
-        ).connect()
+        ClientGrid(_Nodes(_app(), online), wait=0.01, poll=0.01, say=print, min_clients=fewest).connect()
 
 
 def _hosting(*clients: tuple[int, ...], data: str = "   ") -> Callable[[int], Hosted]:
@@ -442,9 +440,7 @@ def test_once_enough_are_back_the_others_have_some_time(settle: float, left: int
 
 def test_a_shared_record_travels_once_and_is_shared_again() -> None:
     shared = _model()
-    contents = {
-        client: RecordDict({"arrays": shared, "config": ConfigRecord({"c": client})}) for client in range(5)
-    }
+    contents = {k: RecordDict({"arrays": shared, "config": ConfigRecord({"c": k})}) for k in range(5)}
     bundle = pack(contents)
     assert len(bundle.array_records) == 1
     assert len(bundle.config_records) == 5 + 1  # the clients' and the index

@@ -78,9 +78,7 @@ def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientA
     return app
 
 
-def _grid(
-    nodes: Mapping[int, Registered], rules: Rules | None = None, unable: Iterable[str] = (), **options
-) -> SiteGrid:
+def _grid(nodes, rules: Rules | None = None, unable: Iterable[str] = (), **options) -> SiteGrid:
     grid = LocalGrid(_app(nodes, unable), {}, len(nodes))
     return SiteGrid(grid, rules or Rules(2, 0), TABLE, **{"poll": 0.001, "wait": 5, **options})
 
@@ -143,9 +141,7 @@ def test_who_is_missing_at_the_end_of_the_wait_is_said(monkeypatch: pytest.Monke
     grid = _grid(NODES, Rules(2, 1e9, ("north", "south", "rome")), say=said.append)
     assert grid.connect() == 3
     assert "the run starts without rome, after 5 s" in said
-    with pytest.raises(
-        FederationError, match="min_clients=5 .* got 3; offline: rome; refused: .*west: no such"
-    ):
+    with pytest.raises(FederationError, match="min_clients=5 .* got 3; offline: rome; refused: .*west"):
         _grid(NODES, Rules(5, 1e9, ("north", "south", "rome"))).connect()
 
 

@@ -113,9 +113,7 @@ class Flower:
         command.chmod(0o755)
 
     def answers(self, **answers) -> None:
-        texts = {
-            key: value if isinstance(value, str) else json.dumps(value) for key, value in answers.items()
-        }
+        texts = {key: v if isinstance(v, str) else json.dumps(v) for key, v in answers.items()}
         (self._folder / "answers.json").write_text(json.dumps({"log": "the log", **texts}))
 
     @property

@@ -45,9 +45,7 @@ STATEMENT = Statement(
 )
 PROOF = evaluation.ProofQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 0.25, 3, True)
 FIGURE = evaluation.FigureQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 3, True)
-TESTED = Rows.of(
-    np.array([[0.5, 2.0], [0.25, 0.0]]), np.array([1.0, 0.5]), np.array([[1.0, 0], [1, 1]]), True
-)
+TESTED = Rows.of(np.array([[0.5, 2.0], [0.25, 0.0]]), np.array([1.0, 0.5]), np.tri(2), True)
 PERSONAL = evaluation.PersonalQuestion.of(MODEL, 4, np.array([0.5, -0.5]), Finetune(2, "last", 0.1))
 UPDATE = training.UpdateQuestion(MODEL, 3, ("w",), 4, 7)
 COUNTS, OTHERS, SKETCH = np.array([3, 0]), np.array([1, 0]), training.Projected(np.arange(4.0), 3.0)

@@ -104,9 +104,7 @@ def same(one: Any, other: Any) -> bool:
 @given(memories)
 def test_what_is_packed_comes_back_to_the_bit(memory: Memory) -> None:
     packed = pack(memory)
-    assert all(
-        value is None or isinstance(value, bool | int | float | str | np.ndarray) for value in packed.values()
-    )
+    assert all(v is None or isinstance(v, bool | int | float | str | np.ndarray) for v in packed.values())
     assert same(unpack(Memory, packed), memory)
 
 

@@ -36,9 +36,7 @@ def test_a_newcomer_whom_all_models_fail_is_in_no_cluster(toy) -> None:
 
 
 def test_one_model_for_all_needs_no_question_and_who_is_silent_has_none(toy) -> None:
-    federation = Federation(
-        toy(error=lambda client, _: "gone" if client == 4 else "").grid(), num_newcomers=2
-    )
+    federation = Federation(toy(error=lambda k, _: "gone" if k == 4 else "").grid(), num_newcomers=2)
     one = ClusteredStrategy().place(_clusters(0.0, assignment=[0] * 4), [4, 5], 1, federation)
     assert [each.cluster for each in one.values()] == [0, 0]
     two = ClusteredStrategy().place(_clusters(0.0, 1.0, 4.0), [4, 5], 1, federation)

@@ -81,9 +81,7 @@ def test_without_test_rows_the_verdict_speaks_of_held_out_ones() -> None:
     )
     assert found.verdict.summary()["gain"] is None
     lost = prove_grouping(TWO, held_out([-0.3] * 6), {}, method="FMCL")
-    assert lost.verdict.text.endswith(
-        "on held-out rows the Brier score of FMCL's 2 clusters is higher by 0.3"
-    )
+    assert lost.verdict.text.endswith("held-out rows the Brier score of FMCL's 2 clusters is higher by 0.3")
 
 
 def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
@@ -235,9 +233,7 @@ def test_splits_that_were_proven_before_stay_while_they_gain() -> None:
 
 def test_splits_that_were_proven_before_go_where_they_lose() -> None:
     told = held_out([-0.1, -0.1, 0.05, 0.05], 6)
-    found = prove_grouping(
-        np.array([0, 0, 1, 1]), told, {}, method="Auto", serve_best=True, proven_before=True
-    )
+    found = prove_grouping(np.repeat([0, 1], 2), told, {}, method="Auto", serve_best=True, proven_before=True)
     assert not found.verdict.grouped  # (−0.2 + 0.1)/4 < 0
     assert found.verdict.text.startswith("Train one model for all: ")
     assert found.served_by_cluster(4).tolist() == [False] * 4

@@ -222,9 +222,7 @@ def test_nowhere_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "tempdir", str(gone))
     folder = tmp_path / "run"
     monkeypatch.setattr(Checkpoints, "save", _full(Checkpoints.save, folder, 2))
-    with pytest.raises(
-        RunFailed, match=r"nor can .*/gone \(No such file or directory\): only the last checkpoint"
-    ):
+    with pytest.raises(RunFailed, match=r"nor can .*/gone .*: only the last checkpoint"):
         _simulate(folder)
     assert [path.stem for path in (folder / "checkpoints").iterdir()] == ["round-000001"]
 

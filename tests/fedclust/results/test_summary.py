@@ -131,9 +131,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-def table(
-    accuracy: list[float], assignment: list[int], groups: list[int] | None, **columns: object
-) -> pd.DataFrame:
+def table(accuracy, assignment: list[int], groups: list[int] | None, **columns: object) -> pd.DataFrame:
     clients = len(accuracy)
     evaluation = [
         {"loss": 1.0, "accuracy": value, "balanced-accuracy": value / 2, "macro-f1": value / 4, "auc": np.nan}

@@ -180,9 +180,7 @@ def test_tokens(positions: bool) -> None:
 
 def images() -> list[tuple[np.ndarray, np.ndarray]]:
     draws = np.random.default_rng(0)
-    return [
-        (draws.integers(0, 256, (12, 2, 3, 3), dtype=np.uint8), draws.integers(0, 2, 12)) for _ in range(3)
-    ]
+    return [(draws.integers(0, 256, (12, 2, 3, 3), np.uint8), draws.integers(0, 2, 12)) for _ in range(3)]
 
 
 def test_a_run_that_is_loaded_predicts_what_it_did_in_memory(tmp_path: Path) -> None:
@@ -280,9 +278,7 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
     del found
     gc.collect()
     assert not folder.exists()
-    assert {"rounds.jsonl", "summary.json", "clients.parquet", "plots"} <= {
-        path.name for path in report.iterdir()
-    }
+    assert {"rounds.jsonl", "summary.json", "clients.parquet", "plots"} <= {p.name for p in report.iterdir()}
     assert any(report.glob("plots/*.png"))
     kept = fedclust.load(report, network())
     assert kept.predict(0, CLIENTS[0][0]).shape == (40, 3)

@@ -21,9 +21,7 @@ from fedclust.training import LocalTraining
 
 # What conf/ composed to when every YAML file still listed every value, training as changes of its default.
 # Presets whose rules have changed since are left out.
-BEFORE: dict[str, dict] = json.loads(
-    (Path(__file__).parent / "composed_values.json").read_text(encoding="utf-8")
-)
+BEFORE: dict[str, dict] = json.loads((Path(__file__).parent / "composed_values.json").read_text())
 EXPERIMENT_NEEDS = {"experiment=clust_psi_pfl_serengeti": ["dataset.input_shape=[3]"]}
 
 
@@ -223,9 +221,7 @@ def test_no_choice_is_refused_by_mistake_or_needs_a_large_library() -> None:
     # Not every network is for every dataset; tests/fedclust/models tries each.
     left_out = ("encoder", "experiment", "model", "tracker")
     groups = [path for path in CONF.iterdir() if path.is_dir() and path.name not in left_out]
-    choices = [
-        [f"{group.name}={path.stem}" for path in sorted(group.glob("[a-z]*.yaml"))] for group in groups
-    ]
+    choices = [[f"{group.name}={p.stem}" for p in sorted(group.glob("[a-z]*.yaml"))] for group in groups]
     assert sum(map(len, choices)) > 80
     # One choice of each group at a time, which no group's checks notice, as composing takes the longest.
     together = [[choice for choice in each if choice] for each in zip_longest(*choices)]

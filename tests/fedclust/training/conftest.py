@@ -38,9 +38,7 @@ class Written(nn.Module):
 class TokenModel(nn.Module):
     """Embedding and a recurrent layer; logits for the last position, or for each."""
 
-    def __init__(
-        self, recurrent: type[nn.RNNBase], num_classes: int = 3, every_position: bool = False
-    ) -> None:
+    def __init__(self, recurrent, num_classes: int = 3, every_position: bool = False) -> None:
         super().__init__()
         self.embedding = nn.Embedding(7, 4)
         self.lstm = recurrent(4, 5, batch_first=True)

@@ -59,9 +59,7 @@ def test_step_keys_differ_by_seed_client_and_step() -> None:
 
 
 class TestDropout:
-    def layer(
-        self, p: float, kind: Callable[[float], nn.Module] = nn.Dropout
-    ) -> tuple[Any, module.StepContext]:
+    def layer(self, p: float, kind=nn.Dropout) -> tuple[Any, module.StepContext]:
         context = module.StepContext()
         return module.ClientDropout(kind(p), context), context
 

@@ -86,9 +86,7 @@ def test_rows_of_persons() -> None:
     # 40 · 39/2 = 780 pairs; alike by chance in x: 780 (36 + 2 · 4)/1600 = 21.5, and half of these in y.
     # Three such columns: 780 · 0.0275³/2 = 0.008, and 2 rows are.
     assert _found({"x": table["x"]}, labels) == []
-    columns = {
-        name: [(step * k) % 38 / 7 for k in range(38)] for name, step in (("x", 1), ("z", 5), ("v", 7))
-    }
+    columns = {n: [(step * k) % 38 / 7 for k in range(38)] for n, step in (("x", 1), ("z", 5), ("v", 7))}
     repeated = {name: values + values[:2] for name, values in columns.items()}
     assert _found(repeated, labels) == [("warning", "repeated", "", 2)]
 

@@ -113,9 +113,7 @@ def test_pairs_that_a_method_does_not_compare_are_said_to_be_blank() -> None:
     apart = matrix_picture("interaction", values, np.array([0, 0, 1]))
     assert "only within their cluster; all other pairs are left blank" in apart.note
     assert table(apart) == [1, 0.5, "", 0.5, 1, "", "", "", 1]
-    assert (
-        "were not compared are left blank" in matrix_picture("affinity", values, np.zeros(3, dtype=int)).note
-    )
+    assert "were not compared are left blank" in matrix_picture("affinity", values, np.zeros(3, int)).note
     endless = matrix_picture("distances", np.array([[0, np.inf], [np.inf, 0]]), np.zeros(2, dtype=int))
     assert "Black: no match" in endless.note
     with pytest.raises(ValueError, match=r"matrix affinity must have shape \(3, 3\), got \(2, 2\)"):

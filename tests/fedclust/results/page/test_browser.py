@@ -67,9 +67,7 @@ def test_nothing_is_cut_in_print_and_values_are_in_view_on_a_phone(browser, fini
     browser.call("Emulation.setEmulatedMedia", media="print")
     for width, selector in ((718, ".scroll:not(#clients *)"), (1046, "#clients .scroll")):
         browser.size(width, 800)
-        wide = (
-            f"[...document.querySelectorAll('{selector}')].filter((box) => box.scrollWidth > box.clientWidth)"
-        )
+        wide = f"[...document.querySelectorAll('{selector}')].filter((b) => b.scrollWidth > b.clientWidth)"
         assert browser.js(f"{wide}.map((box) => box.textContent.slice(0, 40))") == []
     # Chromium does not paint a button in a table's head that a page repeats.
     shown = "[...document.querySelectorAll('thead button')].map((head) => getComputedStyle(head).display)"

@@ -76,18 +76,11 @@ class Tiny:
         labels = np.arange(size) % classes
         if self.node.get("per_position"):
             labels = np.repeat(labels[:, None], shape[0], axis=1)
-        return Dataset(
-            name=self.node["name"],
-            inputs=torch.from_numpy(inputs),
-            labels=torch.from_numpy(labels),
-            num_classes=classes,
-            mean=(0.5,) * shape[0] if images else (),
-            std=(0.25,) * shape[0] if images else (),
-            class_names=tuple(map(str, range(classes))),
-            num_train=size * 5 // 6,
-            natural=np.arange(size) % 8,
-            fingerprint="tiny",
-        )
+        pixels = {"mean": (0.5,) * shape[0] if images else (), "std": (0.25,) * shape[0] if images else ()}
+        told = {"name": self.node["name"], "class_names": tuple(map(str, range(classes))), **pixels}
+        rows = {"num_train": size * 5 // 6, "natural": np.arange(size) % 8, "fingerprint": "tiny"}
+        given = torch.from_numpy(inputs), torch.from_numpy(labels)
+        return Dataset(inputs=given[0], labels=given[1], num_classes=classes, **told, **rows)
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=NAMES)

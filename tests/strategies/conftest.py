@@ -4,22 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fedclust.strategies import ClusteredStrategy
-
 
 @pytest.fixture
 def started(toy, watch) -> Callable:
     """Return what runs a strategy on toy clients, watched."""
 
-    def start(
-        strategy: ClusteredStrategy,
-        num_rounds: int,
-        num_nodes: int = 1,
-        *,
-        clients=None,
-        model=None,
-        **behaviour,
-    ) -> ClusteredStrategy:
+    def start(strategy, num_rounds, num_nodes=1, *, clients=None, model=None, **behaviour):
         strategy.observer = watch
         clients = toy(**behaviour) if clients is None else clients
         strategy.start(clients.grid(num_nodes), model or toy.model(), num_rounds=num_rounds)

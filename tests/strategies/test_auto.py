@@ -35,15 +35,9 @@ TRAINING = LocalTraining(learning_rate=0.5, steps=5, batch_size=8)
 
 def build(*overrides: str, seed: int = 0, made=None):
     """Make the strategy, the grid of its clients and the model they start from."""
-    small = [
-        "partition.num_clients=12",
-        "participation=0.8",
-        f"rounds={ROUNDS}",
-        f"seed={seed}",
-        "training.steps=12",
-    ]
+    small = f"partition.num_clients=12 participation=0.8 rounds={ROUNDS} seed={seed} training.steps=12"
     soon = ["strategy.parameters.warmup=4", "strategy.parameters.probation=2"]
-    config = compose(["strategy=auto", *small, *soon, *overrides])
+    config = compose(["strategy=auto", *small.split(), *soon, *overrides])
     return built(config, made)
 
 

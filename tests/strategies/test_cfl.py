@@ -4,15 +4,8 @@ import pytest
 from fedclust.clustering.cfl import Parameters
 from fedclust.strategies import CFL
 
-EAGER = Parameters(
-    eps_1=0.7,
-    eps_2=0.8,
-    relative=False,
-    min_rounds=1,
-    min_silhouette=0.5,
-    min_cluster_size=1,
-    projection=4096,
-)
+SOON = {"eps_1": 0.7, "eps_2": 0.8, "relative": False, "min_rounds": 1}
+EAGER = Parameters(**SOON, min_silhouette=0.5, min_cluster_size=1, projection=4096)
 
 
 def _to(degrees: float) -> list[float]:

@@ -33,13 +33,8 @@ def test_findings(started) -> None:
 
 
 def _released(started, num_clients: int, seed: int = 0, **behaviour) -> ClustPSIPFL:
-    return started(
-        ClustPSIPFL(cohorts="released", participation=0.5, seed=seed),
-        1,
-        num_clients=num_clients,
-        counts=lambda _: [1, 1],
-        **behaviour,
-    )
+    strategy = ClustPSIPFL(cohorts="released", participation=0.5, seed=seed)
+    return started(strategy, 1, num_clients=num_clients, counts=lambda _: [1, 1], **behaviour)
 
 
 @pytest.mark.parametrize(("num_clients", "cohort"), [(3, 2), (4, 2), (5, 2), (7, 3), (9, 4)])

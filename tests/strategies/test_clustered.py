@@ -126,13 +126,8 @@ def test_a_cluster_counts_where_it_has_clients(started, watch) -> None:
 
 
 def test_children_start_from_the_parents_model_and_momentum(started) -> None:
-    strategy = started(
-        SplitsTwice(aggregator=HALF),
-        2,
-        num_clients=8,
-        move=lambda client, _: 1.0 + client % 2,
-        num_examples=lambda _: 1,
-    )
+    clients = {"num_clients": 8, "move": lambda client, _: 1.0 + client % 2, "num_examples": lambda _: 1}
+    strategy = started(SplitsTwice(aggregator=HALF), 2, **clients)
     # Round 1, all: mean move 1.5, velocity 1.5, w 1.5. Round 2, each with velocity 0.5 * 1.5 + move:
     # even 0.75 + 1, odd 0.75 + 2.
     np.testing.assert_allclose(weights_of(strategy), [1.5 + 1.75, 1.5 + 2.75, 1.5 + 2.75])

@@ -23,13 +23,7 @@ from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, 
 FOLDER = Path(strategies.__file__).parent
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))
-SMALL = [
-    "rounds=3",
-    "partition.num_clients=8",
-    "partition.groups=[5,3]",
-    "participation=0.8",
-    "training.steps=2",
-]
+SMALL = "rounds=3 partition.num_clients=8 partition.groups=[5,3] participation=0.8 training.steps=2"
 FEW = {"num_inputs": 32, "steps": 2, "num_points": 5}
 SOON = ["strategy.parameters.warmup=1", "strategy.parameters.probation=1"]  # a look, trials, a decision
 LIGHT = [f"strategy.parameters.{name}={value}" for name, value in FEW.items()]
@@ -45,7 +39,7 @@ def _config(name: str) -> DictConfig:
     cohort = ["strategy.parameters.cohort_size=4"] if name == "fedgwc_released" else []
     soon = {"auto": SOON, "private_groups": ["strategy.parameters.warmup=1"]}.get(name, [])
     eager = [f"strategy.parameters.{setting}" for setting in EAGER.get(name, [])]
-    return compose([f"strategy={name}", *SMALL, *light, *cohort, *soon, *eager])
+    return compose([f"strategy={name}", *SMALL.split(), *light, *cohort, *soon, *eager])
 
 
 @cache

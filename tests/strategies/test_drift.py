@@ -39,14 +39,9 @@ def drifting() -> dict[str, fedclust.Result]:
             if record["round"] == 5 and name != "stays":
                 data.labels[mine] = (data.labels[mine] + 1) % 3
 
-        results[name] = fedclust.simulate(
-            FMCL(drift_every=3),
-            nn.Linear(3, 3),
-            data,
-            rounds=9,
-            training=LocalTraining(learning_rate=0.5, batch_size=16, epochs=1),
-            on_round=change,
-        )
+        training = LocalTraining(learning_rate=0.5, batch_size=16, epochs=1)
+        how = {"rounds": 9, "training": training, "on_round": change}
+        results[name] = fedclust.simulate(FMCL(drift_every=3), nn.Linear(3, 3), data, **how)
     return results
 
 

@@ -7,14 +7,8 @@ from fedclust.strategies import ClusteredStrategy, FedGWC
 from fedclust.support.rng import generator
 
 # 0.9^t < 0.01 from t = 44 on, and patience 10: tests from round 53.
-GUARDED = Parameters(
-    tolerance=1e-2,
-    step_size=0.1,
-    patience=10,
-    min_pair_coverage=0.9,
-    max_davies_bouldin=0.5,
-    min_cluster_size=6,
-)
+SETTLED = {"tolerance": 1e-2, "step_size": 0.1, "patience": 10, "min_pair_coverage": 0.9}
+GUARDED = Parameters(**SETTLED, max_davies_bouldin=0.5, min_cluster_size=6)
 
 
 def _two_kinds(client: int, server_round: int) -> list[float]:

@@ -54,13 +54,8 @@ def test_rounds_are_those_of_a_literal_loop(started) -> None:
 
 
 def test_round_one_is_everybodys_and_a_client_that_fails_stays(started, watch) -> None:
-    started(
-        FeSEM(participation=0.5),
-        2,
-        num_clients=4,
-        move=_move,
-        error=lambda client, r: "gone" if client == 3 and r else None,
-    )
+    gone = {"error": lambda client, r: "gone" if client == 3 and r else None}
+    started(FeSEM(participation=0.5), 2, num_clients=4, move=_move, **gone)
     assert watch.rounds[0]["cohort"] == [0, 1, 2, 3]
     assert len(watch.rounds[1]["cohort"]) < 4
     assert watch.assignments[1][1] == [0, 0, 1, 0]

@@ -172,12 +172,9 @@ def _resumed(
 def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(toy, tmp_path: Path) -> None:
     clients = toy(move=lambda *_: 1.0)
     clients.error = lambda client, number: "non-finite loss at step 1" if number == 3 and client else None
+    options = {"aggregator": lambda: Breaks(2, 1e6), "evaluate_every": 4}
     resumed, rounds, whole = _resumed(
-        lambda: ClusteredStrategy(aggregator=lambda: Breaks(2, 1e6), evaluate_every=4),
-        clients,
-        tmp_path,
-        after=2,
-        rounds=4,
+        lambda: ClusteredStrategy(**options), clients, tmp_path, after=2, rounds=4
     )
     # As two tests above: the checkpoint's model is 1e6, and the resumed run has round 1's and its momentum.
     assert resumed.clusters.models[0]["w"].numpy().tolist() == [2.5, 2.5]
@@ -185,13 +182,11 @@ def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(t
 
 
 def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Path) -> None:
-    _, rounds, whole = _resumed(
-        lambda: ClusteredStrategy(aggregator=lambda: Breaks(None, np.inf)),
+    make, clients = (
+        (lambda: ClusteredStrategy(aggregator=lambda: Breaks(None, np.inf))),
         toy(move=lambda *_: 1.0),
-        tmp_path,
-        after=1,
-        rounds=3,
     )
+    _, rounds, whole = _resumed(make, clients, tmp_path, after=1, rounds=3)
     assert [each["went_back"][0]["in_a_row"] for each in rounds] == [2, 3]
     assert rounds == whole[1:]
 

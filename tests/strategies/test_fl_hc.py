@@ -69,13 +69,8 @@ def test_all_clients_are_asked_also_those_that_do_not_take_part(started, watch) 
 
 
 def test_a_client_that_fails_goes_with_the_largest_group(started, watch) -> None:
-    strategy = started(
-        FLHC(parameters=Parameters(rounds=1)),
-        1,
-        num_clients=7,
-        move=_two_ways,
-        error=lambda client, number: "gone" if (client, number) == (3, 2) else None,
-    )
+    gone = {"error": lambda client, number: "gone" if (client, number) == (3, 2) else None}
+    strategy = started(FLHC(parameters=Parameters(rounds=1)), 1, num_clients=7, move=_two_ways, **gone)
     assert strategy.assignment.tolist() == [0, 1, 0, 0, 0, 1, 0]
     assert watch.rounds[0]["failures"] == [{"client": 3, "phase": "query.update", "reason": "gone"}]
     assert np.isnan(strategy.findings(strategy.clusters).arrays["distances"][3]).all()

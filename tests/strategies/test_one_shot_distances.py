@@ -29,13 +29,9 @@ def test_pacfl_refuses_answers_of_another_shape(toy) -> None:
 
 
 def test_fecfl_groups_by_clients_mean_embeddings(started, watch) -> None:
-    strategy = started(
-        FECFL(parameters=fecfl.Parameters(num_clusters=2)),
-        1,
-        2,
-        prototypes=lambda client: [[1.0, 0.0], [0.0, 1.0]],
-        counts=lambda client: [9, 1] if client < 2 else [1, 9],
-    )
+    clients = {"counts": lambda client: [9, 1] if client < 2 else [1, 9]}
+    clients |= {"prototypes": lambda client: [[1.0, 0.0], [0.0, 1.0]]}
+    strategy = started(FECFL(parameters=fecfl.Parameters(num_clusters=2)), 1, 2, **clients)
     assert watch.assignments == [(0, [0, 0, 1, 1, 1, 1], "before round 1")]
     # Mean embeddings (0.9, 0.1) and (0.1, 0.9): 1 - 0.18 / 0.82.
     assert strategy.findings(strategy.clusters).arrays["distances"][0, 2] == pytest.approx(1 - 0.18 / 0.82)

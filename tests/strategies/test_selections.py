@@ -12,19 +12,12 @@ from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, 
 
 SELECTIONS = sorted(path.stem for path in (CONF / "selection").glob("*.yaml"))
 ASKING = ("haccs", "poc")
-SMALL = [
-    "rounds=4",
-    "partition=dirichlet",
-    "partition.num_clients=10",
-    "partition.alpha=0.3",
-    "participation=0.4",
-    "training.steps=2",
-]
+SMALL = "rounds=4 partition=dirichlet partition.num_clients=10 partition.alpha=0.3 training.steps=2"
 TWO = ("fedavg", "clust_psi_pfl")
 
 
 def _build(*overrides: str):
-    return built(compose([*SMALL, *overrides]))
+    return built(compose([*SMALL.split(), "participation=0.4", *overrides]))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +53,9 @@ def test_a_round_in_which_nobody_answers_trains_nobody(selection: str, watch) ->
 
 
 def _bytes(folder: Path, *overrides: str) -> tuple[dict, list[dict]]:
-    run = fedclust.run([*SMALL, "compare=[]", "proof=false", *overrides, f"output_dir={folder}"])
+    run = fedclust.run(
+        [*SMALL.split(), "participation=0.4", "compare=[]", "proof=false", *overrides, f"output_dir={folder}"]
+    )
     return run.summary, run.rounds.to_dict("records")
 
 

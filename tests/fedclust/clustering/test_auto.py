@@ -104,13 +104,8 @@ def test_of_equal_ones_the_larger_gain_then_the_coarser() -> None:
         ([], [], 3, None, None, []),
     ],
 )
-def test_the_coarsest_that_passes_stands_unless_a_finer_one_beats_it(
-    p_values: list[float],
-    parts: list[int],
-    proposals: int,
-    between: float | None,
-    kept: int | None,
-    corrected: list[float],
+def test_the_coarsest_that_passes_stands_or_what_beats_it(
+    p_values, parts, proposals, between, kept, corrected
 ) -> None:
     other = None if between is None else comparison(between)
     choice = auto.choose([comparison(p) for p in p_values], parts, proposals, 0.025, other)

@@ -41,15 +41,6 @@ def test_relative_limits_are_shares_of_the_first_round() -> None:
     assert not is_stationary(np.array([0.29, 1.5]), np.array([0.6, 2.0]), limits)
 
 
-@pytest.mark.parametrize("linkage", ["complete", "single"])
-def test_the_cut_of_four_vectors(linkage) -> None:
-    # At 0, 100, 20 and 120 degrees: cos 20° = 0.94 within {0, 20} and {100, 120}; across the cut the largest
-    # is cos 80° = 0.17 (20 and 100), then cos 100° = -0.17 twice and cos 120° = -0.5. Any other cut parts a
-    # pair of cosine 0.94. Lengths do not count.
-    vectors = _directions(0, 100, 20, 120) * [[1], [5], [0.1], [2]]
-    assert bipartition(cosine_distances(vectors), linkage).tolist() == [0, 1, 0, 1]
-
-
 def _largest_across(vectors: np.ndarray, labels: np.ndarray) -> float:
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float((unit @ unit.T)[labels[:, None] != labels].max())
@@ -79,14 +70,6 @@ def test_cuts_are_algorithm_1s_and_the_best_of_all(seed: int) -> None:
     assert _largest_across(vectors, found) == pytest.approx(least)
     complete = AgglomerativeClustering(metric="cosine", linkage="complete").fit_predict(vectors)
     assert adjusted_rand_score(complete, bipartition(distances, "complete")) == 1
-
-
-def test_the_papers_cut_is_not_that_of_complete_linkage() -> None:
-    # Gaps of 19, 21, 21 and 29 degrees. The paper parts at the widest: the largest cosine across is cos 29°.
-    # Complete linkage joins {0, 19} and {40, 61}, then 90 with the latter (50° against 61°), and cuts at 21°.
-    chain = cosine_distances(_directions(0, 19, 40, 61, 90))
-    assert bipartition(chain).tolist() == [0, 0, 0, 0, 1]
-    assert bipartition(chain, "complete").tolist() == [0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("gamma_max", "is_cut"), [(0.0, True), (0.86, True), (0.87, False), (1.0, False)])

@@ -10,14 +10,6 @@ from fedclust.clustering import label_groups
 from fedclust.clustering.label_groups import Parameters, assign, candidates, choose, error_ratio, gamma_tail
 
 
-@given(arrays(np.int64, (4, 3), elements=st.integers(0, 30)))
-def test_chi_square_is_the_short_form(counts: np.ndarray) -> None:
-    counts[:, 0] += 1
-    total, held = counts.sum(), counts[:, counts.sum(axis=0) > 0]
-    ratios = held**2 / np.outer(held.sum(axis=1), held.sum(axis=0))
-    assert label_groups.chi_square(counts) == pytest.approx(total * (ratios.sum() - 1), abs=1e-9 * total)
-
-
 @pytest.mark.parametrize(
     ("sizes", "labels"),
     [

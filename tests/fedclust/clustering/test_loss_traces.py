@@ -2,12 +2,9 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 from fedclust.clustering import loss_traces
 from fedclust.clustering.loss_traces import Estimate, Parameters, Parts, costs, estimate, separate
-
-unhurried = settings(max_examples=50, deadline=None)
 
 
 def example() -> loss_traces.Trace:
@@ -23,15 +20,6 @@ def test_deviations_are_of_the_first_steps_root_mean_loss() -> None:
     # One client ran one step: 4, 16 and 1 are roots 2, 4, 1, less 7/3.
     losses = [np.array([4.0]), np.array([16.0, 0.0]), np.array([1.0, 1.0, 1.0])]
     np.testing.assert_allclose(loss_traces.deviations(losses, 3), np.array([2, 4, 1]) - 7 / 3)
-
-
-@unhurried
-@given(st.lists(st.floats(0, 100), min_size=2, max_size=6), st.floats(0.01, 100))
-def test_deviations_scale_with_the_root_of_the_losses(losses: list[float], factor: float) -> None:
-    values = np.array(losses)[:, None]
-    scaled = loss_traces.deviations(factor * values, 3)
-    np.testing.assert_allclose(scaled, np.sqrt(factor) * loss_traces.deviations(values, 3), atol=1e-9)
-    assert scaled.sum() == pytest.approx(0, abs=1e-9)
 
 
 @pytest.mark.parametrize("losses", [[[1, 1], []], [[1, np.nan]], [[-1]]])

@@ -125,13 +125,7 @@ def test_more_kinds_of_clients_than_a_chunk_are_no_groups() -> None:
     np.testing.assert_array_equal(grow(clients, 5.0, 10), 0)
 
 
-def simulated(
-    draws: np.random.Generator,
-    counts: np.ndarray,
-    groups: np.ndarray,
-    conventions: np.ndarray | None = None,
-    shift: float = 0.0,
-) -> tuple[np.ndarray, np.ndarray]:
+def simulated(draws, counts, groups, conventions=None, shift=0.0) -> tuple[np.ndarray, np.ndarray]:
     """Prototypes and scatter of Gaussian embeddings with total variance 1, classes 1 apart (squared).
 
     `conventions` names, for each group, which class's examples carry a label; `shift` moves each class of

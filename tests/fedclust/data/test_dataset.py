@@ -5,38 +5,20 @@ import torch
 from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import Dataset, FederatedData, newcomers_last, num_held_out, training_first
 
+PLAIN: dict = {"name": "tiny", "mean": (), "std": (), "fingerprint": "f"}
+
 
 def make(**changes) -> Dataset:
-    values: dict = {
-        "name": "tiny",
-        "inputs": torch.zeros(3, 2),
-        "labels": torch.tensor([0, 1, 1]),
-        "num_classes": 2,
-        "mean": (),
-        "std": (),
-        "class_names": ("a", "b"),
-        "num_train": 2,
-        "natural": None,
-        "fingerprint": "f",
-    }
-    return Dataset(**(values | changes))
+    values: dict = {"inputs": torch.zeros(3, 2), "labels": torch.tensor([0, 1, 1]), "natural": None}
+    values |= {"num_classes": 2, "class_names": ("a", "b"), "num_train": 2}
+    return Dataset(**(PLAIN | values | changes))
 
 
 def federated(**changes) -> FederatedData:
-    values: dict = {
-        "name": "tiny",
-        "inputs": torch.zeros(6, 2),
-        "labels": torch.tensor([0, 0, 1, 2, 2, 2]),
-        "train": (np.array([0, 2]), np.array([3, 4])),
-        "test": (np.array([1]), np.array([5])),
-        "num_classes": 4,
-        "mean": (),
-        "std": (),
-        "groups": None,
-        "class_names": ("a", "b", "c", "d"),
-        "fingerprint": "f",
-    }
-    return FederatedData(**(values | changes))
+    values: dict = {"inputs": torch.zeros(6, 2), "labels": torch.tensor([0, 0, 1, 2, 2, 2]), "groups": None}
+    values |= {"train": (np.array([0, 2]), np.array([3, 4])), "test": (np.array([1]), np.array([5]))}
+    values |= {"num_classes": 4, "class_names": ("a", "b", "c", "d")}
+    return FederatedData(**(PLAIN | values | changes))
 
 
 NO_ROWS = {"inputs": torch.zeros(0, 2), "labels": torch.zeros(0, dtype=torch.int64)}

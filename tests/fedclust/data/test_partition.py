@@ -37,18 +37,10 @@ def draws(seed: int = 0) -> np.random.Generator:
 
 def dataset(size: int = 300, **changes) -> Dataset:
     """Return images of 3 classes by users with 10 each, the last fifth of them the official test part."""
-    values: dict = {
-        "name": "tiny",
-        "inputs": torch.from_numpy(draws().integers(0, 256, (size, 1, 2, 2), dtype=np.uint8)),
-        "labels": torch.arange(size) % 3,
-        "num_classes": 3,
-        "mean": (0.5,),
-        "std": (0.3,),
-        "class_names": ("a", "b", "c"),
-        "num_train": size * 4 // 5,
-        "natural": np.arange(size) // 10,
-        "fingerprint": "abc",
-    }
+    pixels = torch.from_numpy(draws().integers(0, 256, (size, 1, 2, 2), dtype=np.uint8))
+    values: dict = {"name": "tiny", "inputs": pixels, "mean": (0.5,), "std": (0.3,), "fingerprint": "abc"}
+    values |= {"labels": torch.arange(size) % 3, "num_classes": 3, "class_names": ("a", "b", "c")}
+    values |= {"num_train": size * 4 // 5, "natural": np.arange(size) // 10}
     return Dataset(**(values | changes))
 
 

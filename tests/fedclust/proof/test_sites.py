@@ -10,14 +10,10 @@ NAMES = ["Cleveland", "Hungary", "Basel", "Long Beach"]
 
 
 def site(client: int, coalition: tuple[int, ...], arm: Arm, **accuracies: float) -> Site:
-    figures = {
-        each: figures_of(
-            {"num-examples": 100, "accuracy": value, "balanced-accuracy": value - 0.1, "auc": math.nan},
-            0.3,
-            wilson(100 * value, 100).tolist(),
-        )
-        for each, value in accuracies.items()
-    }
+    figures = {}
+    for each, value in accuracies.items():
+        told = {"num-examples": 100, "accuracy": value, "balanced-accuracy": value - 0.1, "auc": math.nan}
+        figures[each] = figures_of(told, 0.3, wilson(100 * value, 100).tolist())
     return Site(client, NAMES[client], coalition, Choice(arm, Arm(0, False)), figures, 100)
 
 

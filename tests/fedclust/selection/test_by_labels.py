@@ -7,15 +7,6 @@ from fedclust.federation import FederationError
 from fedclust.selection import HACCS, FedCLS
 
 
-def test_a_cohort_of_two_has_both_kinds_of_clients(candidates) -> None:
-    found = candidates([1, 2, 5, 6], counts=lambda client: [10, 0, 1] if client < 4 else [0, 5, 5])
-    # Vectors: (1, 0, 0) at τ = 0.1, 1 of 11 being less than a tenth, and (0, 1, 1), three classes apart.
-    for seed in range(20):
-        first, second = FedCLS().select(found, 2, np.random.default_rng(seed)).tolist()
-        assert first in (1, 2)
-        assert second in (5, 6)
-
-
 def test_nobody_is_asked_for_a_loss(candidates) -> None:
     found = candidates([0, 1, 2], failing=(0, 1, 2))
     assert FedCLS().select(found, 3, np.random.default_rng(0)).tolist() == [0, 1, 2]
@@ -30,15 +21,6 @@ def test_refuses(threshold: float) -> None:
 
 def _two_groups(client: int) -> list[int]:
     return [9, 1, 0] if client < 3 else [0, 0, 10]
-
-
-def test_groups_are_drawn_by_loss_and_the_fastest_taken(candidates) -> None:
-    found = candidates([0, 1, 2, 3, 4, 5], num_clients=6, counts=_two_groups)
-    policy = HACCS(rho=1.0, latencies=[3, 2, 1, 9, 4, 7])
-    drawn = [policy.select(found, 1, np.random.default_rng(seed)).item() for seed in range(400)]
-    # Losses 0, 1, 2 and 3, 4, 5: means 1 and 4, so 1/5 and 4/5, sd 0.02; the fastest are 2 and 4.
-    assert set(drawn) == {2, 4}
-    assert abs(np.mean(np.array(drawn) == 4) - 0.8) < 0.08
 
 
 def test_who_does_not_answer_is_not_chosen(candidates) -> None:

@@ -178,15 +178,8 @@ def test_what_is_allowed(overrides: str) -> None:
     assert wrong_option(compose(overrides.split())) is None
 
 
-TARGETS = sorted(
-    {
-        name
-        for path in FILES
-        for name in re.findall(
-            r"(?:^ *_target_: |/defaults_of/)(fedclust[\w.]+)", path.read_text(), re.MULTILINE
-        )
-    }
-)
+TARGET = re.compile(r"(?:^ *_target_: |/defaults_of/)(fedclust[\w.]+)", re.MULTILINE)
+TARGETS = sorted({name for path in FILES for name in TARGET.findall(path.read_text())})
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -108,15 +108,7 @@ def hyperparameters(**changes: Any) -> LocalTraining:
     return LocalTraining(**{"learning_rate": 0.1, "batch_size": 8, "epochs": 2, **changes})
 
 
-def set_up(
-    kind: str | nn.Module = "linear",
-    data: FederatedData | None = None,
-    seed: int = 1,
-    threads: int | None = None,
-    metrics: Any = None,
-    device: str = "cpu",
-    **options: Any,
-) -> Any:
+def set_up(kind="linear", data=None, seed=1, threads=None, metrics=None, device="cpu", **options) -> Any:
     """Make a trainer of a model, by kind or as it is, and one job per client, all from one state."""
     name = kind if isinstance(kind, str) else "linear"
     model, data = build(kind) if isinstance(kind, str) else kind, data or federation(name)
@@ -147,16 +139,7 @@ def window(image: np.ndarray, key: int, place: int) -> np.ndarray:
     return (cut[:, :, ::-1] if mirrored else cut).copy()
 
 
-def literal(
-    model: nn.Module,
-    data: Any,
-    training: LocalTraining,
-    client: int,
-    start: State,
-    seed: int = 1,
-    server_round: int = 3,
-    trained: Sequence[str] | None = None,
-) -> tuple[State, list[float]]:
+def literal(model, data, training, client, start, seed=1, server_round=3, trained=None) -> tuple[State, list]:
     """Train one client the way a tutorial would: all of its parameters, or those named."""
     model, context = prepare(model)
     model.load_state_dict(start)

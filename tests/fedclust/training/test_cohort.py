@@ -12,13 +12,9 @@ from fedclust.typing import State
 
 
 def update(failed: dict[int, str] | None = None) -> module.CohortUpdate:
-    return module.CohortUpdate(
-        clients=np.array([4, 7, 9]),
-        state={"w": torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0]]), "count": torch.tensor([1, 2, 8])},
-        losses=(np.zeros(1),) * 3,
-        num_examples=np.array([1, 3, 4]),
-        failed=failed or {},
-    )
+    values = torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 10.0]])
+    state, losses = {"w": values, "count": torch.tensor([1, 2, 8])}, (np.zeros(1),) * 3
+    return module.CohortUpdate(np.array([4, 7, 9]), state, losses, np.array([1, 3, 4]), failed or {})
 
 
 def mean_of(cohort: module.CohortUpdate, clients: set[int] | None = None) -> State:
@@ -94,13 +90,8 @@ def _pass(clients: int, seed: int, scale: float = 1.0, failed: dict[int, str] | 
         for name, shape in shapes.items()
     }
     state["steps"] = torch.arange(clients) + 5
-    update = module.CohortUpdate(
-        np.arange(clients),
-        state,
-        tuple(np.full(k + 1, 2.0) for k in range(clients)),
-        np.arange(clients) + 10,
-        failed or {},
-    )
+    losses, numbers = tuple(np.full(k + 1, 2.0) for k in range(clients)), np.arange(clients) + 10
+    update = module.CohortUpdate(np.arange(clients), state, losses, numbers, failed or {})
     return update, starts
 
 

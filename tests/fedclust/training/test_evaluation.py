@@ -183,16 +183,6 @@ def test_counts_by_label_and_answer_job_by_job(small) -> None:
     np.testing.assert_array_equal(none, np.zeros((2, 2)))
 
 
-def test_hand_worked() -> None:
-    # First client: labels 0 0 1, predictions 0 1 1. Second: label 2, prediction 2. Third: no examples.
-    losses, labels, predictions = map(np.array, ([1, 2, 6, 0.5], [0, 0, 1, 2], [0, 1, 1, 2]))
-    scores = scores_by_client(np.array([3, 1, 0]), losses, labels, predictions, num_classes=3)
-    # accuracy 2/3; recalls 1/2 and 1, mean 3/4; loss (1 + 2 + 6) / 3 = 3
-    wanted = [(3, 3.0, 2 / 3, 0.75), (1, 0.5, 1.0, 1.0), (0, np.nan, np.nan, np.nan)]
-    for got, figures in zip(scores, wanted, strict=True):
-        assert got.figures == pytest.approx(dict(zip(FIGURES, figures, strict=True)), nan_ok=True)
-
-
 @pytest.mark.parametrize("positions", [(), (4,)])
 def test_as_scikit_learn(positions: tuple[int, ...]) -> None:
     draws = np.random.default_rng(0)

@@ -33,14 +33,9 @@ def test_a_written_network() -> None:
         return model.last(hidden.relu())
 
     layers = {"first": nn.Linear(4, 3), "middle": nn.Linear(3, 3, bias=False), "last": nn.Linear(3, 2)}
-    assert mlp_of(Written(forward, **layers), example_dims=3) == [
-        Linear("first.weight", "first.bias"),
-        "relu",
-        Linear("middle.weight", None),
-        "tanh",
-        "relu",
-        Linear("last.weight", "last.bias"),
-    ]
+    first, last = (Linear(f"{name}.weight", f"{name}.bias") for name in ("first", "last"))
+    expected = [first, "relu", Linear("middle.weight", None), "tanh", "relu", last]
+    assert mlp_of(Written(forward, **layers), example_dims=3) == expected
 
 
 def test_without_flattening() -> None:

@@ -52,12 +52,11 @@ class Asked:
         contents = {id(each): encode(each) for each in questions.values()}
         kind = next(iter(questions.values())).kind
         answers, errors = self.ask_clients(kind, {k: contents[id(each)] for k, each in questions.items()})
-        return {
-            client: decode(
-                questions[client].answer, content, Reading(client, asked=questions[client], **more)
-            )
-            for client, content in answers.items()
-        }, errors
+        read = {}
+        for client, content in answers.items():
+            at = Reading(client, asked=questions[client], **more)
+            read[client] = decode(questions[client].answer, content, at)
+        return read, errors
 
     def answers(self, questions: Mapping[int, Question]) -> dict:
         """Ask clients questions that none of them fails to answer."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import torch
 from flwr.app import RecordDict
 from scipy.linalg import subspace_angles
 from scipy.special import log_softmax, softmax
+from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
 from torch.nn import functional
 
 from fedclust.clients.node import Node
@@ -74,15 +76,12 @@ def test_each_client_measures_on_its_own_test_part(node, tell, logits, federatio
     for client, content in node(SEVERAL).contents("evaluate", (1, 3), tell()).items():
         rows = federation.test[client]
         labels, found = federation.labels[rows].numpy(), logits(rows)
-        assert _metrics(content) == {
-            "num-examples": len(rows),
-            "loss": pytest.approx(_loss(found, labels).mean(), rel=1e-4),
-            "accuracy": pytest.approx((found.argmax(axis=1) == labels).mean()),
-            "balanced-accuracy": pytest.approx(
-                np.mean([(found.argmax(axis=1) == label)[labels == label].mean() for label in set(labels)])
-            ),
-        }
-        expected = [[((labels == c) & (found.argmax(1) == d)).sum() for d in range(10)] for c in range(10)]
+        predicted = found.argmax(1)
+        figures = {"num-examples": len(rows), "loss": _loss(found, labels).mean()}
+        figures["accuracy"] = accuracy_score(labels, predicted)
+        figures["balanced-accuracy"] = balanced_accuracy_score(labels, predicted)
+        assert _metrics(content) == pytest.approx(figures, rel=1e-4)
+        expected = confusion_matrix(labels, predicted, labels=range(10))
         np.testing.assert_array_equal(counts[client]["arrays"]["confusion"].numpy(), expected)
 
 
@@ -193,9 +192,8 @@ def test_a_simulated_node_replies_with_its_rows(node, tell, logits, federation) 
 
 def test_a_comparison_as_a_slow_loop_has_it(node, federation, model, undecided, logits) -> None:
     shifts = np.random.default_rng(0).normal(size=(6, 2, 10))
-    told, _ = node(SEVERAL).told(
-        {each: evaluation.ProofQuestion(model, undecided, *shifts[each]) for each in range(6)}
-    )
+    asked = partial(evaluation.ProofQuestion, model, undecided)
+    told, _ = node(SEVERAL).told({client: asked(*shifts[client]) for client in range(6)})
     for client in range(6):
         rows, scores = federation.validation[client], []
         for state, shift in zip((model, undecided), shifts[client], strict=True):
@@ -228,14 +226,12 @@ def test_the_first_rows_of_an_order_count(node, federation, model, undecided) ->
     assert (told(2, margin=0.5).log_wealth < some.log_wealth).all()
 
 
-def test_figures_on_test_rows_as_a_slow_loop_has_them(node, federation, model, undecided, logits) -> None:
+def test_figures_on_test_rows_are_of_the_rows_that_were_asked_for(
+    node, federation, model, undecided, logits
+) -> None:
     shifts = np.random.default_rng(1).normal(size=(6, 2, 10))
-    told, errors = node(SEVERAL).told(
-        {
-            each: evaluation.FigureQuestion(model, undecided, *shifts[each], rows=10**6, bets=True)
-            for each in range(6)
-        }
-    )
+    asked = partial(evaluation.FigureQuestion, model, undecided, rows=10**6, bets=True)
+    told, errors = node(SEVERAL).told({client: asked(*shifts[client]) for client in range(6)})
     assert not errors
     for client in range(6):
         rows, found = federation.test[client], told[client]
@@ -246,18 +242,15 @@ def test_figures_on_test_rows_as_a_slow_loop_has_them(node, federation, model, u
             softmax(logits(rows, state) + shift, axis=1)
             for state, shift in zip((model, undecided), shifts[client], strict=True)
         ]
-        brier, right, by_shares = [[], []], [0, 0], []
-        for row, t in enumerate(truth):
-            for side in (0, 1):
-                p = chances[side][row]
-                brier[side].append(sum((p[c] - (c == t)) ** 2 for c in range(10)))
-                right[side] += int(p.argmax() == t)
-            by_shares.append(sum((shares[c] - (c == t)) ** 2 for c in range(10)))
+        happened = np.eye(10)[truth]
+        brier = [np.square(each - happened).sum() for each in chances]
+        right = [int((each.argmax(axis=1) == truth).sum()) for each in chances]
+        by_shares = np.square(np.array(shares) - happened).sum()
         assert found.count == len(rows)
         assert found.hits.tolist() == right
-        assert found.sums[0, 0] == pytest.approx(np.sum(brier[0]) - np.sum(brier[1]), abs=1e-4)
+        assert found.sums[0, 0] == pytest.approx(brier[0] - brier[1], abs=1e-4)
         assert found.sums[1, 0] == right[1] - right[0]
-        assert found.sums[2, 0] == pytest.approx(np.sum(by_shares) - np.sum(brier[0]), abs=1e-4)
+        assert found.sums[2, 0] == pytest.approx(by_shares - brier[0], abs=1e-4)
         assert found.bets.shape == (4 * 81 + 1, 8)
 
 

@@ -87,12 +87,9 @@ def built(config: DictConfig, made: Any = None) -> tuple[Any, ClientGrid, ArrayR
     """Make the strategy of a configuration, or `made`; its clients; and the model that they start from."""
     grid = ClientGrid(nodes_of(config))
     grid.connect()
-    options = {
-        "participation": config.participation,
-        "seed": config.seed,
-        "aggregator": partial(instantiate, config.aggregator),
-        **({"selection": instantiate(config.selection)} if config.selection else {}),
-    }
+    options = {"participation": config.participation, "seed": config.seed}
+    options |= {"selection": instantiate(config.selection)} if config.selection else {}
+    options["aggregator"] = partial(instantiate, config.aggregator)
     # As the command line does: Hydra would make a configuration of a dataclass among the arguments.
     strategy = (made or instantiate(config.strategy, _partial_=True, _convert_="all"))(**options)
     return strategy, grid, initial_model(config)

@@ -137,12 +137,8 @@ def test_children_start_from_the_parents_model_and_momentum(started) -> None:
 
 
 def test_a_failing_client_costs_its_reply_and_is_named(started, watch) -> None:
-    strategy = started(
-        ClusteredStrategy(),
-        2,
-        num_clients=3,
-        error=lambda client, r: "disk full" if (client, r) == (2, 1) else None,
-    )
+    full = {"error": lambda client, r: "disk full" if (client, r) == (2, 1) else None}
+    strategy = started(ClusteredStrategy(), 2, num_clients=3, **full)
     assert watch.rounds[0]["failures"] == [{"client": 2, "phase": "train", "reason": "disk full"}]
     assert watch.rounds[1]["failures"] == []
     assert strategy.run.failed_replies == 1

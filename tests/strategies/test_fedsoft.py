@@ -71,12 +71,8 @@ def test_who_has_not_trained_is_served_the_middle_of_its_centres_the_others_thei
     started, toy, watch
 ) -> None:
     served = {}
-    federation = toy(
-        num_clients=4,
-        move=lambda *_: 100.0,
-        wins=lambda _: [3, 1],
-        accuracy=lambda client, weight: served.setdefault(client, weight) and 0.5,
-    )
+    clients = {"num_clients": 4, "move": lambda *_: 100.0, "wins": lambda _: [3, 1]}
+    federation = toy(**clients, accuracy=lambda client, weight: served.setdefault(client, weight) and 0.5)
     strategy = started(
         FedSoft(network=Weights(10, 10), participation=0.5), 1, clients=federation, model=MODEL
     )

@@ -54,12 +54,9 @@ def _start(name: str, path: Path, save_after: int = 0, state=None):
         nodes.round = state.server_round + 1
         roster, known = state.roster.roster(), state.roster.places
     grid.connect(known)
-    strategy = instantiate(
-        config.strategy,
-        participation=config.participation,
-        seed=config.seed,
-        aggregator=partial(instantiate, config.aggregator),
-    )
+    options = {"participation": config.participation, "seed": config.seed}
+    aggregator = partial(instantiate, config.aggregator)
+    strategy = instantiate(config.strategy, aggregator=aggregator, **options)
     Moves(strategy, nodes, path, save_after)
     federation = Federation(grid, ROUNDS, roster=roster)
     federation.describe()

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -61,13 +60,9 @@ def _identity() -> None:
 
 def model_of(weight: float, mean: float, count: int) -> ArrayRecord:
     """Make a model with a buffer before, and a counter after its parameter."""
-    return ArrayRecord(
-        {
-            "norm.mean": Array(np.full(2, mean, dtype=np.float32)),
-            "weight": Array(np.full(3, weight, dtype=np.float32)),
-            "norm.count": Array(np.asarray(count, dtype=np.int64)),
-        }
-    )
+    weights, means = np.full(3, weight, np.float32), np.full(2, mean, np.float32)
+    values = {"norm.mean": means, "weight": weights, "norm.count": np.asarray(count, np.int64)}
+    return ArrayRecord({name: Array(each) for name, each in values.items()})
 
 
 def values(model: ArrayRecord) -> dict[str, Any]:
@@ -103,9 +98,7 @@ def update_of(num_examples: list[int], **state: torch.Tensor) -> CohortUpdate:
     return CohortUpdate(np.arange(number), state, (np.zeros(1),) * number, np.array(num_examples), {})
 
 
-def round_of(
-    aggregator: Strategy, number: int, model: ArrayRecord, update: CohortUpdate, nodes: list[list[int]]
-) -> ArrayRecord:
+def round_of(aggregator, number, model, update: CohortUpdate, nodes: list[list[int]]) -> ArrayRecord:
     """Aggregate what clients' nodes reply with: means, and models of clients that share no node."""
     models = {k: from_state({n: v[k] for n, v in update.state.items()}) for k in update.clients}
     arrays = models | means_of(update, nodes)
@@ -113,13 +106,7 @@ def round_of(
     return one_round(aggregator, number, model, trained, shared_means=True)
 
 
-def one_round(
-    aggregator: Strategy,
-    server_round: int,
-    model: ArrayRecord,
-    trained: Mapping[int, tuple[int, ArrayRecord]],
-    shared_means: bool = False,
-) -> ArrayRecord:
+def one_round(aggregator, server_round, model, trained, shared_means=False) -> ArrayRecord:
     """Send a model to clients, and aggregate what they have made of it: samples and model of each."""
     messages = configure_train(
         aggregator, server_round, model, ConfigRecord(), clients(len(trained)), BUFFERS
@@ -183,12 +170,8 @@ def test_momentum_moves_parameters_alone() -> None:
 
 def test_krum_chooses_by_parameters_and_averages_buffers() -> None:
     # Client 1 is nearest to the others by its parameter; client 2 has a statistic of its own.
-    trained = {
-        0: (1, model_of(1.0, 0.0, 1)),
-        1: (1, model_of(2.0, 0.0, 1)),
-        2: (2, model_of(4.0, 400.0, 1)),
-        3: (4, model_of(16.0, 0.0, 1)),
-    }
+    weights = zip((1, 1, 2, 4), (1.0, 2.0, 4.0, 16.0), (0.0, 0.0, 400.0, 0.0), strict=True)
+    trained = {client: (size, model_of(*each, 1)) for client, (size, *each) in enumerate(weights)}
     model = one_round(Krum(num_malicious_nodes=0, **NO_MINIMA), 1, model_of(0.0, 0.0, 0), trained)
     # Squared distances to the two nearest, each three times: 1 + 9, 1 + 4, 4 + 9 and 144 + 196.
     assert values(model)["weight"] == [2.0]

@@ -124,11 +124,8 @@ def test_fewer_than_half_cannot_take_it_away(liars: int, far: float) -> None:
     # Seven models within 1 of 0; the others anywhere: none of the rules leaves the cube of the honest by far.
     honest = np.random.default_rng(0).uniform(-1, 1, size=(15 - liars, 4)).tolist()
     rows = [*honest, *[[far, -far, far, far]] * liars]
-    for aggregator in (
-        GeometricMedian(**FEW),
-        MultiKrum(num_malicious_nodes=liars, **FEW),
-        Bulyan(num_malicious_nodes=liars, **FEW),
-    ):
+    counting = [rule(num_malicious_nodes=liars, **FEW) for rule in (MultiKrum, Bulyan)]
+    for aggregator in (GeometricMedian(**FEW), *counting):
         assert np.abs(_aggregated(aggregator, rows)).max() < 1.5
 
 

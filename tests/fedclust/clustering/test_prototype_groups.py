@@ -269,12 +269,9 @@ def test_numbering_rotation_and_scale_do_not_matter(clients, classes, seed, scal
     means, scatter = simulated(draws, counts, np.arange(14) % 3, rolled(3), shift=0.1)
     labels, details = assign(means, counts, scatter, Parameters())
     rotation = np.linalg.qr(draws.normal(size=(16, 16)))[0]
-    again, changed = assign(
-        (means.astype(np.float64) @ rotation * scale)[clients][:, classes],
-        counts[clients][:, classes],
-        (scatter * scale**2)[clients][:, classes],
-        Parameters(),
-    )
+    moved = (means.astype(np.float64) @ rotation * scale)[clients][:, classes]
+    others = counts[clients][:, classes], (scatter * scale**2)[clients][:, classes]
+    again, changed = assign(moved, *others, Parameters())
     expected = labels[clients]
     np.testing.assert_array_equal(again[:, None] == again, expected[:, None] == expected)
     assert changed.test.statistic == pytest.approx(details.test.statistic)

@@ -16,12 +16,8 @@ from fedclust.data.source import SourceError
 from fedclust.settings.composition import ConfigError, compose, plain
 from fedclust.support.rng import generator
 
-DIGITS = {
-    "_target_": "fedclust.data.digits.Digits",
-    "name": "digits",
-    "num_classes": 10,
-    "input_shape": [1, 8, 8],
-}
+DIGITS = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
+DIGITS |= {"num_classes": 10, "input_shape": [1, 8, 8]}
 IID = {"_target_": "fedclust.data.partitioners.Iid", "num_clients": 4, "file": None, "seed": None}
 NATURAL = {"_target_": "fedclust.data.partitioners.Natural", "test": "holdout", "test_fraction": 0.5}
 

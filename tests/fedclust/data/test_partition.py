@@ -247,12 +247,8 @@ TINY = dataset(6)
 
 
 def client_rows(**changes) -> ClientRows:
-    values: dict = {
-        "train": (np.array([5, 2]), np.array([0])),
-        "test": (np.array([1]), np.array([4, 3])),
-        "groups": np.array([0, 1]),
-        "shifts": (None, Noise(0.2)),
-    }
+    parts = {"train": (np.array([5, 2]), np.array([0])), "test": (np.array([1]), np.array([4, 3]))}
+    values: dict = {**parts, "groups": np.array([0, 1]), "shifts": (None, Noise(0.2))}
     return ClientRows(**(values | changes))
 
 

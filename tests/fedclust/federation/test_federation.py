@@ -121,12 +121,13 @@ def described(names: list[str | None], classes: list[tuple[str, ...]], **more: o
     @app.query("description")
     def description(message: Message, context: Context) -> Message:
         counts = np.array([1, 2])
-        answers = {
-            client: encode(
+
+        def described(client: int):
+            return encode(
                 Description.of(counts, counts, name=names[client], names=Names(classes[client], **more))
             )
-            for client in unpack(message.content)[0]
-        }
+
+        answers = {client: described(client) for client in unpack(message.content)[0]}
         return Message(pack(answers), reply_to=message)
 
     grid = ClientGrid(LocalGrid(app, {}, num_clients))

@@ -27,12 +27,7 @@ def _server() -> None:
     assume_identity(1)  # Flower's messages ask who makes them
 
 
-def _app(
-    hosted: Callable[[int], Hosted] | None = None,
-    failing_clients: Iterable[int] = (),
-    failing_nodes: Iterable[int] = (),
-    mean: bool = False,
-) -> Any:
+def _app(hosted=None, failing_clients=(), failing_nodes=(), mean=False) -> Any:
     """Each client adds its id to the model; node k of n hosts clients k, k + n, … unless `hosted` says.
 
     What nodes were given is in ``app.given``: node, clients, number of models.

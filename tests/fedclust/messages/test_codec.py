@@ -37,12 +37,8 @@ COUNTED = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([[0.9, 0.1
 
 
 MODEL = _model(w=np.ones(2))
-STATEMENT = Statement(
-    ("a", "b"),
-    {"x": Column("number", Moments(3, 2, 0.5, 1.25)), "y": Column("category", Moments(3), ("n",), (True,))},
-    (Pixels(4, 10, 30),),
-    {"word": 3},
-)
+NUMBERS, TEXTS = Column("number", Moments(3, 2, 0.5, 1.25)), Column("category", Moments(3), ("n",), (True,))
+STATEMENT = Statement(("a", "b"), {"x": NUMBERS, "y": TEXTS}, (Pixels(4, 10, 30),), {"word": 3})
 PROOF = evaluation.ProofQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 0.25, 3, True)
 FIGURE = evaluation.FigureQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(2), 3, True)
 TESTED = Rows.of(np.array([[0.5, 2.0], [0.25, 0.0]]), np.array([1.0, 0.5]), np.tri(2), True)
@@ -273,12 +269,8 @@ def test_a_record_filled_at_once_is_the_one_that_flower_makes(kind: Any, entries
 
 
 def test_records_of_a_kind_are_those_of_flowers_views() -> None:
-    told = {
-        "a": ArrayRecord(),
-        "b": ConfigRecord({"c": 1}),
-        "d": MetricRecord({"e": 2.0}),
-        "f": ArrayRecord(),
-    }
+    told = {"a": ArrayRecord(), "b": ConfigRecord({"c": 1}), "d": MetricRecord({"e": 2.0})}
+    told["f"] = ArrayRecord()
     content, plain = Content(told), RecordDict(told)
     assert of_kind(content, ArrayRecord) == content.array_records == plain.array_records
     assert of_kind(content, ConfigRecord) == content.config_records == plain.config_records

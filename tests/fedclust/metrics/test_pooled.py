@@ -185,13 +185,8 @@ def test_wilsons_interval_is_that_of_scipy(hits: int, rows: int) -> None:
 def test_intervals_of_each_class_against_the_rest() -> None:
     # 60 rows of class 0, of which 50 are right; 30 of class 1, of which 24 are.
     accuracy, sensitivity, specificity = intervals([60, 30], [56, 34], [50, 24])
-    for found, hits, rows in (
-        (accuracy, 74, 90),
-        (sensitivity[0], 50, 60),
-        (sensitivity[1], 24, 30),
-        (specificity[0], 24, 30),
-        (specificity[1], 50, 60),
-    ):
+    counts = zip((74, 50, 24, 24, 50), (90, 60, 30, 30, 60), strict=True)
+    for found, (hits, rows) in zip((accuracy, *sensitivity, *specificity), counts, strict=True):
         np.testing.assert_allclose(found, binomtest(hits, rows).proportion_ci(method="wilson"))
 
 

@@ -30,6 +30,7 @@ def save(model, folder: Path, kind: str | None = "ViTImageProcessor") -> str:
     return str(folder)
 
 
+TEXT = {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1}
 VIT = {**TINY, "image_size": 8, "patch_size": 4}
 SMALL: dict = {
     "vit": lambda: transformers.ViTModel(transformers.ViTConfig(**VIT)),
@@ -39,11 +40,7 @@ SMALL: dict = {
         transformers.ResNetConfig(embedding_size=4, hidden_sizes=[4, 6], depths=[1, 1], layer_type="basic")
     ),
     "clip": lambda: transformers.CLIPModel(
-        transformers.CLIPConfig(
-            text_config=TINY | {"vocab_size": 20, "bos_token_id": 0, "eos_token_id": 1},
-            vision_config=TINY | {"image_size": 8, "patch_size": 4},
-            projection_dim=4,
-        )
+        transformers.CLIPConfig(text_config=TINY | TEXT, vision_config=VIT, projection_dim=4)
     ),
     "bert": lambda: transformers.BertModel(
         transformers.BertConfig(**TINY, vocab_size=20, max_position_embeddings=16, pad_token_id=0)

@@ -202,12 +202,7 @@ def test_the_summary_is_plain_json() -> None:
     assert (read["accuracy_of_one_model"], read["accuracy_of_groups"]) == pytest.approx((0.6, 0.9))
     assert len(read["interval"]) == 2
     cluster = json.loads(json.dumps(found.clusters[1].summary(), allow_nan=False))
-    assert (cluster["cluster"], cluster["clients"], cluster["voted"], cluster["held_out_rows"]) == (
-        1,
-        3,
-        3,
-        300,
-    )
+    assert [cluster[key] for key in ("cluster", "clients", "voted", "held_out_rows")] == [1, 3, 3, 300]
     assert cluster["held_out_gain"] == pytest.approx(0.3)
     assert cluster["test_rows"] == 300
 

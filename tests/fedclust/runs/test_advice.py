@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from hydra.utils import get_object, instantiate
 
 from fedclust.federation import ClientGrid, Federation
 from fedclust.messages.models import from_state
 from fedclust.models import construction
 from fedclust.runs.advice import Seen, advise, agreement_text, look, summarise
 from fedclust.runs.shifts import Looks, Shift, agreement
-from fedclust.settings.composition import compose, plain, to_run_config
+from fedclust.settings.composition import compose, plain
+from tests.strategies.helpers import nodes_of
 
 HALVES = np.repeat([0, 1], 3)
 ONE = np.zeros(6, dtype=np.int64)
@@ -75,9 +75,7 @@ def test_agreement_in_words() -> None:
 
 def _look(*overrides: str) -> Seen:
     config = compose(["strategy=fedavg", *overrides])
-    grid = ClientGrid(
-        instantiate(config.engine, app=get_object(config.client_app), run_config=to_run_config(config))
-    )
+    grid = ClientGrid(nodes_of(config))
     grid.connect()
     model = construction.build(plain(config.model), config.seed)
     return look(Federation(grid), from_state(model.state_dict()), 1, config.seed)

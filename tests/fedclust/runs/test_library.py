@@ -132,11 +132,8 @@ def test_what_the_caller_gives_stays_as_it_is() -> None:
     assert not model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert all(
-        np.array_equal(*pair)
-        for client in zip(arrays, CLIENTS, strict=True)
-        for pair in zip(*client, strict=True)
-    )
+    pairs = [pair for client in zip(arrays, CLIENTS, strict=True) for pair in zip(*client, strict=True)]
+    assert all(np.array_equal(*pair) for pair in pairs)
     assert without_times(one.rounds) == without_times(again.rounds)
     assert one.summary["seed"] == 4
     # Nor does the result change with what the caller does to the model later.

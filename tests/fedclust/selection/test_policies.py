@@ -143,11 +143,8 @@ def test_the_largest_of_two_losses_by_hand() -> None:
 def test_cohorts_are_as_likely_as_in_a_literal_loop(candidates, seed: int) -> None:
     draws, number = np.random.default_rng(seed), min(seed + 1, 5)
     clients = sorted(draws.choice(6, number, replace=False).tolist())
-    (rho, near), size, d = (
-        draws.choice([0.2, 0.5, 0.8], 2),
-        draws.integers(1, number + 1),
-        draws.integers(1, 6),
-    )
+    rho, near = draws.choice([0.2, 0.5, 0.8], 2)
+    size, d = draws.integers(1, number + 1), draws.integers(1, 6)
     counts = {client: [1, *draws.integers(0, 3, 4).tolist()] for client in range(6)}
     seconds, tau = draws.integers(1, 3, 6).tolist(), draws.choice(["0.25", "0.6"])
     # Clients on both sides of the model's weight have the same loss.

@@ -10,17 +10,11 @@ from .data import layers, lines, marks, names, rows
 
 
 def test_lines_hold_their_names_as_values_and_unknown_ones_are_left_out() -> None:
-    drawn = module.curves(
-        [module.Line("a.b[0]", [1, 2], [0.5, np.nan]), module.Line("c", [1], [1 / 3])],
-        "round",
-        marks=[(2, "split")],
-    )
+    both = [module.Line("a.b[0]", [1, 2], [0.5, np.nan]), module.Line("c", [1], [1 / 3])]
+    drawn = module.curves(both, "round", marks=[(2, "split")])
     assert lines(drawn) == {"a.b[0]": [0.5, None], "c": [0.333333]}
     assert marks(drawn) == [(2, "split")]
-    assert [row["line"] for row in rows(drawn, "point")] == [
-        "a.b[0]",
-        "c",
-    ]  # fewer than three values are dots
+    assert [row["line"] for row in rows(drawn, "point")] == ["a.b[0]", "c"]  # fewer than three values
 
 
 def test_a_logarithmic_scale_has_at_most_eight_powers_of_ten() -> None:

@@ -11,6 +11,7 @@ import pytest
 from fedclust.results.page import write_page, write_sweep_page
 from tests.chromium import Browser, find
 
+from ..conftest import AFFINITY
 from .conftest import HOSTILE
 
 CHROMIUM = find()
@@ -208,11 +209,8 @@ def test_chains_can_be_read(browser: Browser, finished_run: Path) -> None:
 
 def fedgwc_figures(folder: Path, last: float = 0) -> Path:
     """Give a run FedGWC's figures: a split in round 2, and the losses of three clients at two steps."""
-    affinity = np.array(
-        [[1.0, 0.9, 0.1, 0.2], [0.9, 1.0, 0.1, 0.1], [0.1, 0.1, 1.0, 0.8], [0.2, 0.1, 0.8, 1.0]]
-    )
     np.savez(
-        folder / "matrices.npz", affinity_round_2=affinity, cohort_round=np.array(2.0),
+        folder / "matrices.npz", affinity_round_2=AFFINITY, cohort_round=np.array(2.0),
         cohort_losses=np.array([[1.0, 2], [2, 4], [3, 6]]), cohort_clients=np.array([0.0, 1, 3]),
     )  # fmt: skip
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]

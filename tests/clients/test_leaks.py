@@ -122,12 +122,10 @@ def test_a_refused_site_quotes_no_row(kind: type[ValueError], disk: Path) -> Non
 
 
 def test_no_override_brings_back_what_lies_on_a_node(disk: Path) -> None:
-    keys = [
-        *sorted(folder.name for folder in CONF.iterdir() if folder.is_dir()),
-        "dataset.path",
-        "hydra.searchpath",
-    ]
-    for number, key in enumerate([*keys, "dataset@model", "partition._target_", "hydra/launcher"]):
+    keys = [*sorted(folder.name for folder in CONF.iterdir() if folder.is_dir()), "dataset.path"]
+    for number, key in enumerate(
+        [*keys, "hydra.searchpath", "dataset@model", "partition._target_", "hydra/launcher"]
+    ):
         for place, kind in enumerate(_hostile(disk)[:5]):
             value = str(kind[number % len(kind)])
             for written in (f"{key}={value}", f"+{key}='{value}'")[(number + place) % 2 :: 2]:

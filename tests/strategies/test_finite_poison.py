@@ -193,11 +193,8 @@ def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Pa
 
 def test_one_client_cannot_send_a_cluster_back(started, toy, watch) -> None:
     lost = {(2, 2): "non-finite loss at step 1"}
-    clients = toy(
-        move=lambda *_: 1.0,
-        error=lambda client, number: lost.get((client, number)),
-        test_loss=lambda client, _: float("inf") if client == 3 else 0.5,
-    )
+    failing = {"error": lambda client, number: lost.get((client, number)), "move": lambda *_: 1.0}
+    clients = toy(**failing, test_loss=lambda client, _: float("inf") if client == 3 else 0.5)
     strategy = started(ClusteredStrategy(), 2, clients=clients)
     assert strategy.clusters.models[0]["w"].numpy().tolist() == [2.0, 2.0]
     assert not any("went_back" in record for record in watch.rounds)

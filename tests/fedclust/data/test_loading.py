@@ -130,11 +130,8 @@ def table(folder: Path, columns: dict[str, list], width: int, **changes) -> dict
     return {**node, "input_shape": [width], "path": str(folder / "data.parquet"), **changes}
 
 
-JOBS = {
-    "age": [1.0, 900.0, 5.0, None, 700.0],
-    "job": ["cook", "tailor", "baker", "cook", "cook"],
-    "label": [0, 1, 0, 1, 0],
-}
+JOBS = {"age": [1.0, 900.0, 5.0, None, 700.0], "job": ["cook", "tailor", "baker", "cook", "cook"]}
+JOBS["label"] = [0, 1, 0, 1, 0]
 
 
 def test_a_table_is_fitted_on_training_rows_only(tmp_path, loaded: Load, monkeypatch) -> None:

@@ -361,11 +361,10 @@ def test_holdout_breaks_ties_between_classes_at_random() -> None:
     assert found == {(True, False, False, False), (False, True, False, False), (False, False, True, False)}
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=60),
-    st.floats(0.01, 0.99),
-    st.integers(0, 99),
-)
+OWNED = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=60)
+
+
+@given(OWNED, st.floats(0.01, 0.99), st.integers(0, 99))
 def test_holdout_is_the_rounded_share_of_each_client_and_within_one_in_each_class(
     rows: list[tuple[int, int]], fraction: float, seed: int
 ) -> None:

@@ -33,11 +33,8 @@ def test_words_of_the_training_part_by_frequency_then_by_the_alphabet(tmp_path: 
     assert data.inputs.dtype == torch.int64
     # the 3 times, cat twice, then once each: "," again dog down sat; 0 is padding, 1 unknown
     the, cat, comma, again, dog, down, sat = range(2, 9)
-    assert data.inputs.tolist() == [
-        [the, cat, comma, the, dog],
-        [the, cat, sat, down, again],
-        [the, 1, sat, 0, 0],
-    ]
+    expected = [[the, cat, comma, the, dog], [the, cat, sat, down, again], [the, 1, sat, 0, 0]]
+    assert data.inputs.tolist() == expected
 
 
 @pytest.mark.parametrize(

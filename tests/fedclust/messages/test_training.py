@@ -22,11 +22,7 @@ def literal(changes: dict[str, np.ndarray], size: int, seed: int) -> np.ndarray:
     return projected
 
 
-@given(
-    size=st.integers(1, 9),
-    seed=st.integers(0, 2**62),
-    numbers=st.lists(st.floats(-10, 10), min_size=12, max_size=12),
-)
+@given(st.integers(1, 9), st.integers(0, 2**62), st.lists(st.floats(-10, 10), min_size=12, max_size=12))
 def test_every_entry_is_added_to_its_sum(size: int, seed: int, numbers: list[float]) -> None:
     values = np.array(numbers)
     changes = {"weight": values[:8].reshape(2, 2, 2), "bias": values[8:].reshape(2, 2)}

@@ -51,13 +51,11 @@ def test_a_model_that_diverged_has_f1_but_no_auc() -> None:
     assert np.isnan(pooled_auc([of([0, 1], [[0.9, 0.1], [0.8, 0.2]]), broken]))
 
 
+SIZES = st.lists(st.integers(0, 60), min_size=1, max_size=5)
+
+
 @settings(max_examples=30, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    classes=st.integers(2, 12),
-    sizes=st.lists(st.integers(0, 60), min_size=1, max_size=5),
-    spread=st.sampled_from([0.1, 1.0, 8.0]),
-)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), SIZES, st.sampled_from([0.1, 1.0, 8.0]))
 def test_the_same_as_on_the_rows_themselves(seed: int, classes: int, sizes: list[int], spread: float) -> None:
     draws = np.random.default_rng(seed)
     clients, rows = [], []

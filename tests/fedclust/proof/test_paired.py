@@ -83,12 +83,11 @@ def test_how_many_rows_count() -> None:
 # -- What rows there may be ---------------------------------------------------------------------------------
 
 
+DIFFERENCES = arrays(np.float64, st.integers(0, 12), elements=st.floats(-1, 1))
+
+
 @unhurried
-@given(
-    arrays(np.float64, st.integers(0, 12), elements=st.floats(-1, 1)),
-    st.sampled_from([1.0, 2.0]),
-    st.floats(-1, 1),
-)
+@given(DIFFERENCES, st.sampled_from([1.0, 2.0]), st.floats(-1, 1))
 def test_what_rows_give_is_possible(rows: np.ndarray, limit: float, margin: float) -> None:
     assert possible(evidence(limit * rows, [limit * margin], limit), [limit * margin], limit)
 

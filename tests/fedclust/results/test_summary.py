@@ -251,11 +251,8 @@ def test_a_silent_client_and_names() -> None:
 
 
 def test_an_entry_per_client_and_at_least_one() -> None:
-    for name, lengths, given in (
-        ("num_test", (2, 1, 2), None),
-        ("loss", (2, 2, 1), None),
-        ("name", (2, 2, 2), ["Mercy"]),
-    ):
+    cases = ("num_test", (2, 1, 2), None), ("loss", (2, 2, 1), None), ("name", (2, 2, 2), ["Mercy"])
+    for name, lengths, given in cases:
         trained, tested, answers = lengths
         with pytest.raises(ValueError, match=f"{name} must have an entry per client, 2, got 1"):
             client_table([0, 0], [1] * trained, [1] * tested, [[1], [1]], [None] * answers, names=given)

@@ -248,11 +248,8 @@ def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
     assert [each["encoding"]["shape"]["field"] for each in alone] == ["group"]
 
 
-SPLITS = [
-    {"round": 0, "assignment": [0, 0, 0, 0, 0]},
-    {"round": 10, "assignment": [0, 1, 0, 1, 1]},
-    {"round": 20, "assignment": [0, 1, 0, 2, 1]},
-]
+ASSIGNMENTS = [0, 0, 0, 0, 0], [0, 1, 0, 1, 1], [0, 1, 0, 2, 1]
+SPLITS = [{"round": 10 * place, "assignment": each} for place, each in enumerate(ASSIGNMENTS)]
 
 
 def test_a_tree_has_a_bar_for_each_run_of_clients_that_share_a_model() -> None:

@@ -238,11 +238,8 @@ def test_other_methods_have_no_convergence(tmp_path: Path, strategy: dict) -> No
 def test_rewards_are_ordered_and_named(tmp_path: Path) -> None:
     # Steps: 1, 2, 3 and 2, 4, 6: means 2 and 4, sample deviations 1 and 2. Client 8 is at the mean, reward 1;
     # the others are one deviation away at both steps, exp(-1/2) = 0.606531.
-    small = {
-        "cohort_losses": np.array([[1.0, 2], [2, 4], [3, 6]]),
-        "cohort_clients": np.array([5.0, 8.0, 9.0]),
-        "cohort_round": np.array(3.0),
-    }
+    cohort = {"cohort_clients": np.array([5.0, 8.0, 9.0]), "cohort_round": np.array(3.0)}
+    small = {"cohort_losses": np.array([[1.0, 2], [2, 4], [3, 6]]), **cohort}
     drawn, heat = of_method(tmp_path, small).values()
     assert drawn.title == "Losses of the 3 clients of round 3, and their rewards"
     assert lines(drawn) == {

@@ -122,11 +122,11 @@ def test_rounds_differ_and_repeat(node, tell, alone) -> None:
 
 def test_how_far_clients_have_moved() -> None:
     start = {"w": torch.tensor([1.0, 2.0]), "b": torch.tensor([0.0]), "n": torch.tensor(3)}
-    state = {
-        "w": torch.tensor([[1.0, 2.0], [4.0, 6.0], [1e30, 0.0]]),
-        "b": torch.tensor([[0.0], [12.0], [0.0]]),
-        "n": torch.tensor([3, 9, 3]),
-    }
+    weights, biases = (
+        torch.tensor([[1.0, 2.0], [4.0, 6.0], [1e30, 0.0]]),
+        torch.tensor([[0.0], [12.0], [0.0]]),
+    )
+    state = {"w": weights, "b": biases, "n": torch.tensor([3, 9, 3])}
     # Client 1 has moved by (3, 4) and 12: 13. Whole numbers do not count; 1e60 is beyond float32.
     assert update_norms(state, start, [0, 1, 2]) == [0.0, 13.0, float("inf")]
     assert update_norms(state, start, [1]) == [13.0]

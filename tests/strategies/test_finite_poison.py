@@ -182,11 +182,8 @@ def test_a_resumed_run_goes_back_to_what_the_round_before_the_checkpoint_found(t
 
 
 def test_a_resumed_run_counts_on_how_often_a_cluster_went_back(toy, tmp_path: Path) -> None:
-    make, clients = (
-        (lambda: ClusteredStrategy(aggregator=lambda: Breaks(None, np.inf))),
-        toy(move=lambda *_: 1.0),
-    )
-    _, rounds, whole = _resumed(make, clients, tmp_path, after=1, rounds=3)
+    clients, options = toy(move=lambda *_: 1.0), {"aggregator": lambda: Breaks(None, np.inf)}
+    _, rounds, whole = _resumed(lambda: ClusteredStrategy(**options), clients, tmp_path, after=1, rounds=3)
     assert [each["went_back"][0]["in_a_row"] for each in rounds] == [2, 3]
     assert rounds == whole[1:]
 

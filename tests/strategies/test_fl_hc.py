@@ -85,9 +85,7 @@ def test_if_nobody_answers_all_stay_together_and_the_log_says_so(started, caplog
 
 
 def test_statistics_and_counters_are_not_compared() -> None:
-    model = ArrayRecord()
-    model["norm.weight"] = Array(np.ones(2, dtype=np.float32))
-    model["norm.running_mean"] = Array(np.full(2, 900, dtype=np.float32))
+    model = ArrayRecord({"norm.weight": Array(np.ones(2)), "norm.running_mean": Array(np.full(2, 900.0))})
     model["norm.num_batches_tracked"] = Array(np.array(7))
     assert compared(model, frozenset({"norm.running_mean"})) == ("norm.weight",)
 

@@ -125,10 +125,7 @@ GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
         ([GOOD, (X, list("abcabcabca"))], "client 1: arrays must hold numbers, got <U1"),
         ([GOOD, (X.astype(complex), Y)], "client 1: arrays must hold numbers, got complex128"),
         ([GOOD, ([[1.0], [2.0, 3.0]], [0, 1])], "client 1: must be arrays, setting an array element"),
-        (
-            [(np.zeros((10, 4, 4), dtype=np.uint8), Y)],
-            r"client 0: inputs of type uint8 must be .* \(10, 4, 4\)",
-        ),
+        ([(np.zeros((10, 4, 4), np.uint8), Y)], r"client 0: inputs of type uint8 must be .* \(10, 4, 4\)"),
         ([GOOD, ((X[:0], Y[:0]), None, GOOD)], "client 1 must have at least one training row, got none"),
         ([GOOD, (GOOD, None, ([], []))], "client 1 must have at least one test row, got none"),
         ([GOOD, (GOOD, None, None)], "client 1 must have at least one test row, got none"),

@@ -91,11 +91,7 @@ def test_deal_gives_the_counts_at_random_and_leaves_the_rest_to_nobody() -> None
         (rules.Pathological, {"classes_per_client": 1, "choice": "best"}, "choice must be one .*got 'best'"),
         (rules.Dirichlet, {"alpha": -1.0}, "alpha must be > 0 and finite, got -1.0"),
         (rules.Dirichlet, {"alpha": 1, "min_samples": 0}, "min_samples must be >= 1, got 0"),
-        (
-            rules.Dirichlet,
-            {"alpha": 1, "samples_per_client": 5},
-            "_client must be null without equal_sizes=t",
-        ),
+        (rules.Dirichlet, {"alpha": 1, "samples_per_client": 5}, "must be null without equal_sizes=true, g"),
         (EmdKMeans, {"target": 0, "relative": False}, "target must be > 0, got 0"),
         (EmdKMeans, {"target": 1.5}, r"target must be in \(0, 1\], got 1.5"),
         (EmdKMeans, {"target": 0.5, "step": 0.6}, r"step must be in \(0, 0.5\], got 0.6"),

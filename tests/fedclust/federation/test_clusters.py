@@ -10,9 +10,7 @@ from fedclust.messages.models import from_state
 
 
 def _model(value: float = 0.0) -> ArrayRecord:
-    record = ArrayRecord()
-    record["w"] = Array(np.array([value]))
-    return record
+    return ArrayRecord({"w": Array(np.array([value]))})
 
 
 def test_every_cluster_starts_from_the_model() -> None:

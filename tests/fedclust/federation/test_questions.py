@@ -29,9 +29,7 @@ CLUSTERS, ONE = np.array([0, 0, 1, 1]), np.zeros(4, dtype=int)
 
 
 def _model(value: float) -> ArrayRecord:
-    record = ArrayRecord()
-    record["w"] = Array(np.array([value]))
-    return record
+    return ArrayRecord({"w": Array(np.array([value]))})
 
 
 MODELS = (_model(0.0), _model(1.0))

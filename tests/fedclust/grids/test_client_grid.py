@@ -66,9 +66,7 @@ def _connected(app: ClientApp, num_nodes: int = 3) -> ClientGrid:
 
 
 def _model(values: Any = (0.0, 0.0)) -> ArrayRecord:
-    arrays = ArrayRecord()
-    arrays["w"] = Array(np.asarray(values))
-    return arrays
+    return ArrayRecord({"w": Array(np.asarray(values))})
 
 
 def _messages(clients: Iterable[int], kind: str = "train") -> list[Message]:

@@ -221,10 +221,8 @@ def test_a_resumed_run_is_sent_expanded(flower: Flower, tmp_path: Path) -> None:
     elsewhere = tmp_path / "not on the nodes"
     overrides = ["seed=3", "rounds=7", f"resume='{elsewhere}'", f"output_dir='{elsewhere}'"]
     SuperLink("dep").submit(overrides, elsewhere)
-    assert flower.run_config == {
-        "overrides": f"seed=3 rounds=7 ++resume='{elsewhere}'",
-        "output-dir": str(elsewhere),
-    }
+    sent = f"seed=3 rounds=7 ++resume='{elsewhere}'"
+    assert flower.run_config == {"overrides": sent, "output-dir": str(elsewhere)}
     config = from_run_config(flower.run_config)
     assert (config.seed, config.rounds, config.resume) == (3, 7, str(elsewhere))
 

@@ -23,10 +23,7 @@ NO_MESSAGE = Message(RecordDict(), dst_node_id=1, message_type="train")
 
 
 def _model(*values: float) -> ArrayRecord:
-    record = ArrayRecord()
-    record["w"] = Array(np.array(values, dtype=np.float64))
-    record["steps"] = Array(np.array([7]))
-    return record
+    return ArrayRecord({"w": Array(np.array(values, dtype=np.float64)), "steps": Array(np.array([7]))})
 
 
 START = _model(1.0, 2.0)

@@ -31,10 +31,8 @@ def test_configuration_as_text_or_mapping(tmp_path: Path) -> None:
     config = {"seed": np.int64(3), "strategy": {"name": "fedgwc", "steps": (1, 2)}}
     Recorder(tmp_path / "mapping", config).close()
     Recorder(tmp_path / "text", "seed: 3  # ours\n").close()
-    assert SavedRun(tmp_path / "mapping").config == {
-        "seed": 3,
-        "strategy": {"name": "fedgwc", "steps": [1, 2]},
-    }
+    found = SavedRun(tmp_path / "mapping").config
+    assert found == {"seed": 3, "strategy": {"name": "fedgwc", "steps": [1, 2]}}
     assert (tmp_path / "text" / "config.yaml").read_text() == "seed: 3  # ours\n"
 
 
@@ -42,10 +40,8 @@ def test_rounds_are_there_before_the_run_ends(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path)
     recorder.round({"round": 1, "loss": np.float32(0.5), "cohort": np.array([2, 0]), "auc": float("nan")})
     recorder.round({"round": np.int64(5)})
-    assert SavedRun(tmp_path).rounds == [
-        {"round": 1, "loss": 0.5, "cohort": [2, 0], "auc": None},
-        {"round": 5},
-    ]
+    first = {"round": 1, "loss": 0.5, "cohort": [2, 0], "auc": None}
+    assert SavedRun(tmp_path).rounds == [first, {"round": 5}]
     recorder.close()
 
 

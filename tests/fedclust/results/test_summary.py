@@ -63,10 +63,7 @@ def test_the_summary_and_its_lines_by_hand() -> None:
 
 
 def test_what_kept_a_run_from_training() -> None:
-    failed = [
-        {"client": 3, "phase": "train", "reason": "x"},
-        {"client": 3, "phase": "evaluate", "reason": "x"},
-    ]
+    failed = [{"client": 3, "phase": phase, "reason": "x"} for phase in ("train", "evaluate")]
     rounds = [{"failures": failed}, {"failures": failed[:1], "went_back": [{"cluster": 0}]}, {"failures": []}]
     assert module.trouble(rounds) == "client 3 failed in 2, it went back to an earlier model in 1 of 3 rounds"
     assert module.trouble(rounds[2:]) == module.trouble([]) == ""

@@ -285,6 +285,10 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         kept.report(report / "again")
 
 
+BELOW_0 = CLIENTS[0][0], -1 - CLIENTS[0][1]
+SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -300,15 +304,9 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         ({"strategy": "fedgcw"}, "strategy must be one of .*fedgwc.*, got 'fedgcw'"),
         ({"strategy": strategies.FedGWC}, "strategy must be one of fedclust.strategies, .*FedGWC"),
         ({"strategy": strategies.FedGWC(aggregator=lambda: FedAdam(eta=-1.0))}, "eta must be > 0"),
-        (
-            {"strategy": strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))},
-            "num_clusters must be <= 6, the number of clients, got 7",
-        ),
+        ({"strategy": SEVEN}, "num_clusters must be <= 6, the number of clients, got 7"),
         ({"strategy": "fesem", "clients": CLIENTS[:1]}, "num_clusters must be <= 1, .* got 2"),
-        (
-            {"clients": [*CLIENTS, (CLIENTS[0][0], -1 - CLIENTS[0][1])]},
-            "client 6: targets must be class indices",
-        ),
+        ({"clients": [*CLIENTS, BELOW_0]}, "client 6: targets must be class indices"),
     ],
 )
 def test_what_is_refused_before_round_1(changes: dict, said: str, tmp_path: Path) -> None:

@@ -14,11 +14,8 @@ from fedclust.federation import LocalGrid
 from fedclust.settings import allowed
 from fedclust.settings.composition import CONF, compose, to_run_config
 
-PLAIN: dict = {
-    "dataset": {"_target_": "fedclust.data.digits.Digits"},
-    "model": {"_target_": "fedclust.models.dense.MLP", "widths": [4]},
-    "metrics": {},
-}
+PLAIN: dict = {"dataset": {"_target_": "fedclust.data.digits.Digits"}, "metrics": {}}
+PLAIN["model"] = {"_target_": "fedclust.models.dense.MLP", "widths": [4]}
 
 
 def _sent(**changes) -> dict[str, str]:

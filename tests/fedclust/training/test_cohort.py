@@ -77,11 +77,8 @@ def _pass(clients: int, seed: int, scale: float = 1.0, failed: dict[int, str] | 
     """Make a pass of clients that started from one of two models, with a buffer that training changed."""
     draws = torch.Generator().manual_seed(seed)
     shapes = {"weight": (3, 2), "bias": (3,), "running": (2,)}
-    models = [
-        {name: torch.randn(shape, generator=draws) for name, shape in shapes.items()}
-        | {"steps": torch.tensor(0)}
-        for _ in range(2)
-    ]
+    models = [{name: torch.randn(shape, generator=draws) for name, shape in shapes.items()} for _ in range(2)]
+    models = [model | {"steps": torch.tensor(0)} for model in models]
     starts = {client: models[client % 2] for client in range(clients)}
     state = {
         name: torch.stack(

@@ -24,10 +24,8 @@ def table(picture) -> list:
 def test_curves_marks_and_clusters(finished_run: Path) -> None:
     found = made(SavedRun(finished_run))
     # (1 + 0.5 + 1 + 0.75) / 4 = 0.8125 and (0.5 + 0.5 + 0.25 + 0.75) / 4 = 0.5 in the last round.
-    assert lines(found["accuracy_per_round"]) == {
-        "fedgwc": [0.6125, 0.7125, 0.8125],
-        "fedavg": [0.3, 0.4, 0.5],
-    }
+    expected = {"fedgwc": [0.6125, 0.7125, 0.8125], "fedavg": [0.3, 0.4, 0.5]}
+    assert lines(found["accuracy_per_round"]) == expected
     assert marks(found["accuracy_per_round"]) == [(2, "cluster 0 split in 2")]
     assert lines(found["clusters_per_round"]) == {"fedgwc": [1, 2, 2], "fedavg": [1, 1, 1]}
     assert lines(found["loss"])["fedgwc"] == [1.0, 0.5, 0.333333]
@@ -242,11 +240,8 @@ def test_rewards_are_ordered_and_named(tmp_path: Path) -> None:
     small = {"cohort_losses": np.array([[1.0, 2], [2, 4], [3, 6]]), **cohort}
     drawn, heat = of_method(tmp_path, small).values()
     assert drawn.title == "Losses of the 3 clients of round 3, and their rewards"
-    assert lines(drawn) == {
-        "cohort's mean": [2, 4],
-        "client 8, reward 1.00": [2, 4],
-        "client 9, reward 0.61": [3, 6],
-    }
+    rewarded = {"client 8, reward 1.00": [2, 4], "client 9, reward 0.61": [3, 6]}
+    assert lines(drawn) == {"cohort's mean": [2, 4], **rewarded}
     assert [(row["low"], row["high"]) for row in rows(drawn, "area")] == [([1, 2], [3, 6])]
     assert rows(heat, "rect") == [2, 4, 1, 2, 3, 6]
     found = charts.rewards_of(small)

@@ -87,7 +87,6 @@ def test_as_many_evaluate_as_were_asked_for_where_most_are_offline() -> None:
     for share in (0.25, 0.5):
         assert np.asarray(run.evaluation_sample(share, 20, 0, 1, online)).tolist() == [2, 3, 5, 11, 19]
     assert np.asarray(run.evaluation_sample(4, 20, 0, 1, [])).tolist() == []
-    # While all are online it does not matter that they are.
 
 
 def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:

@@ -22,7 +22,7 @@ def main(folder: Path) -> None:
         subprocess.run([sys.executable, "-m", "fedclust", "-m", *SWEEP, f"output_dir={jobs}"], check=True)
     into = folder / "pictures"
     drawn = ["--plots", str(into), "--format", "svg,pdf,png", "--width", "page"]
-    subprocess.run([sys.executable, "-m", "fedclust.runs.compare", str(jobs), *drawn], check=True)
+    subprocess.run([sys.executable, "-m", "fedclust", "compare", str(jobs), *drawn], check=True)
     with Image.open(into / "accuracy_over_rounds.png") as image:
         save(image, "sweep")
 

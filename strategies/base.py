@@ -108,10 +108,6 @@ class ClusteredStrategy(Strategy):
     aggregates: ClassVar[bool] = True
     """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
 
-    paper_name: ClassVar[str] = ""
-    """Name of the method in sentences, where a paper gives one; counts for exactly the class that has it, not
-    for those derived from it. Otherwise a method goes by the name under which it was chosen."""
-
     serves: ClassVar[Literal["best", "cluster"]] = "cluster"
     """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
     model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""

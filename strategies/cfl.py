@@ -30,8 +30,6 @@ class CFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "CFL"
-
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Changes

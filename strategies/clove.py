@@ -30,8 +30,6 @@ class CLoVE(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "CLoVE"
-
     parameters_type = Parameters
     parameters: Parameters
     memory_type = IntArray | None

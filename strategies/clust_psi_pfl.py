@@ -44,8 +44,6 @@ class ClustPSIPFL(ClusteredStrategy):
         If ``cohorts`` is not one of the two.
     """
 
-    paper_name = "Clust-PSI-PFL"
-
     needs_label_counts = True
     moves_clients = True
 

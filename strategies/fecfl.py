@@ -26,8 +26,6 @@ class FECFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "FECFL"
-
     moves_clients = True
 
     parameters_type = Parameters

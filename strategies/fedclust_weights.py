@@ -24,8 +24,6 @@ class FedClustWeights(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "FedClust"
-
     parameters_type = Parameters
     parameters: Parameters
 

@@ -82,7 +82,6 @@ class FedGMCC(ClusteredStrategy):
     """
 
     needs_last_round = True
-    paper_name = "FedGMCC"
 
     needs_client_models = True
     needs_network = True

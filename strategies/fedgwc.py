@@ -43,8 +43,6 @@ class FedGWC(ClusteredStrategy):
         that took part least often are the most likely to be chosen (Section 4.1).
     """
 
-    paper_name = "FedGWC"
-
     own_selection = LeastSampled
     parameters_type = Parameters
     parameters: Parameters

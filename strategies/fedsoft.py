@@ -69,8 +69,6 @@ class FedSoft(ClusteredStrategy):
         If the aggregator cannot apply.
     """
 
-    paper_name = "FedSoft"
-
     needs_client_models = True
     needs_network = True
     aggregates = False

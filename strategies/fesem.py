@@ -32,8 +32,6 @@ class FeSEM(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "FeSEM"
-
     parameters_type = Parameters
     parameters: Parameters
 

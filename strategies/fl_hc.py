@@ -27,8 +27,6 @@ class FLHC(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "FL+HC"
-
     parameters_type = Parameters
     parameters: Parameters
 

@@ -29,8 +29,6 @@ class FMCL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "FMCL"
-
     parameters_type = Parameters
     parameters: Parameters
 

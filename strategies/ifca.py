@@ -56,8 +56,6 @@ class IFCA(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "IFCA"
-
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory

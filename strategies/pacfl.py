@@ -26,8 +26,6 @@ class PACFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    paper_name = "PACFL"
-
     parameters_type = Parameters
     parameters: Parameters
 

@@ -6,12 +6,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import fedclust
 from fedclust.clients import app
+from fedclust.runs.verbs import RUNS, VERBS, show_help
 from fedclust.settings.checks import check
 from fedclust.settings.composition import CONF, compose
 from fedclust.settings.folders import expand
@@ -62,9 +64,7 @@ def _commands() -> Iterator[tuple[str, str]]:
     for page in PAGES:
         for block in _blocks(page, "(?:sh|bash)"):
             for line in block.replace("\\\n", " ").splitlines():
-                if re.match(r"(fedclust|python -m fedclust) (?!predict)", line) and not re.search(
-                    "[<…]", line
-                ):
+                if re.match(r"(fedclust|python -m fedclust) ", line) and not re.search("[<…]", line):
                     yield _name(page), line
 
 
@@ -80,7 +80,13 @@ def overrides_of(line: str) -> list[str]:
 
 @pytest.mark.parametrize(("page", "line"), sorted(set(_commands())))
 def test_the_commands_of_a_page_compose(page: str, line: str) -> None:
-    check(compose(expand(overrides_of(line))))
+    verb, *words = (given := overrides_of(line)) or [""]
+    if verb == "help":
+        show_help(words)
+    elif verb in VERBS and verb not in RUNS:
+        import_module(f"fedclust.runs.{verb}").parser().parse_args(words)
+    else:
+        check(compose(expand(["task=advise", *words] if verb == "advise" else given)))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from fedclust import data
+from fedclust.runs.verbs import VERBS
 from fedclust.settings.composition import compose, plain
 
 HEAVY = (
@@ -56,7 +57,8 @@ import fedclust
 note("import fedclust")
 import fedclust.clustering, fedclust.strategies
 note("import fedclust.strategies")
-assert "Powered by Hydra" in command_line("--help")
+for words in (["--help"], *([verb, "--help"] for verb in {list(VERBS)!r}), ["help", "stop"], ["--version"]):
+    assert command_line(*words).strip()
 note("--help")
 assert "did you mean 'strategy'" in command_line("stratgy=fmcl")
 note("an unknown key")
@@ -131,7 +133,7 @@ def test_each_way_loads_what_it_needs(loaded, most: tuple[str, ...], ways: tuple
     assert {name for way in ways for name in loaded[way]} == set(most)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["training.learning_rate=-1"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["training.learning_rate=-1"]])
 def test_an_answer_takes_little_processor_time(arguments: list[str]) -> None:
     command = [sys.executable, "-m", "fedclust", *arguments]
 

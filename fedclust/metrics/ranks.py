@@ -1,8 +1,10 @@
-"""Mean ranks of methods over many federations, and the difference of ranks that is significant."""
+"""Whether methods differ: ranks over many federations, and two methods on the same seeds."""
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
+from scipy.stats import friedmanchisquare, permutation_test, rankdata, studentized_range
 
 from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray
@@ -57,6 +59,37 @@ def friedman(scores: ArrayLike) -> float:
     if (table == table[:, :1]).all():
         return 1.0
     return float(friedmanchisquare(*table.T).pvalue)
+
+
+def sign_flip(differences: ArrayLike) -> float:
+    """Test whether two methods differ on the same seeds, by flipping the signs of the differences.
+
+    If the methods were equally good, each difference could as well have the other sign. All 2ⁿ ways are
+    counted, 16,384 of them drawn from n = 15 on; the least possible value is 2 / 2ⁿ.
+
+    Source: Fisher, "The Design of Experiments", 1935, Section 21.
+
+    Parameters
+    ----------
+    differences
+        Score of one method minus score of the other, by seed, shape (n,).
+
+    Returns
+    -------
+    Two-sided p-value in (0, 1].
+
+    Raises
+    ------
+    ValueError
+        If there is no difference, or one is not finite.
+    """
+    values = np.asarray(differences, dtype=np.float64)
+    check_shapes(differences=(values, "seeds"))
+    check_entries("finite", differences=values)
+    if len(values) == 1:
+        return 1.0
+    flips: dict[str, Any] = {"permutation_type": "samples", "n_resamples": 2**14, "random_state": 0}
+    return float(permutation_test((values,), np.mean, vectorized=True, **flips).pvalue)
 
 
 def critical_difference(num_methods: int, num_federations: int, level: float = 0.05) -> float:

@@ -1,7 +1,8 @@
-"""Compare many runs: one row per strategy and setting, averaged over seeds."""
+"""Compare many runs: one row per strategy and setting, averaged over seeds, and tests between methods."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,12 @@ import numpy as np
 from fedclust.results.report import figure
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
+from fedclust.settings.run_options import paper_name
+from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray
+
+LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies")
+"""Keys of ``summary.json`` of which the lowest value is the best."""
 
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
 # Top-level keys of a configuration that do not affect a run's results, such as where it ran.
@@ -53,8 +59,12 @@ class Row:
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
-        values = (_value(summary, metric) for summary in self.summaries)
-        return np.array([value for value in values if value is not None], dtype=float)
+        return np.array([*self.by_seed(metric).values()], dtype=float)
+
+    def by_seed(self, metric: str) -> dict[int, float]:
+        """Return one metric by seed, for all seeds that have it."""
+        values = {summary["seed"]: _value(summary, metric) for summary in self.summaries}
+        return {seed: value for seed, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +202,135 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
     ]
     titles = tuple(key.removeprefix("choices.") for key in keys)
     return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method's mean difference from another one on the same seeds.
+
+    Attributes
+    ----------
+    mean, spread
+        Mean and sample standard deviation over the seeds; the latter is NaN for one seed.
+    seeds
+        Number of seeds that both have.
+    p_value
+        Of :func:`fedclust.metrics.ranks.sign_flip`, times `pairs` (Bonferroni), at most 1.
+    pairs
+        Number of pairs of methods in this setting that are compared.
+    """
+
+    mean: float
+    spread: float
+    seeds: int
+    p_value: float
+    pairs: int
+
+
+def by_setting(comparison: Comparison) -> tuple[str, dict[str, dict[str, Row]]]:
+    """Group rows by setting; the strategies' own keys belong to the methods' names.
+
+    Returns
+    -------
+    The settings' keys, and the rows by setting and method, which is named as its paper writes it.
+    """
+    panels: dict[str, dict[str, Row]] = {}
+    shared = [key for key in comparison.settings if not key.startswith("strategy.")]
+    for row in comparison.rows:
+        given = dict(zip(comparison.settings, row.settings, strict=True))
+        # A key that this setting lacks is empty; a computed one is null.
+        named = {key: f"{key.rpartition('.')[2]} {value}" for key, value in given.items() if value}
+        setting = ", ".join(named[key] for key in shared if key in named and given[key] != "null")
+        own = (text for key, text in named.items() if key not in shared)
+        panels.setdefault(setting, {})[", ".join([paper_name(row.strategy), *own])] = row
+    return ", ".join(shared), panels
+
+
+def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
+    """Sort the rows that have a metric by its mean, the best first."""
+    known = [(row, row.values(metric)) for row in rows]
+    sign = -1 if metric not in LOWER else 1
+    return [
+        row
+        for row, _ in sorted([each for each in known if each[1].size], key=lambda each: sign * each[1].mean())
+    ]
+
+
+def differences(comparison: Comparison, metric: str, against: str | None = None) -> dict[Row, Difference]:
+    """Compare each method with the best one of its setting, or with a given one, seed by seed.
+
+    Parameters
+    ----------
+    comparison
+        The comparison.
+    metric
+        Key of ``summary.json``.
+    against
+        Strategy to compare the others with; the best one of each setting unless given. All pairs then count,
+        because the best one is known only from the same figures.
+
+    Returns
+    -------
+    The difference of each row but those that the others are compared with, and those without a common seed.
+
+    Raises
+    ------
+    ValueError
+        If `against` is no strategy of the runs.
+    """
+    from fedclust.metrics.ranks import sign_flip  # scipy.stats takes most of a second to import
+
+    if against is not None:
+        check_choice("against", against, dict.fromkeys(row.strategy for row in comparison.rows))
+    found = {}
+    for methods in by_setting(comparison)[1].values():
+        rows = ranked(methods.values(), metric)
+        reference = next((row for row in rows if against in (None, row.strategy)), None)
+        pairs = len(rows) * (len(rows) - 1) // 2 if against is None else len(rows) - 1
+        theirs = {} if reference is None else reference.by_seed(metric)
+        for row in rows:
+            own = row.by_seed(metric)
+            gaps = np.array([own[seed] - theirs[seed] for seed in own.keys() & theirs.keys()])
+            if row is not reference and gaps.size:
+                spread = float(gaps.std(ddof=1)) if gaps.size > 1 else np.nan
+                p_value = min(1.0, pairs * sign_flip(gaps))
+                found[row] = Difference(float(gaps.mean()), spread, gaps.size, p_value, pairs)
+    return found
+
+
+def how_tested(found: Mapping[Row, Difference]) -> str:
+    """Explain the p-values of :func:`differences`, and what they can show with so few seeds."""
+    most = max(found.values(), key=lambda each: (each.seeds, -each.pairs))
+    least, needed = min(1.0, most.pairs * 2 / 2**most.seeds), math.ceil(math.log2(2 * most.pairs / 0.05))
+    able = f", {needed} seeds are needed for 0.05" if least > 0.05 else ""
+    times = f", times the {most.pairs} pairs of methods" if most.pairs > 1 else ""
+    return (
+        f"p: sign-flip test of the differences by seed, two-sided{times}; "
+        f"with {most.seeds} seeds it is at least {least:.2g}{able}"
+    )
+
+
+def best_lines(comparison: Comparison) -> list[str]:
+    """Name the method with the highest mean accuracy in each setting that has several, a line each."""
+    lines, key, found = [], "mean_client_accuracy", differences(comparison, "mean_client_accuracy")
+    for setting, methods in by_setting(comparison)[1].items():
+        names = {row: name for name, row in methods.items()}
+        if len(rows := ranked(methods.values(), key)) > 1:
+            first, other = rows[:2]
+            best = first.values(key)
+            over = f" over {best.size} seeds" if best.size > 1 else ""
+            line = f"{names[first]} has the highest accuracy{over}, {mean_and_spread(best)}; next "
+            line += f"{names[other]}, {mean_and_spread(other.values(key))}"
+            if (gap := found.get(other)) is not None and gap.seeds > 1:
+                line += f", p {gap.p_value:.2g}"
+            lines.append(f"{setting}: {line}" if setting else line)
+    return [*lines[:5], f"and {len(lines) - 5} more settings, in the table"] if len(lines) > 5 else lines
+
+
+def mean_and_spread(values: FloatArray, digits: int = 3) -> str:
+    """Format mean ± sample standard deviation; – without values."""
+    spread = f" ± {values.std(ddof=1):.{digits}f}" if values.size > 1 else ""
+    return f"{values.mean():.{digits}f}{spread}" if values.size else "–"
 
 
 def _place(group: tuple[tuple[str, tuple[str, ...]], object]) -> tuple[object, ...]:

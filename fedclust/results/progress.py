@@ -17,8 +17,8 @@ class Progress:
     """The progress display of a run.
 
     On a terminal a bar is redrawn in place and ends as one line. Elsewhere (a file, a notebook,
-    ``flwr run``'s log, ``TERM=dumb``) a plain line is printed for the first and the last round, at each tenth
-    of the rounds, and 30 s after the previous line.
+    ``flwr run``'s log, ``TERM=dumb``) a plain line is printed at the end, and before it 30 s after the
+    previous line.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Progress:
         self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
         self._shown: dict[str, Any] = {}
-        self._round = self._tenth = 0
+        self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
         self._started = self._updated = self._printed = clock()
         self._handlers: list[tuple[logging.StreamHandler, Any]] = []
@@ -79,8 +79,8 @@ class Progress:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
             self._bar.stop()
-            if self._round:
-                self._print()
+        if self._round != self._last:
+            self._print()
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Show a finished round.
@@ -101,11 +101,9 @@ class Progress:
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._round, text=", ".join(self._parts()))
             return
-        tenth = self._round * 10 // self._total
-        late = self._updated - self._printed >= _SECONDS_BETWEEN_LINES
-        if first or tenth > self._tenth or late:
+        if self._updated - self._printed >= _SECONDS_BETWEEN_LINES:
             self._print()
-            self._tenth, self._printed = tenth, self._updated
+            self._printed, self._last = self._updated, self._round
 
     def _print(self) -> None:
         line = ", ".join([f"{self._title}: round {self._round}/{self._total}", *self._parts()])

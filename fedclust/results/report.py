@@ -1,7 +1,10 @@
 """Format a run's results, and print the table at its end."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import shlex
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,7 +32,11 @@ from fedclust.results.summary import (
 from fedclust.settings.run_options import NEEDS_PROOF
 from fedclust.support.checks import few
 
-_MOST_TRIALS, _MOST_CLUSTERS = 12, 12
+_MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
+_BRIEF = (
+    *("adjusted_rand_index", "mean_client_accuracy", "balanced_accuracy"),
+    *("epsilon", "newcomers.accuracy", "seconds"),
+)
 
 
 def known(value: Any) -> bool:
@@ -166,7 +173,7 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     -------
     A row each: its source, its gain on held-out rows, and the outcome. The other groupings are counted.
     """
-    table = Table(box=box.SIMPLE_HEAD)
+    table = _table()
     for title in ("look", "cluster", "from", "sizes", "gain", "p", "rounds", ""):
         table.add_column(title, justify="left" if title in ("from", "sizes", "") else "right")
     tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
@@ -248,7 +255,7 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
     return "Newcomers: " + ", ".join(parts)
 
 
-def final_table(run: SavedRun) -> RenderableType:
+def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     """Build the table of a run's results for the terminal.
 
     First the verdict, or how to get one; then the clusters with their sizes, and the figures next to those of
@@ -258,6 +265,8 @@ def final_table(run: SavedRun) -> RenderableType:
     ----------
     run
         A run with its ``summary.json``.
+    brief
+        Whether to show the main figures only, in about 20 lines; of ``task=advise`` the verdict only.
 
     Returns
     -------
@@ -276,24 +285,26 @@ def final_table(run: SavedRun) -> RenderableType:
         details += (
             f", {'stopped early, ' if summary['stopped_early'] else ''}best on held-out rows in round {best}"
         )
+    if brief and "advice" in summary:
+        return Group(*verdict_lines(run))
+    sites, tables = site_rows(summary), not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
-    if run.clients is not None:
-        parts.append(_clusters(run.clients))
-    if rows := site_rows(summary):
-        table = Table(
-            *SITE_COLUMNS, box=box.SIMPLE_HEAD, caption="chosen / with everyone / alone, on test rows"
-        )
-        for row in rows:
+    if run.clients is not None and tables:
+        parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS))
+    if sites and tables:
+        table = _table(*SITE_COLUMNS)
+        table.caption = "chosen / with everyone / alone, on test rows"
+        for row in sites:
             table.add_row(*map(escape, row))
         parts.append(table)
     if summary.get("decision"):
         parts.append(Text(str(summary["decision"])))
-    if summary.get("trials"):
+    if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
-    parts.append(_figures(summary))
-    lines = [*decision_lines(summary), personal_line(summary), newcomers_line(summary)]
-    lines += warning_lines(summary)
+    parts += [Text(""), _figures(summary, _BRIEF if brief else None)] if tables else []
+    lines = [] if brief else [*decision_lines(summary), personal_line(summary)]
+    lines += [newcomers_line(summary), *warning_lines(summary)]
     lines += [drift_line(run.rounds), went_back_line(run.rounds)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
@@ -323,7 +334,7 @@ def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def print_report(run: SavedRun, console: Console | None = None) -> None:
+def print_report(run: SavedRun, console: Console | None = None, *, brief: bool = False) -> None:
     """Print the final table and the run's folder.
 
     Parameters
@@ -332,18 +343,27 @@ def print_report(run: SavedRun, console: Console | None = None) -> None:
         A run with its ``summary.json``.
     console
         Where to print; standard output unless given. Lines are not wrapped unless it is a terminal.
+    brief
+        Whether to print the main figures only, and how to get the others.
 
     Raises
     ------
     ValueError
         If the run has no summary.
     """
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=500)
-    console.print(final_table(run))
+    console = unwrapped(console or Console())
+    console.print(final_table(run, brief))
+    if brief:
+        page = ", in a browser: report.html" * (find_spec("altair") is not None)
+        last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
+        console.print(last, markup=False, highlight=False, soft_wrap=True)
     # Not wrapped, so that the path can be copied.
     console.print(f"results: {run.folder.resolve()}", markup=False, highlight=False, soft_wrap=True)
+
+
+def unwrapped(console: Console) -> Console:
+    """Return a console that wraps no lines, unless it is a terminal."""
+    return console if console.is_terminal else Console(file=console.file, width=500)
 
 
 def verdict_lines(run: SavedRun) -> list[Text]:
@@ -376,15 +396,19 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     return [*lines, Text("")]
 
 
-def _clusters(clients: pd.DataFrame) -> Table:
+def _table(*titles: str) -> Table:
+    return Table(*titles, box=box.SIMPLE_HEAD, show_edge=False)
+
+
+def _clusters(clients: pd.DataFrame, most: int) -> Table:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
-    table = Table(box=box.SIMPLE_HEAD)
+    table = _table()
     for title in ("cluster", "clients", "samples", "accuracy"):
         table.add_column(title, justify="right")
     for title in ["known groups (clients)"] * grouped + ["who"] * named:
         table.add_column(title)
     sizes = clients["cluster"].value_counts().sort_index()
-    shown = sizes if len(sizes) <= _MOST_CLUSTERS else sizes.nlargest(_MOST_CLUSTERS - 1)
+    shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():
         members = clients[clients["cluster"] == cluster]
         samples = members["num_train"].sum()
@@ -401,17 +425,24 @@ def _clusters(clients: pd.DataFrame) -> Table:
     return table
 
 
-def _figures(summary: Mapping[str, Any]) -> Table:
-    """Tabulate the figures; below the mean accuracy, add it for each personal layer that some run has."""
+def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) -> Table:
+    """Tabulate figures, of some keys only if given.
+
+    Below the mean accuracy is that of each personal layer that some run has, or of the one that it chose.
+    """
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
-    table = Table("", box=box.SIMPLE_HEAD)
+    chosen = {(each.get("personal") or {}).get("choice") for each in summaries.values()}
+    table = _table("")
     for title in summaries:
         table.add_column(title, justify="right")
     for key, title, _, cells in figures_of(list(summaries.values())):
-        table.add_row(title, *cells)
+        if keys is None or key in keys:
+            table.add_row(title, *cells)
         if key == _PERSONAL:
             for choice in dict.fromkeys(choice for each in layers for choice in each if choice != NONE):
+                if keys is not None and choice not in chosen:
+                    continue
                 values = [number(each.get(choice, {}).get(key)) for each in layers]
                 table.add_row(f"  with personal={choice}", *values)
     return table

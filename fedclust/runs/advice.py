@@ -22,6 +22,7 @@ from fedclust.messages.training import Projection
 from fedclust.results.charts import run as charts
 from fedclust.results.charts.chart import save
 from fedclust.results.page.run import command_line
+from fedclust.results.report import unwrapped
 from fedclust.results.saved_run import SavedRun, evenly
 from fedclust.runs import shifts
 from fedclust.runs.shifts import Agreement, Looks
@@ -278,8 +279,9 @@ def give_advice(
 
 def print_advice(summary: Mapping[str, Any], folder: Path, console: Console) -> None:
     """Print the kinds of shift with their evidence, and the advice."""
-    table = Table(box=box.SIMPLE_HEAD, title="What sets the clients apart", title_justify="left")
-    for title in ("shift", "", "evidence"):
+    console = unwrapped(console)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for title in ("what sets the clients apart", "", "evidence"):
         table.add_column(title)
     for shift in summary["shifts"]:
         strong = "bold" if shift["seen"] else ""

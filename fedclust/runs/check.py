@@ -15,14 +15,13 @@ from fedclust.data.check.findings import Finding, lines
 from fedclust.data.sites import Own
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
+from fedclust.runs.verbs import Parser
 from fedclust.support.checks import few
 
-_EXAMPLES = """examples:
+_EXAMPLES = """
   fedclust check patients.csv --target diagnosis
   fedclust check north.csv south.csv --target diagnosis --group patient_id
-  fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1
-
-exit status: 0 without errors, 1 with errors, 2 if an option is wrong"""
+  fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
 _CSV = re.compile(r"'?dataset\.csv_options\.(sep|decimal|encoding)=(\S+?)'?(?=[\s;,]|$)")
@@ -35,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     -------
     Exit status: 0 without errors, 1 with errors; 2 if an option is wrong, from argparse.
     """
-    given = _parser().parse_args(argv)
+    given = parser().parse_args(argv)
     statements: dict[str, Statement] = {}
     counts: Counter[str] = Counter()
     for file in given.files:
@@ -100,10 +99,10 @@ def _print(line: str) -> None:
     print("".join(each if each.isprintable() else "?" for each in line[:400]))
 
 
-def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="fedclust check", description=__doc__, epilog=_EXAMPLES, formatter_class=raw
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser(
+        "check", _EXAMPLES, "exit status: 0 without errors, 1 with errors, 2 if an option is wrong"
     )
     parser.add_argument(
         "files", type=Path, nargs="+", metavar="FILE", help="a CSV or Parquet file, or a folder"

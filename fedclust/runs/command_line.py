@@ -1,6 +1,7 @@
 """The command line: ``fedclust``, or ``python -m fedclust``."""
 
 import argparse
+import re
 import shlex
 import signal
 import sys
@@ -18,54 +19,49 @@ from hydra._internal.utils import get_args_parser
 from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
-from fedclust.runs import sweep
+from fedclust import __version__
+from fedclust.runs import sweep, verbs
 from fedclust.settings import checks, folders
 from fedclust.settings.composition import ConfigError, compose, one_line, with_choices
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
+from fedclust.support.checks import none_of
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
-_VERBS = {name: f"fedclust.runs.{name}" for name in ("check", "watch", "predict", "place")}
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
-_HELP = """fedclust GROUP=CHOICE … KEY=VALUE …: run a clustered federation; -m runs a sweep
-fedclust check FILE…, fedclust watch FOLDER, fedclust predict FOLDER ROWS, fedclust place FOLDER ROWS: see
-their --help
-
-== Groups and their choices ==
-{groups}
-
-== Values ==
-{values}
-Powered by Hydra (https://hydra.cc): --hydra-help lists its own options"""
 
 _failures: Path | None = None  # those of the sweep that this process runs or works for
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line: a verb of :data:`fedclust.runs.verbs.VERBS`, or settings.
 
     A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
     started exits with code 1. A failed job does not end a sweep: it is listed at the end, and the exit code
     is 1.
     """
     global _failures
-    if (verb := "".join(sys.argv[1:2])) in _VERBS:
-        try:
-            sys.exit(import_module(_VERBS[verb]).main(sys.argv[2:]))
-        except ModuleNotFoundError as error:
-            _give_up(_with_extra(error))
+    verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
+    if verb in verbs.RUNS:
+        sys.argv[1:] = ["task=advise"] * (verb == "advise") + given
+    elif re.fullmatch(r"\w+|-h|--help|--version", verb):  # no setting: these have a =
+        sys.exit(_answer(verb, given))
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        sys.exit(verbs.show_help([verb if verb in verbs.RUNS else "run"]))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
             arguments = get_args_parser().parse_args(sys.argv[1:])
-            with _checked(arguments):
+            with _checked(arguments) as results:
                 _main()
+                if results is not None and arguments.multirun:
+                    import_module("fedclust.runs.compare").end_sweep(results)
         except (ConfigError, OmegaConfBaseException) as error:
             _give_up(error)
         except KeyboardInterrupt:
@@ -73,6 +69,23 @@ def main() -> None:
             sys.exit(130)  # as shells do
         if sweep.any_failed(_failures):
             sys.exit(1)
+
+
+def _answer(verb: str, arguments: Sequence[str]) -> int:
+    """Do what a verb that runs nothing asks for; return the exit status, 2 for what cannot be."""
+    try:
+        if verb == "--version":
+            print(f"fedclust {__version__}")
+            return 0
+        if verb in ("help", "-h", "--help"):
+            return verbs.show_help(arguments)
+        if verb not in verbs.VERBS:
+            raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
+        return int(import_module(f"fedclust.runs.{verb}").main(arguments))
+    except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
+        shown = _with_extra(error) if isinstance(error, ModuleNotFoundError) else error
+        print(f"fedclust {verb}:", " ".join(str(shown).split()), file=sys.stderr)
+        return 2
 
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
@@ -147,12 +160,13 @@ def _give_up(error: Exception, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def _checked(arguments: argparse.Namespace) -> AbstractContextManager[object]:
+def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | None]:
     """Compose the configuration before Hydra does, so that errors are reported in one line.
 
     Returns
     -------
-    A context manager that makes the results folder, if there will be results.
+    A context manager that makes the results folder, if there will be results; it yields the folder, or None
+    if Hydra makes it.
 
     Raises
     ------
@@ -167,8 +181,6 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[object]:
     added = [arguments.config_dir] if arguments.config_dir else []
     name = (arguments.config_name or "config").removesuffix(".yaml")
     where: dict[str, Any] = {"searchpath": added, "name": name}
-    if arguments.help:
-        _print_help(compose(arguments.overrides, **where), [CONF, *map(Path, added)])
     if not arguments.multirun:
         config = compose(arguments.overrides, **where)
         if not arguments.cfg:
@@ -184,17 +196,6 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[object]:
         raise ConfigError(f"{error}; put ++ before a key that only the swept choices have") from error
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
     return nullcontext() if arguments.cfg or "output_dir" in swept else _folder(config, arguments.overrides)
-
-
-def _print_help(config: DictConfig, places: Sequence[Path]) -> NoReturn:
-    """Print the groups with their choices, and the values to override; Hydra's own help takes a second."""
-    choices: dict[str, set[str]] = {}
-    for file in (file for place in places for file in place.glob("*/*.yaml")):
-        choices.setdefault(file.parent.name, set()).add(file.stem)
-    groups = "\n".join(f"{group}: {', '.join(sorted(names))}" for group, names in sorted(choices.items()))
-    shown = OmegaConf.masked_copy(config, [str(key) for key in config if key not in ("choices", "overrides")])
-    print(_HELP.format(groups=groups, values=OmegaConf.to_yaml(shown)))
-    sys.exit(0)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -217,15 +218,15 @@ def _check_device(config: DictConfig) -> None:
 
 
 @contextmanager
-def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[None]:
+def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | None]:
     """Make the results folder; if it is named by the time, pass its name to Hydra."""
     keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
     if any(key.startswith(("hydra.run", "hydra.sweep")) for key in keys):
-        yield  # Hydra makes its own folder
+        yield None  # Hydra makes its own folder
         return
     by_time = folders.named_by_time(config)
     with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
             quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
             sys.argv = [*sys.argv, f"output_dir='{quoted}'"]
-        yield
+        yield folder

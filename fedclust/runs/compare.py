@@ -1,4 +1,4 @@
-"""Compare finished runs, mean ± standard deviation over seeds: ``python -m fedclust.runs.compare outputs``.
+"""Compare finished runs, mean ± standard deviation over seeds: ``fedclust compare outputs``.
 
 With ``--plots DIR``, draw them as the pictures of a paper instead of printing a table.
 """
@@ -6,62 +6,88 @@ With ``--plots DIR``, draw them as the pictures of a paper instead of printing a
 import argparse
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from fedclust.runs.verbs import Parser
+from fedclust.settings.run_options import paper_name
+from fedclust.support.checks import check_choice, few, none_of
 
-from fedclust.results.comparison import Comparison, Row, compare, find_runs
-from fedclust.results.summary import PREFIX
-from fedclust.support.checks import few
+if TYPE_CHECKING:
+    from fedclust.results.comparison import Comparison, Difference, Row
 
+_EXAMPLES = """
+  fedclust compare outputs/sweep
+  fedclust compare outputs/sweep --metrics mean_client_accuracy,seconds --against fedavg
+  fedclust compare outputs/sweep --format latex > table.tex
+  fedclust compare outputs/sweep --plots pictures --width page"""
+
+_PERSONAL = "personal."
 _METRICS = (
-    "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "global_accuracy",
-    "macro_f1", "ad", "sdad", "rand_index", "adjusted_rand_index", "num_clusters", "seconds",
+    "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad",
+    "adjusted_rand_index", "num_clusters", "seconds",
     "newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none",
 )  # fmt: skip
+_SHORT = ("mean_client_accuracy", "personal.mean_client_accuracy", "adjusted_rand_index", "seconds")
 _DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
+_FORMATS = ("text", "markdown", "latex", "csv")
+_MOST = 12  # rows at the end of a sweep
+
+Tests = Mapping["Row", "Difference"]
+"""How the rows differ from those that they are compared with; empty where seeds are too few to test."""
 
 
-def as_text(comparison: Comparison, metrics: Sequence[str]) -> str:
-    """Format the comparison for a terminal.
+def as_text(table: Sequence[Sequence[str]], left: int) -> str:
+    """Format a table for a terminal.
 
     Parameters
     ----------
-    comparison
-        The comparison.
-    metrics
-        Keys of ``summary.json``, one column each.
+    table
+        The titles, and the cells of each row.
+    left
+        Number of columns that hold text; the others are aligned to the right.
     """
-    table = Table(box=box.SIMPLE_HEAD, caption="mean ± sample standard deviation over seeds")
-    for place, title in enumerate(_titles(comparison, metrics)):
-        table.add_column(title, justify="right" if place > len(comparison.settings) else "left")
-    for row in comparison.rows:
-        table.add_row(*_cells(row, metrics))
-    terminal = Console()
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    terminal, shown = Console(), Table(box=box.SIMPLE_HEAD, show_edge=False)
+    for place, title in enumerate(table[0]):
+        shown.add_column(title, justify="right" if place >= left else "left")
+    for row in table[1:]:
+        shown.add_row(*row)
     console = Console(file=io.StringIO(), width=terminal.width if terminal.is_terminal else 10_000)
     with console.capture() as printed:
-        console.print(table)
+        console.print(shown)
     return "".join(f"{line.rstrip()}\n" for line in printed.get().splitlines())
 
 
-def as_markdown(comparison: Comparison, metrics: Sequence[str]) -> str:
-    """Format the comparison as a Markdown table."""
-    titles = _titles(comparison, metrics)
-    rules = ["---"] * (1 + len(comparison.settings)) + ["---:"] * (1 + len(metrics))
-    rows = [titles, rules, *(_cells(row, metrics) for row in comparison.rows)]
+def as_markdown(table: Sequence[Sequence[str]], left: int) -> str:
+    """Format a table as Markdown."""
+    rules = ["---" if place < left else "---:" for place in range(len(table[0]))]
+    rows = [table[0], rules, *table[1:]]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
 
-def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
+def as_latex(table: Sequence[Sequence[str]], left: int) -> str:
+    """Format a table for LaTeX with the package booktabs; methods are named as in their papers."""
+    import pandas as pd
+
+    rows = [[paper_name(row[0]), *row[1:]] for row in table[1:]]
+    columns = "l" * left + "r" * (len(table[0]) - left)
+    frame = pd.DataFrame(rows, columns=list(table[0]))
+    return frame.to_latex(index=False, escape=True, column_format=columns).replace("±", r"$\pm$")
+
+
+def as_csv(comparison: "Comparison", metrics: Sequence[str], tests: Tests) -> str:
     """Format the comparison as CSV, with a column for each mean and each sample standard deviation.
 
-    A missing value and the deviation of a single run are empty.
+    A missing value and the deviation of a single run are empty. ``difference`` and ``p_value`` are of the
+    first metric.
     """
+    import pandas as pd
+
     lines = []
     for row in comparison.rows:
         line: dict[str, Any] = {"strategy": row.strategy}
@@ -69,6 +95,9 @@ def as_csv(comparison: Comparison, metrics: Sequence[str]) -> str:
         for metric in metrics:
             values = pd.Series(row.values(metric), dtype=float)
             line |= {f"{metric}_mean": values.mean(), f"{metric}_std": values.std()}
+        if tests:
+            found = tests.get(row)
+            line |= {"difference": found and found.mean, "p_value": found and found.p_value}
         lines.append(line)
     return pd.DataFrame(lines).to_csv(index=False)
 
@@ -83,34 +112,68 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    Exit status: 0, or 1 if there is nothing to compare or a file cannot be read.
+    Exit status 0.
+
+    Raises
+    ------
+    ValueError, OSError
+        If there is nothing to compare, or a file cannot be read.
     """
-    parser = argparse.ArgumentParser(prog="python -m fedclust.runs.compare", description=__doc__)
-    add = parser.add_argument
-    kinds = "text (default), markdown or csv; with --plots some of svg,pdf,png (default svg,pdf)"
-    add("folders", nargs="+", type=Path, metavar="folder", help="folder to search, with its subfolders")
-    add("--format", metavar="FORMAT", help=kinds)
-    add("--metrics", metavar="KEY,KEY", help="keys of summary.json to show, or to draw maps of")
-    add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
-    add("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
-    options = parser.parse_args(arguments)
-    formats = _formats(parser, options)
-    try:
-        runs, unfinished = find_runs(options.folders)
-        comparison = compare(runs)
-        metrics = _chosen(comparison, options.metrics)
-        if options.plots is not None:
-            asked = metrics if options.metrics else [key for key in metrics if key == "mean_client_accuracy"]
-            _draw(comparison, options.plots, formats, options.width or "column", asked)
-    except (OSError, ValueError) as error:
-        print(f"fedclust.runs.compare: {error}", file=sys.stderr)
-        return 1
-    if options.plots is None:
-        write = {"text": as_text, "markdown": as_markdown, "csv": as_csv}[formats[0]]
-        print(write(comparison, metrics), end="")
+    described = parser()
+    options = described.parse_args(arguments)
+    formats = _formats(described, options)
+    from fedclust.results.comparison import compare, differences, find_runs
+
+    runs, unfinished = find_runs(options.folders)
+    comparison = compare(runs)
+    metrics = _chosen(comparison, options.metrics)
+    if options.plots is not None:
+        asked = metrics if options.metrics else [key for key in metrics if key == "mean_client_accuracy"]
+        _draw(comparison, options.plots, formats, options.width or "column", asked)
+    else:
+        tests = differences(comparison, metrics[0], options.against)
+        if formats[0] == "csv":
+            print(as_csv(comparison, metrics, tests), end="")
+        else:
+            _print_table(comparison, metrics, tests, formats[0], options.against)
     _print_left_out("not finished", unfinished)
     _print_left_out("same strategy, settings and seed as another run", comparison.repeats)
     return 0
+
+
+def end_sweep(folder: Path) -> None:
+    """Print how a sweep's runs compare, the best method of each setting, and where the sweep's page is."""
+    from dataclasses import replace
+
+    from fedclust.results.comparison import best_lines, compare, differences, ranked, runs_below
+
+    runs, _ = runs_below([folder])
+    if not runs:  # none has finished, or they are not of methods
+        return
+    comparison = compare(runs)
+    metric = _SHORT[0]
+    best = ranked(comparison.rows, metric)
+    metrics = [key for key in _SHORT if key in comparison.metrics]
+    print()
+    _print_table(replace(comparison, rows=tuple(best[:_MOST])), metrics, differences(comparison, metric))
+    more = [f"{len(best) - _MOST} more: fedclust compare {folder}"] * (len(best) > _MOST)
+    page = folder.resolve() / "report.html"
+    last = f"page: {page}" if page.is_file() else f"results: {page.parent}"
+    print("\n".join([*more, *best_lines(comparison), last]))
+
+
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("compare", _EXAMPLES)
+    add = parser.add_argument
+    kinds = f"{', '.join(_FORMATS)}; with --plots some of svg,pdf,png"
+    add("folders", nargs="+", type=Path, metavar="folder", help="folder to search, with its subfolders")
+    add("--format", metavar="FORMAT", help=kinds)
+    add("--metrics", metavar="KEY,KEY", help="keys of summary.json; the first one is tested")
+    add("--against", metavar="STRATEGY", help="test against it, not against the best of each setting")
+    add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
+    add("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
+    return parser
 
 
 def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> list[str]:
@@ -118,17 +181,45 @@ def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
     if options.plots is None and options.width is not None:
         parser.error("--width must be given with --plots, it is the width of pictures")
     table = options.plots is None
-    known = ("text", "markdown", "csv") if table else ("svg", "pdf", "png")
+    known = _FORMATS if table else ("svg", "pdf", "png")
     formats: list[str] = (options.format or ("text" if table else "svg,pdf")).split(",")
     if not {*formats} <= {*known} or (table and len(formats) > 1):
-        rule = "be one of" if table else "be among"
-        where = "" if table else " with --plots"
-        parser.error(f"--format must {rule} {', '.join(known)}{where}, got {options.format}")
+        rule = "must be one of" if table else "with --plots must be among"
+        parser.error(none_of("--format", options.format, known, rule))
     return formats
 
 
+def _print_table(
+    comparison: "Comparison",
+    metrics: Sequence[str],
+    tests: Tests,
+    form: str = "text",
+    against: str | None = None,
+) -> None:
+    """Print the table in a format, and below it how to read it."""
+    from fedclust.results.comparison import how_tested
+
+    tested = any(each.seeds > 1 for each in tests.values())
+    titles = ["strategy", *comparison.settings, "seeds", *map(_title, metrics)]
+    table = [titles + [f"from {against or 'the best'} (p)"] * tested]
+    for row in comparison.rows:
+        cells = [row.strategy, *row.settings, str(len(row.summaries)), *(_cell(row, key) for key in metrics)]
+        table.append(cells + [_tested(tests.get(row))] * tested)
+    left = 1 + len(comparison.settings)
+    print({"text": as_text, "markdown": as_markdown, "latex": as_latex}[form](table, left), end="")
+    notes = ["mean ± sample standard deviation over seeds", *([how_tested(tests)] if tested else [])]
+    print({"text": "", "markdown": "\n", "latex": "% "}[form] + "; ".join(notes))
+
+
+def _tested(found: "Difference | None") -> str:
+    if found is None:
+        return "–"
+    spread = f" ± {found.spread:.3f}" if found.seeds > 1 else ""
+    return f"{round(found.mean, 3) + 0:+.3f}{spread} ({found.p_value:.2g})"  # no -0.000
+
+
 def _draw(
-    comparison: Comparison, into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
+    comparison: "Comparison", into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
 ) -> None:
     from fedclust.results.charts.comparison import draw_comparison  # Altair takes half a second to import
 
@@ -144,40 +235,27 @@ def _print_left_out(what: str, folders: Sequence[Path]) -> None:
         print(f"left out, {what}: {few(folders, 3)}", file=sys.stderr)
 
 
-def _chosen(comparison: Comparison, asked: str | None) -> list[str]:
+def _chosen(comparison: "Comparison", asked: str | None) -> list[str]:
     available = comparison.metrics
     if asked is None:
         return [metric for metric in _METRICS if metric in available]
     metrics = asked.split(",")
-    unknown = [metric for metric in metrics if metric not in available]
-    if unknown:
-        raise ValueError(f"metrics must be among {', '.join(available)}, got {', '.join(unknown)}")
+    for metric in metrics:
+        check_choice("metrics", metric, available)
     return metrics
 
 
-def _titles(comparison: Comparison, metrics: Sequence[str]) -> list[str]:
-    return ["strategy", *comparison.settings, "seeds", *map(_title, metrics)]
-
-
 def _title(metric: str) -> str:
-    layered, key = metric.startswith(PREFIX), metric.removeprefix(PREFIX)
+    layered, key = metric.startswith(_PERSONAL), metric.removeprefix(_PERSONAL)
     return key.replace("_", " ") + (", personal layer" if layered else "")
 
 
-def _cells(row: Row, metrics: Sequence[str]) -> list[str]:
-    return [row.strategy, *row.settings, str(len(row.summaries)), *(_cell(row, metric) for metric in metrics)]
+def _cell(row: "Row", metric: str) -> str:
+    from fedclust.results.comparison import mean_and_spread
 
-
-def _cell(row: Row, metric: str) -> str:
     values, digits = row.values(metric), _DIGITS.get(metric, 3)
     if not values.size:
         return "–"
-    text = f"{values.mean():.{digits}f}"
-    if values.size > 1:
-        text += f" ± {values.std(ddof=1):.{digits}f}"
+    text = mean_and_spread(values, digits)
     # A value undefined for some seeds, such as WAS with a single cluster, averages fewer runs.
     return text if values.size == len(row.summaries) else f"{text} ({values.size} of {len(row.summaries)})"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,15 @@
 """Find the cluster of a client that was not in a run: fedclust place FOLDER ROWS."""
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedclust.runs.library import load
+from fedclust.runs.verbs import Parser
+from fedclust.support.checks import none_of
 
-_EXAMPLES = """examples:
+_EXAMPLES = """
   fedclust place outputs/2026-01-31/12-00-00 new.csv
-  fedclust place outputs/2026-01-31/12-00-00 new.csv --label diagnosis
-
-Without a column of labels, the cluster whose model is most certain of the rows; none if none clearly is."""
+  fedclust place outputs/2026-01-31/12-00-00 new.csv --label diagnosis"""
+_NOTE = "Without a column of labels: the cluster whose model is most certain of the rows, if one clearly is."
 
 
 def main(argv: Sequence[str]) -> int:
@@ -19,32 +17,35 @@ def main(argv: Sequence[str]) -> int:
 
     Returns
     -------
-    Exit status: 0, or 2 if the folder, the rows or an argument is invalid, with one line on standard error.
+    Exit status 0.
+
+    Raises
+    ------
+    ValueError, OSError
+        If the folder or the rows are invalid.
     """
-    given = _parser().parse_args(argv)
-    try:
-        result = load(given.folder, allow=given.allow)
-        rows, _ = result.served().read(given.rows)
-        label = given.label or str((result.saved.config.get("dataset") or {}).get("label"))
-        known = given.label is not None or label in getattr(rows, "columns", ())
-        found = result.place(rows, rows[label] if known else None)
-        who = [] if found.cluster is None else result.served().sites
-        clients = [site.label for site in who if site.cluster == found.cluster]
-        print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
-        if found.cluster is not None:
-            print(f"with {', '.join(clients)}")
-            print(f"to predict: fedclust predict {given.folder} {given.rows} --cluster {found.cluster}")
-    except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
-        print("fedclust place:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
+    given = parser().parse_args(argv)
+    from fedclust.runs.library import load  # imports PyTorch
+
+    result = load(given.folder, allow=given.allow)
+    rows, _ = result.served().read(given.rows)
+    label = given.label or str((result.saved.config.get("dataset") or {}).get("label"))
+    columns = getattr(rows, "columns", ())
+    if given.label is not None and label not in columns:
+        raise ValueError(none_of("--label", label, columns, "must be a column of the rows, one of"))
+    found = result.place(rows, rows[label] if label in columns else None)
+    who = [] if found.cluster is None else result.served().sites
+    clients = [site.label for site in who if site.cluster == found.cluster]
+    print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
+    if found.cluster is not None:
+        print(f"with {', '.join(clients)}")
+        print(f"to predict: fedclust predict {given.folder} {given.rows} --cluster {found.cluster}")
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
-        prog="fedclust place", description=__doc__, epilog=_EXAMPLES, formatter_class=raw
-    )
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("place", _EXAMPLES, _NOTE)
     parser.add_argument("folder", type=Path, help="the folder of a finished run")
     parser.add_argument("rows", type=Path, help="a CSV or Parquet file of the new client's rows")
     parser.add_argument("--label", metavar="COLUMN", help="column of labels; the run's own unless given")

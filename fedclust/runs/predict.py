@@ -1,16 +1,19 @@
 """Predict with the models of an export, or of a run: fedclust predict FOLDER ROWS."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
+from fedclust.runs.verbs import Parser
 
-from fedclust.data.input_encoders import TableEncoder
-from fedclust.serving.served import CLUSTER, INDEX, Served, load_export
+if TYPE_CHECKING:
+    from fedclust.serving.served import Served
 
 _PREDICTED = "predicted"
+_EXAMPLES = """
+  fedclust predict served patients.csv --site north --out predictions.csv
+  fedclust predict outputs/2026-01-31/12-00-00 scans/ --cluster 1"""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -18,24 +21,29 @@ def main(argv: Sequence[str]) -> int:
 
     Returns
     -------
-    Exit status: 0, or 2 if the folder, the rows or an argument is invalid, with one line on standard error.
+    Exit status 0.
+
+    Raises
+    ------
+    ValueError, OSError
+        If the folder or the rows are invalid.
     """
-    given = _parser().parse_args(argv)
-    try:
-        served = _open(given.folder, given.allow)
-        rows, names = served.read(given.rows)
-        table = served.predict(rows, site=given.site, cluster=given.cluster)
-        for note in served.encoder.notes(rows) if isinstance(served.encoder, TableEncoder) else ():
-            print(f"fedclust predict: {note}", file=sys.stderr)
-        if names is not None and len(table) == len(names):
-            table.index = pd.Index(map(_inert, names), name="file")
-        predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
-        table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
-        table.columns = pd.Index(map(_inert, table.columns))
-        table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
-    except (ValueError, OSError, ModuleNotFoundError) as error:
-        print("fedclust predict:", " ".join(str(error).split()), file=sys.stderr)
-        return 2
+    given = parser().parse_args(argv)
+    import pandas as pd  # these take seconds to import
+
+    from fedclust.data.input_encoders import TableEncoder
+
+    served = _open(given.folder, given.allow)
+    rows, names = served.read(given.rows)
+    table = served.predict(rows, site=given.site, cluster=given.cluster)
+    for note in served.encoder.notes(rows) if isinstance(served.encoder, TableEncoder) else ():
+        print(f"fedclust predict: {note}", file=sys.stderr)
+    if names is not None and len(table) == len(names):
+        table.index = pd.Index(map(_inert, names), name="file")
+    predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
+    table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
+    table.columns = pd.Index(map(_inert, table.columns))
+    table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
     return 0
 
 
@@ -51,7 +59,9 @@ def _inert(text: object) -> str:
     return cell
 
 
-def _open(folder: Path, allow: str) -> Served:
+def _open(folder: Path, allow: str) -> "Served":
+    from fedclust.serving.served import CLUSTER, INDEX, load_export
+
     if (folder / INDEX).is_file() or (folder / CLUSTER).is_file():
         return load_export(folder, allow=allow)
     if (folder / "rounds.jsonl").is_file():  # a run's own folder
@@ -61,9 +71,10 @@ def _open(folder: Path, allow: str) -> Served:
     raise FileNotFoundError(f"folder must hold an export or a run, got {folder}")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fedclust predict", description=__doc__)
-    parser.add_argument("folder", type=Path, help="an export, which Result.export wrote, or a run's folder")
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("predict", _EXAMPLES)
+    parser.add_argument("folder", type=Path, help="what fedclust export wrote, or a run's folder")
     parser.add_argument("rows", type=Path, help="a CSV or Parquet file, an image or a folder of images")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--site", help="name or id of the client whose rows they are")

@@ -1,15 +1,14 @@
-"""Print a run's results again and redraw its pictures: ``python -m fedclust.runs.report outputs/<run>``.
+"""Print all figures of a run, redraw its pictures and rewrite its page: fedclust report FOLDER."""
 
-Rewrite its page, too; for a folder with several runs, such as a sweep's, the page that compares them.
-"""
-
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedclust.results import SavedRun, print_report
-from fedclust.results.page import is_run, write_page
+from fedclust.runs.verbs import Parser
+
+_EXAMPLES = """
+  fedclust report outputs/2026-01-31/12-00-00
+  fedclust report outputs/sweep                 the page that compares its runs
+  fedclust report outputs/* --no-plots"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,12 +21,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    Exit status: 0, or 1 if a folder does not contain a readable run.
+    Exit status 0.
+
+    Raises
+    ------
+    ValueError, OSError
+        If a folder does not contain a readable run.
     """
-    parser = argparse.ArgumentParser(prog="python -m fedclust.runs.report", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, metavar="folder", help="folder of a run")
-    parser.add_argument("--no-plots", action="store_true", help="only print the table")
-    options = parser.parse_args(arguments)
+    options = parser().parse_args(arguments)
+    from fedclust.results import SavedRun, print_report
+    from fedclust.results.page import is_run, write_page  # Altair takes half a second to import
+
     for folder in options.folders:
         try:
             page = write_page(folder)
@@ -40,19 +44,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
             else:
                 print(f"{folder}: no summary.json, the run has not finished")
             if not options.no_plots:
-                from fedclust.results.charts import draw  # Altair takes half a second to import
+                from fedclust.results.charts import draw
 
                 for path in draw(folder):
                     print(path)
             print(page)
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            shown = (
-                error if isinstance(error, OSError | ValueError) else f"{folder} is no run's: {error!r:.200}"
-            )
-            print(f"fedclust.runs.report: {shown}", file=sys.stderr)
-            return 1
+        except (LookupError, TypeError) as error:
+            raise ValueError(f"{folder} is no run's: {error!r:.200}") from error
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("report", _EXAMPLES)
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="folder", help="folder of a run or of a sweep"
+    )
+    parser.add_argument("--no-plots", action="store_true", help="draw no pictures")
+    return parser

@@ -35,7 +35,7 @@ from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings.run_options import RunSettings
+from fedclust.settings.run_options import RunSettings, paper_name
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
 
@@ -309,7 +309,7 @@ class StrategyRun(Observer):
             its own. The table and the figures are of the models that serve.
         """
         strategy = self.strategy
-        name = vars(type(strategy)).get("paper_name") or self.name
+        name = paper_name(self.name).removesuffix(" (released)")
         decided = strategy.decided()
         best = serve == "best" and strategy.forms_groups and decided is None
         asking = federation.run(self.settings.rounds, self.settings.timeout)

@@ -653,7 +653,7 @@ def _write_results(
             draw(folder)  # for the tracker; others see them on the page, and can draw them later
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))
-    print_report(SavedRun(folder), console)
+    print_report(SavedRun(folder), console, brief=True)
     if "advice" in summary:
         from fedclust.runs.advice import print_advice
 

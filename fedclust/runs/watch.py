@@ -4,8 +4,6 @@ The page is served on this machine only, and made from the folder's files on eac
 links to a page for each of its runs, which is kept up to date in the same way.
 """
 
-import argparse
-import sys
 import threading
 from collections.abc import Sequence
 from hashlib import sha256
@@ -16,9 +14,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from fedclust.results import page
+from fedclust.runs.verbs import Parser
 
 _ADDRESS = "127.0.0.1"
 _PORT = 8777
+_EXAMPLES = """
+  fedclust watch outputs/2026-01-31/12-00-00
+  fedclust watch outputs/sweep --port 0"""
 _WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", "config.yaml")
 
 
@@ -144,22 +146,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns
     -------
-    Exit status: 0 after Ctrl-C, or 1 if the folder holds no run or the port is taken.
+    Exit status: 0, after Ctrl-C.
+
+    Raises
+    ------
+    OSError
+        If there is no such folder, or the port is taken.
+    ValueError
+        If the folder holds no run, or there is no such port.
     """
-    parser = argparse.ArgumentParser(prog="fedclust watch", description=__doc__)
-    parser.add_argument("folder", type=Path, help="folder of a run or of a sweep")
-    note = f"port, {_PORT} unless given; 0: any free one"
-    parser.add_argument("--port", type=int, default=_PORT, help=note)
-    options = parser.parse_args(arguments)
-    try:
-        server = Watch(options.folder, options.port)
-    except (OSError, ValueError, OverflowError) as error:
-        print(f"fedclust watch: {error}", file=sys.stderr)
-        return 1
-    with server:
+    options = parser().parse_args(arguments)
+    if not 0 <= options.port < 65536:
+        raise ValueError(f"--port must be in 0 to 65535, got {options.port}")
+    with Watch(options.folder, options.port) as server:
         print(f"{options.folder}: {server.url}  (Ctrl-C to stop)", flush=True)
         try:
             server.serve_forever()
         except KeyboardInterrupt:
             print()
     return 0
+
+
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("watch", _EXAMPLES, "The page is served to this machine only.")
+    parser.add_argument("folder", type=Path, help="folder of a run or of a sweep")
+    note = f"port, {_PORT} unless given; 0: any free one"
+    parser.add_argument("--port", type=int, default=_PORT, help=note)
+    return parser

@@ -1,4 +1,4 @@
-"""Draw a sweep's pictures for a paper: ``python -m fedclust.runs.compare FOLDER --plots DIR``."""
+"""Draw a sweep's pictures for a paper: ``fedclust compare FOLDER --plots DIR``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import chart as drawing
 from fedclust.results.charts.run import KINDS, classical_scaling, larger_is_alike
-from fedclust.results.comparison import Comparison, Row
+from fedclust.results.comparison import Comparison, Row, by_setting
 from fedclust.results.report import plural
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import listed
@@ -43,7 +43,6 @@ MOST_CLIENTS = 1500
 MOST_CHANGES = 30
 """Most changes of the clusters in a tree; with more, it would be a web of lines."""
 
-_OWN = "strategy."
 _ACCURACY = "mean_client_accuracy"
 
 
@@ -561,7 +560,7 @@ def draw_comparison(
     for each in formats or ["none"]:
         check_choice("formats", each, drawing.FORMATS)
     check_choice("width", width, WIDTHS)
-    key, panels = _arranged(comparison)
+    key, panels = by_setting(comparison)
     jobs: dict[str, Callable[[], tuple[Any, str]]] = {
         "accuracy_over_rounds": partial(_over_rounds, panels, width),
         "accuracy_over_clients": partial(_over_clients, panels, width),
@@ -597,20 +596,6 @@ def draw_comparison(
         save = partial(drawing.save, figure, config=drawing.PAPER, inches=WIDTHS[width])
         drawn.append(Drawn(name, shows, tuple(map(save, paths))))
     return drawn + left_out
-
-
-def _arranged(comparison: Comparison) -> tuple[str, Panels]:
-    """Group rows by setting; the strategies' own keys belong to the methods' names."""
-    panels: dict[str, dict[str, Row]] = {}
-    shared = [key for key in comparison.settings if not key.startswith(_OWN)]
-    for row in comparison.rows:
-        given = dict(zip(comparison.settings, row.settings, strict=True))
-        # A key that this setting lacks is empty; a computed one is null.
-        named = {key: f"{key.rpartition('.')[2]} {value}" for key, value in given.items() if value}
-        setting = ", ".join(named[key] for key in shared if key in named and given[key] != "null")
-        method = ", ".join([row.strategy, *(text for key, text in named.items() if key not in shared)])
-        panels.setdefault(setting, {})[method] = row
-    return ", ".join(shared), panels
 
 
 def _found(panels: Panels, find: Callable[[Row], Any], why: str) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,10 @@ import numpy as np
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.charts.comparison import mean_and_band
-from fedclust.results.comparison import Comparison, Row, compare, find_runs, runs_below
+from fedclust.results.comparison import Comparison, Row, best_lines, compare, find_runs, runs_below
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
+from fedclust.settings.run_options import paper_name
 from fedclust.typing import FloatArray
 
 _ACCURACY = "mean_client_accuracy"
@@ -56,6 +57,9 @@ def view_sweep(folder: Path) -> dict[str, Any]:
             jobs.append((run.folder.resolve().relative_to(folder.resolve()), run))
     jobs.sort(key=lambda job: [(int(part) if part.isdigit() else 0, part) for part in job[0].parts])
     left = sum(not is_finished(run) for _, run in jobs)
+    lines = best_lines(comparison)
+    if left:
+        lines.append(f"{left} of {len(jobs)} runs have not finished")
     ranked = sorted(comparison.rows, key=lambda row: -_mean(row))
     figures = {key: title for key, title in _FIGURES.items() if key in comparison.metrics}
     return {
@@ -63,7 +67,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "title": folder.resolve().name,
         "finished": not left,
         "left": left,
-        "lines": _verdict(comparison, len(jobs), left),
+        "lines": lines or [report.plural(len(jobs), "run")],
         "settings": list(comparison.settings),
         "figures_of": figures,
         "rows": [_row(row, figures) for row in ranked],
@@ -76,7 +80,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
 
 def _name(comparison: Comparison, row: Row) -> str:
     given = zip(comparison.settings, row.settings, strict=True)
-    return " ".join([row.strategy, *(f"{key}={value}" for key, value in given if value)])
+    return " ".join([paper_name(row.strategy), *(f"{key}={value}" for key, value in given if value)])
 
 
 def _mean(row: Row) -> float:
@@ -141,23 +145,3 @@ def _job(run: SavedRun, place: Path) -> list[Any]:
         run.summary.get(_ACCURACY),
         str((run.summary.get("verdict") or {}).get("text", "")),
     ]
-
-
-def _verdict(comparison: Comparison, jobs: int, left: int) -> list[str]:
-    """Name the strategy with the highest mean accuracy in each setting that has several."""
-    lines = []
-    for setting in dict.fromkeys(row.settings for row in comparison.rows):
-        rows = [row for row in comparison.rows if row.settings == setting and row.values(_ACCURACY).size]
-        ranked = sorted([(_mean(row), row.values(_ACCURACY).size, row.strategy) for row in rows])[::-1]
-        if len(ranked) > 1:
-            given = zip(comparison.settings, setting, strict=True)
-            where = ", ".join(f"{key}={value}" for key, value in given if value)
-            (best, count, name), (second, _, other) = ranked[:2]
-            over = f" over {count} seeds" if count > 1 else ""
-            first = f"{where}: {name}" if where else name
-            lines.append(f"{first} has the highest accuracy{over}, {best:.3f}; next {other}, {second:.3f}")
-    if len(lines) > 5:
-        lines = [*lines[:5], f"and {len(lines) - 5} more settings, in the table"]
-    if left:
-        lines.append(f"{left} of {jobs} runs have not finished")
-    return lines or [report.plural(jobs, "run")]

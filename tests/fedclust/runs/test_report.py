@@ -27,7 +27,7 @@ def test_a_folder_of_several_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([str(tmp_path)]) == 0
     page = tmp_path / "report.html"
     assert capsys.readouterr().out == f"{page}\n"
-    assert "fmcl, seed 1" in page.read_text()
+    assert "FMCL, seed 1" in page.read_text()
 
 
 def test_no_plots(tmp_path: Path) -> None:
@@ -37,10 +37,11 @@ def test_no_plots(tmp_path: Path) -> None:
     assert not (tmp_path / "plots").exists()
 
 
-def test_one_line_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 1
+def test_one_line_says_what_is_wrong(tmp_path: Path, run) -> None:
+    assert run("report", str(tmp_path)).complained.startswith(
+        "fedclust report: folders must hold at least one finished run"
+    )
     (tmp_path / "summary.json").write_text("{")
-    assert main([str(tmp_path)]) == 1
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("fedclust.runs.report: folders must hold at least one finished run")
-    assert "summary.json must be JSON" in second
+    code, _, complained = run("report", str(tmp_path))
+    assert code == 2
+    assert "summary.json must be JSON" in complained

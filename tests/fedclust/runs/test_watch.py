@@ -1,7 +1,5 @@
 import http.client
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedclust.results import Recorder
-from fedclust.runs.watch import Watch, main
+from fedclust.runs.watch import Watch
 
 
 @pytest.fixture
@@ -104,16 +102,16 @@ def test_only_this_machines_own_names_are_answered(server: Watch) -> None:
     assert ask(server, "/", Host="")[0] == 403
 
 
-def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(tmp_path)]) == 1
-    assert "must hold" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there_is_named_before_anything_large_is_imported(tmp_path: Path) -> None:
-    script = (
-        "import sys; from fedclust.runs.watch import main; print(main([sys.argv[1]]), 'torch' in sys.modules)"
-    )
-    missing = tmp_path / "none"
-    done = subprocess.run([sys.executable, "-c", script, missing], capture_output=True, text=True, timeout=60)
-    said = f"fedclust watch: folder must be that of a run or of a sweep, {missing} does not exist\n"
-    assert (done.stdout, done.stderr) == ("1 False\n", said)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["."], "must hold"),
+        (["none"], "folder must be that of a run or of a sweep, none does not exist"),
+        ([".", "--port", "65536"], "--port must be in 0 to 65535, got 65536"),
+    ],
+)
+def test_one_line_says_what_is_wrong(run, arguments: list[str], said: str) -> None:
+    code, _, complained = run("watch", *arguments)
+    assert (code, complained.count("\n")) == (2, 1)
+    assert complained.startswith("fedclust watch: ")
+    assert said in complained

@@ -163,8 +163,7 @@ def test_a_hostile_folder_is_refused_in_one_line(exported, tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("part", ["model", "training", "encoder"])
-def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, monkeypatch, capsys, part) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, run, part) -> None:
     copy = shutil.copytree(local.folder, tmp_path / "copy")
     config = yaml.safe_load((copy / "config.yaml").read_text())
     config[part] = TOUCH
@@ -173,8 +172,7 @@ def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, monkeypat
     with pytest.raises(ValueError, match=refused):
         fedclust.load(copy)
     # The folder says itself whether it is an export or a run: a run's folder is no way round the list.
-    assert main([str(copy), str(folder / "patients.csv"), "--site", "north"]) == 2
-    assert re.search(refused, capsys.readouterr().err)
+    assert re.search(refused, run("predict", str(copy), str(folder / "patients.csv")).complained)
     assert not (tmp_path / "gone").exists()
 
 
@@ -252,7 +250,7 @@ def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:
     assert torch.equal(served.probabilities(clients[0][0]), result.predict(0, clients[0][0]))
 
 
-def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsys) -> None:
+def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsys, run) -> None:
     rows = pd.DataFrame({"sex": ["f", "q"], "age": [40.0, None], "note": ["a", "b"]})
     rows.to_csv(tmp_path / "new.csv", index=False)
     assert main([str(exported), "--site", "north", str(tmp_path / "new.csv")]) == 0
@@ -267,10 +265,10 @@ def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsy
     assert out.read_text().splitlines() == lines  # north is client 0, alone in cluster 0
     capsys.readouterr()
     rows.drop(columns="age").to_csv(tmp_path / "less.csv", index=False)
-    assert main([str(exported), "--site", "north", str(tmp_path / "less.csv")]) == 2
-    assert re.match("fedclust predict: rows must have .* age missing", capsys.readouterr().err)
-    assert main([str(tmp_path), str(tmp_path / "new.csv")]) == 2
-    assert "folder must hold an export or a run" in capsys.readouterr().err
+    code, _, complained = run("predict", str(exported), "--site", "north", str(tmp_path / "less.csv"))
+    assert code == 2
+    assert re.match("fedclust predict: rows must have .* age missing", complained)
+    assert "folder must hold an export or a run" in run("predict", ".", "new.csv").complained
 
 
 def test_a_format_that_predicts_something_else_is_refused(tmp_path, monkeypatch) -> None:

@@ -59,26 +59,26 @@ def test_all_that_the_folders_allow(sweep: Path, tmp_path: Path, capsys) -> None
     assert sorted(shows) == sorted(path.name for path in into.iterdir())
     names = [
         "accuracy_over_rounds", "accuracy_over_clients", "ranks", "map_of_mean_client_accuracy",
-        "cluster_tree_fedgwc_alpha_0.1", "cluster_tree_fedgwc_alpha_10",
-        "client_map_fedgwc_alpha_0.1", "client_map_fedgwc_alpha_10",
+        "cluster_tree_FedGWC_alpha_0.1", "cluster_tree_FedGWC_alpha_10",
+        "client_map_FedGWC_alpha_0.1", "client_map_FedGWC_alpha_10",
     ]  # fmt: skip
     assert list(dict.fromkeys(name.rpartition(".")[0] for name in shows)) == names
     assert shows["accuracy_over_rounds.svg"] == (
         "mean client accuracy over the rounds, 3 methods, 2 settings; mean over 2 seeds; "
         "band: ± sample standard deviation"
     )
-    assert shows["cluster_tree_fedgwc_alpha_10.svg"].endswith(
-        "fedgwc, alpha 10, seed 0, which changed 1 time"
+    assert shows["cluster_tree_FedGWC_alpha_10.svg"].endswith(
+        "FedGWC, alpha 10, seed 0, which changed 1 time"
     )
     # Ranks 1, 2, 3 in all of 4: Friedman's statistic is 12 · 4 / (3 · 4) · (1 + 4 + 9) − 3 · 4 · 4 = 8, whose
     # p-value with 2 degrees of freedom is exp(−8 / 2) = 0.018.
     assert shows["ranks.svg"].endswith("Friedman's p 0.018")
     left_out = [line for line in said if " not drawn: " in line]
     assert left_out == [
-        "cluster_tree not drawn: the clusters did not change in ifca, alpha 0.1; local, alpha 0.1; ifca, "
+        "cluster_tree not drawn: the clusters did not change in IFCA, alpha 0.1; local, alpha 0.1; IFCA, "
         "alpha 10; and 1 more",
-        "client_map not drawn: the method leaves no matrix over all pairs of clients in ifca, alpha 0.1; "
-        "local, alpha 0.1; ifca, alpha 10; and 1 more",
+        "client_map not drawn: the method leaves no matrix over all pairs of clients in IFCA, alpha 0.1; "
+        "local, alpha 0.1; IFCA, alpha 10; and 1 more",
     ]
 
 
@@ -91,13 +91,13 @@ def test_what_is_drawn_are_the_runs_figures(sweep: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(comparison.drawing, "save", save)
     pictures(sweep, tmp_path)
     # fedgwc: 0.8, 0.9 and 0.9 or 1.0: means 2.6 / 3 and 2.7 / 3, so 2.65 / 3 over seeds; half in round 1.
-    assert lines(figures["accuracy_over_rounds"])["fedgwc"] == pytest.approx([2.65 / 6, 2.65 / 3])
-    found = [one["x"] for one in rows(figures["accuracy_over_clients"], "point") if one["method"] == "fedgwc"]
+    assert lines(figures["accuracy_over_rounds"])["FedGWC"] == pytest.approx([2.65 / 6, 2.65 / 3])
+    found = [one["x"] for one in rows(figures["accuracy_over_clients"], "point") if one["method"] == "FedGWC"]
     np.testing.assert_allclose(np.sort(found), [0.8, 0.8, 0.9, 0.9, 0.9, 1.0])
-    assert {"fedgwc (1.00)", "ifca (2.00)", "local (3.00)"} <= written(figures["ranks"])
+    assert {"FedGWC (1.00)", "IFCA (2.00)", "local (3.00)"} <= written(figures["ranks"])
     shown = rows(figures["map_of_mean_client_accuracy"], "rect")
     np.testing.assert_allclose(shown, 2 * [2.65 / 3, 1.75 / 3, 0.85 / 3], atol=1e-4)
-    first, second, _ = rows(figures["client_map_fedgwc_alpha_10"], "point")  # clients 0 and 1 are together
+    first, second, _ = rows(figures["client_map_FedGWC_alpha_10"], "point")  # clients 0 and 1 are together
     assert np.hypot(first["x"] - second["x"], first["y"] - second["y"]) == pytest.approx(1, abs=0.01)
 
 
@@ -123,8 +123,8 @@ INTO = ["--plots", "{into}"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*INTO, "--format", "csv"], "--format must be among svg, pdf, png with --plots, got csv"),
-        (["--format", "svg"], "--format must be one of text, markdown, csv, got svg"),
+        ([*INTO, "--format", "csv"], "--format with --plots must be among svg, pdf, png, got 'csv'"),
+        (["--format", "svg"], "--format must be one of text, markdown, latex, csv, got 'svg'"),
         (["--width", "page"], "--width must be given with --plots, it is the width of pictures"),
         ([*INTO, "--width", "wide"], "argument --width: invalid choice: 'wide'"),
     ],
@@ -137,12 +137,12 @@ def test_wrong_options_are_refused(sweep: Path, tmp_path: Path, capsys, argument
     assert not into.exists()
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(sweep: Path, tmp_path: Path, capsys) -> None:
+def test_a_folder_that_cannot_be_made_is_one_line(sweep: Path, tmp_path: Path, run) -> None:
     (tmp_path / "file").touch()
-    assert main([str(sweep), "--plots", str(tmp_path / "file")]) == 1
-    error = capsys.readouterr().err
-    assert error.startswith("fedclust.runs.compare: ")
-    assert error.count("\n") == 1
+    code, _, complained = run("compare", str(sweep), "--plots", str(tmp_path / "file"))
+    assert code == 2
+    assert complained.startswith("fedclust compare: ")
+    assert complained.count("\n") == 1
 
 
 ROUNDS = np.array([1, 2, 3])

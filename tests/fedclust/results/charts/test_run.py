@@ -24,16 +24,16 @@ def table(picture) -> list:
 def test_curves_marks_and_clusters(finished_run: Path) -> None:
     found = made(SavedRun(finished_run))
     # (1 + 0.5 + 1 + 0.75) / 4 = 0.8125 and (0.5 + 0.5 + 0.25 + 0.75) / 4 = 0.5 in the last round.
-    expected = {"fedgwc": [0.6125, 0.7125, 0.8125], "fedavg": [0.3, 0.4, 0.5]}
+    expected = {"FedGWC": [0.6125, 0.7125, 0.8125], "FedAvg": [0.3, 0.4, 0.5]}
     assert lines(found["accuracy_per_round"]) == expected
     assert marks(found["accuracy_per_round"]) == [(2, "cluster 0 split in 2")]
-    assert lines(found["clusters_per_round"]) == {"fedgwc": [1, 2, 2], "fedavg": [1, 1, 1]}
-    assert lines(found["loss"])["fedgwc"] == [1.0, 0.5, 0.333333]
+    assert lines(found["clusters_per_round"]) == {"FedGWC": [1, 2, 2], "FedAvg": [1, 1, 1]}
+    assert lines(found["loss"])["FedGWC"] == [1.0, 0.5, 0.333333]
     assert "test_loss" not in found
     # fedgwc's clients have 0.5, 0.75, 1 and 1: up to 25 % the first, then up to 50 % the second.
     worst = lines(found["accuracy_ecdf"])
-    assert [worst["fedgwc"][at] for at in (0, 25, 26, 50, 51, 100)] == [0.5, 0.5, 0.75, 0.75, 1, 1]
-    assert [worst["fedavg"][at] for at in (0, 25, 26, 51, 100)] == [0.25, 0.25, 0.5, 0.5, 0.75]
+    assert [worst["FedGWC"][at] for at in (0, 25, 26, 50, 51, 100)] == [0.5, 0.5, 0.75, 0.75, 1, 1]
+    assert [worst["FedAvg"][at] for at in (0, 25, 26, 51, 100)] == [0.25, 0.25, 0.5, 0.5, 0.75]
 
 
 def recorded(folder: Path, rounds: int, changes: int = 0, evaluated: bool = True) -> SavedRun:
@@ -64,7 +64,7 @@ def test_a_personal_layer_has_a_line_and_silent_clients_none(tmp_path: Path) -> 
         recorder.summary({"strategy": "fedavg", "personal": {"choice": "prior"}})
     drawn = lines(made(SavedRun(tmp_path))["accuracy_ecdf"])
     assert [(name, values[0], values[-1]) for name, values in drawn.items()] == [
-        ("fedavg", 0.25, 0.5), ("fedavg, personal", 0.25, 0.75),
+        ("FedAvg", 0.25, 0.5), ("FedAvg, personal", 0.25, 0.75),
     ]  # fmt: skip
 
 

@@ -117,7 +117,7 @@ def test_hover_and_keys_show_what_summary_json_holds(browser: Browser, finished_
     assert values == [f"{value:.3f}" for value in expected]
     # 0.7125 and 0.5 - 0.1, and what is marked there
     read = said(browser, name, "End", "ArrowLeft")
-    assert read == "round 2: fedgwc 0.712, fedavg 0.400, cluster 0 split in 2"
+    assert read == "round 2: FedGWC 0.712, FedAvg 0.400, cluster 0 split in 2"
     # Zoomed in twice around round 2 the ends are out of sight, and back.
     assert said(browser, "loss", "Home").startswith("round 1: ")
     ticks = f"#chart-{name} .role-axis-label text"
@@ -132,7 +132,7 @@ def test_hover_and_keys_show_what_summary_json_holds(browser: Browser, finished_
         x, y = middle(browser, f"#chart-{name} .role-legend-label text")
         for kind in ("mousePressed", "mouseReleased"):
             browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-        if says(browser, name, "round 1: fedgwc 0.612"):
+        if says(browser, name, "round 1: FedGWC 0.612"):
             break
     else:
         pytest.fail("no line is hidden")
@@ -261,12 +261,12 @@ def test_the_page_of_a_sweep(browser: Browser, finished_run: Path) -> None:
     opened(browser, page)
     assert browser.errors == []
     verdict = browser.js("document.querySelector('.verdict .text').textContent")
-    assert verdict == "fedgwc has the highest accuracy, 0.812; next fedavg, 0.500"
+    assert verdict == "FedGWC has the highest accuracy, 0.812; next FedAvg, 0.500"
     assert browser.js("document.querySelector('#table-jobs a').getAttribute('href')") == "run/report.html"
-    assert said(browser, "seeds", "Home") == "fedgwc, seed 7: client accuracy 0.812"
+    assert said(browser, "seeds", "Home") == "FedGWC, seed 7: client accuracy 0.812"
     choice = "document.querySelector('#seeds select')"
     browser.js(f"{choice}.value = 'seconds'; {choice}.dispatchEvent(new Event('change'))")
-    assert says(browser, "seeds", "fedgwc, seed 7: seconds 1.500")
+    assert says(browser, "seeds", "FedGWC, seed 7: seconds 1.500")
     browser.call("Emulation.setEmulatedMedia", media="print")
     browser.size(1046, 800)  # A4 on its side, less 1 cm on the left and on the right
     box = "document.querySelector('#table .scroll')"

@@ -176,7 +176,7 @@ def test_a_sweep(finished_run: Path) -> None:
     page = Page(view)
     assert (view["kind"], view["finished"], view["jobs"]) == ("sweep", True, ["run"])
     assert any(text.startswith("1 run, all finished; as of") for text in page.texts)
-    assert "fedgwc has the highest accuracy, 0.812; next fedavg, 0.500" in page.texts
+    assert "FedGWC has the highest accuracy, 0.812; next FedAvg, 0.500" in page.texts
     assert page.column("table-sweep", "client accuracy") == ["0.812", "0.500"]
     (job,) = page.rows("table-jobs")
     assert (job["folder"], job["seed"], job["rounds"]) == ("run", "7", "3")

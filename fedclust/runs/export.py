@@ -1,0 +1,43 @@
+"""Write the models of a finished run into a folder of their own: fedclust export FOLDER TARGET."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedclust.runs.verbs import Parser
+
+_EXAMPLES = """
+  fedclust export outputs/2026-01-31/12-00-00 served
+  fedclust export outputs/2026-01-31/12-00-00 served --formats onnx torch"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Export each cluster's model with its model card, and print how to use them.
+
+    Returns
+    -------
+    Exit status 0.
+
+    Raises
+    ------
+    ValueError, OSError
+        If the folder holds no finished run, or the target is not a new or an empty folder.
+    """
+    given = parser().parse_args(argv)
+    from fedclust.runs.library import load  # imports PyTorch
+
+    result = load(given.folder, allow=given.allow)
+    result.export(given.target, formats=given.formats)
+    served = result.served()
+    print(f"{len(served.clusters)} models for {len(served.sites)} clients: {given.target / 'README.md'}")
+    print(f"to predict: fedclust predict {given.target} ROWS --site {served.sites[0].label}")
+    return 0
+
+
+def parser() -> Parser:
+    """Describe the verb's arguments."""
+    parser = Parser("export", _EXAMPLES)
+    parser.add_argument("folder", type=Path, help="the folder of a finished run")
+    parser.add_argument("target", type=Path, help="where to write; a new or an empty folder")
+    parser.add_argument("--formats", nargs="+", default=[], choices=("onnx", "torch"), help="further formats")
+    parser.add_argument("--allow", default="", help="further names to build, separated by commas")
+    return parser

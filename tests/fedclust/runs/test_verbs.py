@@ -1,0 +1,90 @@
+"""What each verb of the command line says about itself, and what it does with its arguments."""
+
+import re
+import shlex
+from importlib import import_module
+
+import pytest
+from hydra._internal.utils import get_args_parser
+
+import fedclust
+from fedclust.runs.command_line import _checked
+from fedclust.runs.verbs import _EXAMPLES, RUNS, VERBS, Parser, settings_parser
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_fits_a_screen_and_begins_with_examples(run, verb: str) -> None:
+    code, printed, complained = run(verb, "--help")
+    assert (code, complained) == (0, "")
+    assert run("help", verb).printed == printed
+    lines = printed.splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    assert lines[2].startswith("  fedclust")
+
+
+def _examples(text: str) -> list[list[str]]:
+    """Split the commands; what they do stands three blanks behind them."""
+    return [shlex.split(re.split(r" {3}| > ", line.strip())[0]) for line in text.strip().splitlines()]
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb not in (*RUNS, "help")])
+def test_the_examples_of_a_verb_parse(verb: str) -> None:
+    module = import_module(f"fedclust.runs.{verb}")
+    parser = module.parser()
+    assert isinstance(parser, Parser)
+    for command in _examples(module._EXAMPLES):
+        assert command[:2] == ["fedclust", verb]
+        parser.parse_args(command[2:])
+
+
+@pytest.mark.parametrize("command", [*_examples(_EXAMPLES["run"]), *_examples(_EXAMPLES["advise"])])
+def test_the_examples_of_a_run_compose(command: list[str]) -> None:
+    given = command[2:] if command[1:2] == ["advise"] else command[1:]
+    if given[:1] != ["help"] and given[-1:] != ["rounds=300"]:  # which resumes a run that is not there
+        settings_parser("run").parse_args(given)
+        with _checked(get_args_parser().parse_args([*given, "hydra.run.dir=."])):
+            pass
+
+
+def test_a_group_lists_its_choices(run) -> None:
+    lines = run("help", "personal").printed.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        f"personal={choice}" for choice in ("auto", "finetune", "none", "own", "prior")
+    ]
+    assert max(map(len, run("help", "strategy").printed.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["comprae", "outputs"], "the first word must be a setting or one of run, advise, "),
+        (["comprae"], "got 'comprae' (did you mean 'compare'?)"),
+        (["help", "strategi"], "(did you mean 'strategy'?)"),
+        (["run", "strategy=fedwgc"], "got 'fedwgc' (did you mean 'fedgwc'?)"),
+        (["export", "outputs"], "the following arguments are required: target"),
+        (["place", "none", "new.csv"], "none"),
+    ],
+)
+def test_a_wrong_word_is_one_line(run, arguments: list[str], said: str) -> None:
+    code, printed, complained = run(*arguments)
+    assert (code, printed, complained.count("\n")) == (2, "", 1)
+    assert said in complained
+
+
+def test_the_version_is_fedclusts(run) -> None:
+    assert run("--version").printed == f"fedclust {fedclust.__version__}\n"
+
+
+def test_a_run_says_little_and_its_report_all(run) -> None:
+    small = ("partition.num_clients=3", "partition.groups=[2,1]", "training.steps=1")
+    code, printed, _ = run("run", "rounds=18", "output_dir=here", *small)
+    lines = printed.splitlines()
+    assert (code, len(lines) <= 25) == (0, True), printed
+    assert lines[-2] == "all figures: fedclust report here, in a browser: report.html"
+    assert "macro F1" not in printed
+    whole = run("report", "here", "--no-plots").printed
+    assert "macro F1" in whole
+    exported = run("export", "here", "served").printed.splitlines()
+    assert exported[-1] == "to predict: fedclust predict served ROWS --site 0"
+    assert fedclust.load_export("served").clusters

@@ -186,6 +186,11 @@ class Auto(ClusteredStrategy):
         super().add_layers(*further, private=private)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
+    @property
+    def asks_prototypes(self) -> bool:  # type: ignore[override]
+        """Whether class prototypes are among its sources."""
+        return "prototypes" in self.parameters.sources
+
     def _may_choose(self, num_clients: int) -> bool:
         kept = self.options.serve_round == "best"  # models of an earlier round are those of clusters
         return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES and not kept

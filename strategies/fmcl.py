@@ -33,6 +33,7 @@ class FMCL(ClusteredStrategy):
     parameters: Parameters
 
     moves_clients = True
+    asks_prototypes = True
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn that prototypes of single examples are sent."""

@@ -42,7 +42,15 @@ def test_newcomers_find_the_known_convention(conventions) -> None:
 
 
 def test_newcomers_find_the_known_rotation(tmp_path: Path) -> None:
-    _all_found(_run(tmp_path / "run", *TWO, "rounds=1", *ROTATION))
+    result = _run(tmp_path / "run", *TWO, "rounds=6", *ROTATION)
+    _all_found(result)
+    # Without labels, by the inputs where the models are not certain; inverted they fit no group.
+    cfg = compose([f"holdout_clients={LEFT_OUT}", *ROTATION])
+    rows = newcomers_last(data.load(plain(cfg.dataset), plain(cfg.partition), 0), LEFT_OUT, 0)
+    for placed in result.summary["newcomers"]["placements"]:
+        found = result.place(rows.inputs[rows.train[placed["client"]]])
+        assert found.cluster == placed["cluster"], found.reason
+    assert result.place(255 - rows.inputs[rows.train[24]]).cluster is None
 
 
 def _all_found(result: fedclust.Result) -> None:

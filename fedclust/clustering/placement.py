@@ -27,6 +27,8 @@ from fedclust.proof import holm
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_KEPT = 10  # clients of a cluster that newcomers are compared with
+_FEWEST = 3  # clients of a cluster that tell how far apart its clients are
+_ALIKE, _UNLIKE = 1.25, 2.0  # times as far as the farthest client; ours, checked in docs/NEWCOMERS.md
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,12 +258,46 @@ def _in_nearest(
     return Placement(int(clusters[best]), near.format(**reason), evidence)
 
 
+def remoteness(own: FloatArray, embeddings: FloatArray, labels: IntArray, clusters: IntArray) -> FloatArray:
+    """Measure how far a new client's inputs are from those of each cluster's clients.
+
+    Parameters
+    ----------
+    own
+        The client's mean embedding, shape (d,).
+    embeddings
+        Those of the clients that were clustered, shape (K, d); NaN where unknown.
+    labels
+        Cluster of each of them, shape (K,).
+    clusters
+        Indices of the clusters, shape (G,).
+
+    Returns
+    -------
+    Its distance from the mean of a cluster's clients, divided by the distance of the farthest of them from
+    the mean of the others, shape (G,). A cluster with fewer than three clients counts as as wide as the
+    widest; all NaN if there is no other.
+    """
+    distances, widths = np.full(len(clusters), np.nan), np.full(len(clusters), np.nan)
+    for place, cluster in enumerate(clusters):
+        rows = np.asarray(embeddings, dtype=np.float64)[labels == cluster]
+        rows = rows[np.isfinite(rows).all(axis=1)]
+        if not len(rows):
+            return distances * np.nan
+        centre, size = rows.mean(axis=0), len(rows)
+        distances[place] = np.linalg.norm(own - centre)
+        if size >= _FEWEST:
+            widths[place] = np.linalg.norm(rows - centre, axis=1).max() * size / (size - 1)
+    return distances / np.where(np.isnan(widths), np.fmax.reduce(widths), widths)
+
+
 def most_confident(
     confidences: FloatArray,
     clusters: IntArray,
     predicted: IntArray,
     counts: Mapping[int, IntArray],
     level: float = 0.001,
+    remote: FloatArray | None = None,
 ) -> Placement:
     """Place a client whose classes are unknown where a model is more certain of its rows than all others.
 
@@ -270,6 +306,10 @@ def most_confident(
     predicts must not be farther from its cluster's than those of every client there, in total variation;
     otherwise the client is in none. This cannot tell apart clusters that
     name the same rows differently: their models are equally certain.
+
+    Where clients' inputs are known, the client's must be like those of its cluster: at most 1.25 times as far
+    as theirs. If those of all other clusters are out of the question, more than 2 times as far, it is placed
+    without regard to how certain the models are. The inputs then stand for the predicted label shares.
 
     Source of the score: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples in Neural Networks", ICLR 2017.
@@ -287,6 +327,9 @@ def most_confident(
         an entry are not checked.
     level
         Level of the tests together.
+    remote
+        How far the client's inputs are from those of each cluster's clients, see :func:`remoteness`, shape
+        (G,); None or NaN if unknown.
     """
     from scipy.special import stdtr
 
@@ -298,19 +341,31 @@ def most_confident(
         "confidences": {str(each): float(mean) for each, mean in zip(clusters, means, strict=True)}
     }
     unknown = "without labels, the clusters' models are equally certain of the rows"
-    if size < 2:
-        return Placement(None, unknown, evidence)
-    gains = confidences[best] - np.delete(confidences, best, axis=0)
-    spread = gains.std(axis=1, ddof=1) / np.sqrt(size)
-    ratios = np.divide(gains.mean(axis=1), spread, out=np.zeros(len(spread)), where=spread > 0)
-    p_value = evidence["p_value"] = float(holm(stdtr(size - 1, -ratios)).max())
-    if p_value > level:
-        return Placement(None, f"{unknown} (p = {p_value:.2g})", evidence)
-    if (known := counts.get(int(clusters[best]))) is not None:
+    why, p_value = "the client's rows are like those of cluster {}'s clients alone", 1.0
+    if remote is not None and not np.isfinite(remote).all():
+        remote = None
+    if remote is not None:
+        evidence["remoteness"] = {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}
+        if remote.min() > _ALIKE:
+            return Placement(None, "the client's rows are unlike those of every cluster's clients", evidence)
+    if size > 1:
+        gains = confidences[best] - np.delete(confidences, best, axis=0)
+        spread = gains.std(axis=1, ddof=1) / np.sqrt(size)
+        ratios = np.divide(gains.mean(axis=1), spread, out=np.zeros(len(spread)), where=spread > 0)
+        p_value = evidence["p_value"] = float(holm(stdtr(size - 1, -ratios)).max())
+    if p_value <= level:
+        why = f"without labels, the model of cluster {{}} is the most certain of the rows (p = {p_value:.2g})"
+        if remote is not None and remote[best] > _ALIKE:
+            but = "but they are unlike those of its clients"
+            return Placement(None, f"{why.format(clusters[best])}, {but}", evidence)
+    elif remote is not None and np.sum(remote <= _UNLIKE) == 1:
+        best = int(remote.argmin())
+    else:
+        return Placement(None, f"{unknown} (p = {p_value:.2g})" if size > 1 else unknown, evidence)
+    if remote is None and (known := counts.get(int(clusters[best]))) is not None:
         shares = known / known.sum(axis=1, keepdims=True)
         whole, own = known.sum(axis=0) / known.sum(), predicted[best] / predicted[best].sum()
         if np.abs(own - whole).sum() > np.abs(shares - whole).sum(axis=1).max():
-            why = f"the model of cluster {clusters[best]} is the most certain of the rows, but predicts label"
-            return Placement(None, f"{why} shares that no client of the cluster has", evidence)
-    why = f"without labels, the model of cluster {clusters[best]} is the most certain of the rows"
-    return Placement(int(clusters[best]), f"{why} (p = {p_value:.2g})", evidence)
+            but = "but it predicts label shares that no client of the cluster has"
+            return Placement(None, f"{why.format(clusters[best])}, {but}", evidence)
+    return Placement(int(clusters[best]), why.format(clusters[best]), evidence)

@@ -10,6 +10,15 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import Encoder, PixelEncoder
 from fedclust.newcomers.placing import Rule
+from fedclust.typing import FloatArray
+
+
+def mean_embedding(
+    inputs: torch.Tensor, encoder: Callable[[], Encoder], mean: Sequence[float], std: Sequence[float]
+) -> FloatArray:
+    """Compute the mean embedding of rows, shape (d,); arguments as for :func:`place_rows`."""
+    examples = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, mean, std)
+    return prototypes(encoder(), examples, [np.arange(len(inputs))]).means[0, 0]
 
 
 def place_rows(

@@ -20,7 +20,7 @@ from rich.console import Console
 from torch import nn
 
 from fedclust.aggregation.flower import check_aggregator
-from fedclust.clustering.placement import most_confident
+from fedclust.clustering.placement import most_confident, remoteness
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
@@ -31,7 +31,7 @@ from fedclust.messages.models import to_state
 from fedclust.models import construction
 from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
-from fedclust.newcomers.rows import place_rows
+from fedclust.newcomers.rows import mean_embedding, place_rows
 from fedclust.personal.layers import PRIOR, Auto, Personal, check_validation, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
@@ -303,8 +303,9 @@ class Result:
         # Where clients chose privately, the assignment does not record what they chose.
         serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
         rule = unpacked(self.saved.placing)
+        mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         if targets is None:
-            x = self._prepared(inputs)
+            x, rows = self._prepared(inputs), to_inputs(inputs)
             with torch.no_grad():
                 logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
@@ -316,7 +317,15 @@ class Result:
                 for each in serving
                 if table is not None and (having & (self.assignment == each)).any()
             }
-            return most_confident(certain, serving, predicted, counts)
+            embeddings = next(
+                (each for name, each in self.saved.matrices() if name == "mean_embeddings"), None
+            )
+            remote = None
+            if embeddings is not None:
+                make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
+                own = mean_embedding(rows, make, mean, std)
+                remote = remoteness(own, embeddings, self.assignment, serving)
+            return most_confident(certain, serving, predicted, counts, remote=remote)
         labels = self._targets(inputs, targets)
         if rule is None:
             losses = self.losses(inputs, targets)[serving]
@@ -326,7 +335,6 @@ class Result:
             chance = float(np.log(self._num_classes(inputs))) if known else np.inf
             return placed_by_losses(losses, serving, chance)
         rows, _ = to_inputs(inputs), self._prepared(inputs)  # _prepared checks the format
-        mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
         return place_rows(rule, rows, labels, make, self._num_classes(inputs), mean, std)
 

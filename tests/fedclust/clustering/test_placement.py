@@ -16,7 +16,7 @@ from fedclust.clustering import fmcl
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.curve_fitting import Fitting, chain_scores
 from fedclust.clustering.fedgmcc import Parameters as ChainParameters
-from fedclust.clustering.placement import DistanceRule, LabelRule, most_confident, place
+from fedclust.clustering.placement import DistanceRule, LabelRule, most_confident, place, remoteness
 
 # Clients 0 and 1 have classes 0 and 1, clients 2 and 3 classes 2 and 3.
 COUNTS = np.array([[30, 10, 0, 0], [10, 30, 0, 0], [0, 0, 30, 10], [0, 0, 10, 30]])
@@ -97,6 +97,37 @@ def test_rows_without_labels_go_where_a_model_is_more_certain() -> None:
     for few, cluster in ((12, 0), (8, None)):  # 2 · (1/2 − 12/40) = 0.4; 2 · (1/2 − 8/40) = 0.6
         predicted = np.array([[40 - few, few, 0, 0], [0, 0, 20, 20]])
         assert most_confident(sure, np.array([0, 1]), predicted, counts, level=0.01).cluster == cluster
+
+
+def test_how_far_inputs_are_is_measured_by_the_farthest_client() -> None:
+    # Cluster 3 has clients at 0, 2 and 4: mean 2; 4 is 3 from the mean 1 of the others. Cluster 5 has one.
+    rows, labels = np.array([[0.0], [2.0], [4.0], [20.0], [np.nan]]), np.array([3, 3, 3, 5, 5])
+    far = remoteness(np.array([5.0]), rows, labels, np.array([3, 5]))
+    np.testing.assert_allclose(far, [(5 - 2) / 3, (20 - 5) / 3])
+    assert np.isnan(
+        remoteness(np.array([5.0]), rows[2:], labels[2:], np.array([3, 5]))
+    ).all()  # one client each
+    assert np.isnan(remoteness(np.array([5.0]), rows, labels, np.array([3, 4, 5]))).all()  # nobody in 4
+
+
+@pytest.mark.parametrize(
+    ("remote", "sure", "cluster"),
+    [
+        ((2.1, 0.9), False, 4),  # 1 is out of the question
+        ((1.9, 0.9), False, None),  # it is not
+        ((2.1, 1.3), False, None),  # unlike those of both
+        ((1.9, 0.9), True, 4),
+        ((0.9, 1.2), True, 4),
+        ((0.9, 1.3), True, None),  # the model of 4 is the most certain, but its clients are unlike
+        ((np.nan, np.nan), True, 4),
+        ((np.nan, np.nan), False, None),
+    ],
+)
+def test_inputs_and_models_must_not_contradict_each_other(remote, sure, cluster) -> None:
+    certain, other = np.full(4, -0.5), np.array([-1.5, -2.5, -3.5, -2.5])  # p = 0.0081, see above
+    level = 0.01 if sure else 0.001
+    given = np.stack([other, certain]), np.array([1, 4]), ANY, {}
+    assert most_confident(*given, level=level, remote=np.array(remote)).cluster == cluster
 
 
 def test_the_papers_distance_to_pooled_clusters() -> None:

@@ -199,6 +199,7 @@ def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     assert outcome.printed.count("fedavg: round 1/1") == 1
     trained = tmp_path / "sweep" / "0" / "compare" / "fedavg"
     assert f"fedavg: taken from {trained}" in outcome.printed
+    assert outcome.printed.endswith(f"\npage: {tmp_path / 'sweep' / 'report.html'}\n")
     own, taken = (
         json.loads((tmp_path / "sweep" / job / "summary.json").read_text())["compare"]["fedavg"]
         for job in ("0", "1")

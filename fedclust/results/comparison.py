@@ -317,11 +317,13 @@ def best_lines(comparison: Comparison) -> list[str]:
         names = {row: name for name, row in methods.items()}
         if len(rows := ranked(methods.values(), key)) > 1:
             first, other = rows[:2]
-            best = first.values(key)
+            best, second = first.values(key), other.values(key)
+            shared = best.mean() == second.mean()
+            line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
-            line = f"{names[first]} has the highest accuracy{over}, {mean_and_spread(best)}; next "
-            line += f"{names[other]}, {mean_and_spread(other.values(key))}"
-            if (gap := found.get(other)) is not None and gap.seeds > 1:
+            line += f" the highest accuracy{over}, {mean_and_spread(best)}"
+            line += "" if shared else f"; next {names[other]}, {mean_and_spread(second)}"
+            if not shared and (gap := found.get(other)) is not None and gap.seeds > 1:
                 line += f", p {gap.p_value:.2g}"
             lines.append(f"{setting}: {line}" if setting else line)
     return [*lines[:5], f"and {len(lines) - 5} more settings, in the table"] if len(lines) > 5 else lines

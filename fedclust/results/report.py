@@ -266,7 +266,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     run
         A run with its ``summary.json``.
     brief
-        Whether to show the main figures only, in about 20 lines; of ``task=advise`` the verdict only.
+        Whether to show the main figures only, in about 20 lines; the verdict only of ``task=advise``
+        and of a sweep's jobs, whose tables follow.
 
     Returns
     -------
@@ -285,7 +286,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         details += (
             f", {'stopped early, ' if summary['stopped_early'] else ''}best on held-out rows in round {best}"
         )
-    if brief and "advice" in summary:
+    if brief and ("advice" in summary or (run.folder.parent / "multirun.yaml").is_file()):
         return Group(*verdict_lines(run))
     sites, tables = site_rows(summary), not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")

@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked = metrics if options.metrics else [key for key in metrics if key == "mean_client_accuracy"]
         _draw(comparison, options.plots, formats, options.width or "column", asked)
     else:
-        tests = differences(comparison, metrics[0], options.against)
+        tests = differences(comparison, metrics[0], options.against) if metrics else {}
         if formats[0] == "csv":
             print(as_csv(comparison, metrics, tests), end="")
         else:
@@ -147,12 +147,10 @@ def end_sweep(folder: Path) -> None:
 
     from fedclust.results.comparison import best_lines, compare, differences, ranked, runs_below
 
-    runs, _ = runs_below([folder])
-    if not runs:  # none has finished, or they are not of methods
-        return
-    comparison = compare(runs)
-    metric = _SHORT[0]
+    comparison, metric = compare(runs_below([folder])[0]), _SHORT[0]
     best = ranked(comparison.rows, metric)
+    if not best:  # none has finished, or they are not of methods
+        return
     metrics = [key for key in _SHORT if key in comparison.metrics]
     print()
     _print_table(replace(comparison, rows=tuple(best[:_MOST])), metrics, differences(comparison, metric))

@@ -23,12 +23,14 @@ def main(argv: Sequence[str]) -> int:
         If the folder holds no finished run, or the target is not a new or an empty folder.
     """
     given = parser().parse_args(argv)
+    from fedclust.results.report import plural
     from fedclust.runs.library import load  # imports PyTorch
 
     result = load(given.folder, allow=given.allow)
     result.export(given.target, formats=given.formats)
     served = result.served()
-    print(f"{len(served.clusters)} models for {len(served.sites)} clients: {given.target / 'README.md'}")
+    models, clients = plural(len(served.clusters), "model"), plural(len(served.sites), "client")
+    print(f"{models} for {clients}: {given.target / 'README.md'}")
     print(f"to predict: fedclust predict {given.target} ROWS --site {served.sites[0].label}")
     return 0
 

@@ -1,7 +1,9 @@
+from itertools import product
+
 import numpy as np
 import pytest
 
-from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
+from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks, sign_flip
 
 
 def test_ranks_by_hand() -> None:
@@ -47,3 +49,21 @@ def test_arguments_out_of_range_are_refused() -> None:
             critical_difference(*arguments)
     with pytest.raises(ValueError, match="two federations and three methods"):
         friedman([[0.1, 0.2]])
+
+
+@pytest.mark.parametrize(
+    "differences", [[1.0, 2.0, 3.0], [0.1, 0.2, -0.05, 0.3, 0.2], [0.0, 0.0], [0.5], [1, -2]]
+)
+def test_sign_flips_against_all_of_them(differences: list[float]) -> None:
+    sums = [abs(np.dot(signs, differences)) for signs in product((1, -1), repeat=len(differences))]
+    share = np.mean([each >= abs(sum(differences)) - 1e-12 for each in sums])
+    assert sign_flip(differences) == share
+
+
+def test_many_seeds_are_drawn_the_same_way_each_time() -> None:
+    differences = np.linspace(-0.1, 0.3, 20)
+    # The mean is 0.1, of 20 with sample deviation 0.125: t = 3.6, which is rare.
+    assert 0 < sign_flip(differences) == sign_flip(differences) < 0.01
+    for wrong in ([], [np.nan, 1.0]):
+        with pytest.raises(ValueError, match="differences must"):
+            sign_flip(wrong)

@@ -164,6 +164,11 @@ def test_a_sweep_ends_with_its_best_method(paired: Path, capsys) -> None:
     next_best = "next FedAvg, 0.400 ± 0.000, p 0.75"
     assert best == f"FMCL has the highest accuracy over 3 seeds, 0.600 ± 0.100; {next_best}"
     assert page == f"page: {paired / 'report.html'}"
+    for path in paired.glob("fmcl*/summary.json"):  # now as good as fedavg
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"mean_client_accuracy": 0.4}))
+    end_sweep(paired)
+    best = capsys.readouterr().out.splitlines()[-2]
+    assert best == "FedAvg and FMCL share the highest accuracy over 3 seeds, 0.400 ± 0.000"
     (paired / "empty").mkdir()
     end_sweep(paired / "empty")  # as of task=inspect
     assert capsys.readouterr().out == ""

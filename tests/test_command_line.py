@@ -36,30 +36,22 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["stratgy=fedavg"], "unknown key 'stratgy': did you mean 'strategy'?"),
-        (["aggregator.eta=1"], "aggregator has"),
         (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator"),
-        (["traning.epochs=3"], "unknown key 'traning': did you mean 'training'?"),
         (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset has _target_"),
         (["rounds.first=3"], "rounds has no keys below it, got rounds.first=3"),
         (["model.hidden.x=3"], "model.hidden is a list, and set as a whole (model.hidden=[…])"),
-        (["compare=5"], "compare must name strategies"),
         (["compare={a:1}"], "compare={a:1}: Cannot merge"),
         (["strategy=null"], "strategy must be one of"),
         (["experiment=null"], "experiment must be one of"),
-        (["~output_dir"], "output_dir must be a text, got null"),
         (["model=[mlp,5]"], "model must be one of"),
         (["hydra.searchpath=5"], "hydra.searchpath must be a list of folders, got 5"),
         (["training.loss=foo"], "training.loss must be a function, named by a _target_, got 'foo'"),
         (["seed=${nope}"], "seed=${nope}: Interpolation key 'nope' not found"),
         (["rounds=???"], "Missing mandatory value: rounds"),
         (["~rounds"], "rounds must be given"),
-        (["keep_matrices=5"], "keep_matrices must be true or false or a text, got 5"),
         (["output_dir=null"], "output_dir must be a text, got null"),
-        (["client_app=5"], "client_app must be a text, got 5"),
         (["~aggregator"], "Missing key aggregator"),
         (["partition.num_clients=null"], "partition.num_clients must be >= 1, got null"),
-        (["rounds=null"], "rounds must be a whole number, got null"),
         (
             ["--config-name=foo"],
             "--config-name must be config or a file of the folder --config-dir, got 'foo'",
@@ -67,21 +59,14 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
         (["--config-dir=none"], "--config-dir must name a folder that exists, got none"),
         (["--config-path=none"], "--config-path must not be given: --config-dir adds a folder"),
         (["output_dir=/dev/null/x"], "output_dir must be a folder that can be created and written to"),
-        (["rounds=0"], "rounds must be >= 1, got 0"),
         (["engine.num_nodes=0"], "num_nodes must be >= 1, got 0"),
-        (["client_app=none.such"], "client_app must be importable, got 'none.such': No module named 'none'"),
         (
             ["client_app=fedclust.clients.node"],
             "must be a ClientApp, 'fedclust.clients.node' is a module",
         ),
-        (["dataset=csv", "dataset.num_classes=???"], "dataset.num_classes must be given"),
-        (
-            ["dataset=csv", "dataset.path=none.csv", "dataset.num_classes=2", "dataset.input_shape=[3]"],
-            "there is no file or folder",
-        ),
         # What every client would refuse.
         (["model.num_classes=5"], "model.num_classes must be >= 10, the classes of the dataset, got a model"),
-        (["aggregator=fedprox", "aggregator.proximal_mu=-1"], "aggregator.proximal_mu must be >= 0"),
+        (["partition=iid", "partition.num_clients=100000"], "100000"),
         # In a sweep before its first job.
         (["strategy=fedavg,fedawg", "-m"], "strategy must be one of"),
         (["strategy=fedavg", "seed=0,-1", "-m"], "seed must be >= 0, got -1"),
@@ -102,12 +87,6 @@ def test_another_runs_folder_is_refused(run, tmp_path: Path) -> None:
     outcome = run(*QUICK, f"output_dir={folder}")
     _assert_one_line(outcome, f"output_dir must not hold another run, got {folder}")
     assert (folder / "rounds.jsonl").read_text() == "mine\n"
-
-
-def test_no_traceback_from_the_module_either(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fedclust", "partition=iid", "partition.num_clients=100000"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    _assert_one_line(Outcome(done.returncode, done.stdout, done.stderr), "100000")
 
 
 # -- What Hydra offers ----------------------------------------------------------------------------------
@@ -194,7 +173,8 @@ def test_a_bad_job_does_not_end_a_sweep(
 
 def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     arguments = ("strategy=fmcl,clust_psi_pfl", "rounds=1", "training.mode=sequential", "compare=[fedavg]")
-    outcome = run("-m", *arguments, "output_dir=sweep")
+    small = ("partition.num_clients=6", "partition.groups=[3,3]", "personal=none")
+    outcome = run("-m", *arguments, *small, "output_dir=sweep")
     assert outcome.code == 0, outcome.complained
     assert outcome.printed.count("fedavg: round 1/1") == 1
     trained = tmp_path / "sweep" / "0" / "compare" / "fedavg"

@@ -58,6 +58,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 
 def _install(wheel: Path, *where, python: Path | str = sys.executable) -> None:
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index"]
+    pip.append("--no-compile")
     subprocess.run([*pip, "--disable-pip-version-check", *where, wheel], check=True, timeout=120)
 
 

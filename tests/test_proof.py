@@ -55,7 +55,9 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-QUICK = ("strategy=known", "rounds=40", "evaluate_every=1000", "training.mode=sequential", f"{FRACTION}=0.1")
+ROUNDS = 24
+QUICK = ("strategy=known", f"rounds={ROUNDS}", "evaluate_every=1000", "training.mode=sequential")
+QUICK = (*QUICK, f"{FRACTION}=0.1")
 
 
 def _run(folder: Path, known: Path, *overrides: str) -> tuple[SavedRun, str]:
@@ -128,21 +130,18 @@ def test_a_compared_strategy_serves_as_it_does_by_itself(
     alike: SavedRun, known: Path, tmp_path: Path
 ) -> None:
     """Also where one model for all is the chosen strategy."""
-    run, _ = _run(
-        tmp_path / "run", known, *QUICK, "strategy=fedavg", "compare=[known,local]", "partition=iid"
-    )
+    asked = (*QUICK, "strategy=fedavg", "partition=iid")
+    run, _ = _run(tmp_path / "run", known, *asked, "compare=[known]")
     compared = run.summary["compare"]["known"]
     for key in ("mean_client_accuracy", "auc", "serve", "serve_cluster", "assignment"):
         assert compared[key] == alike.summary[key]
     assert compared["verdict"] == alike.summary["verdict"]
     assert "verdict" not in run.summary
-    local = run.summary["compare"]["local"]  # a model per client serves, whatever was shown
-    assert local["serve"] == "cluster"
-    assert local["verdict"]["grouped"] is False
-    both, _ = _run(
-        tmp_path / "both", known, *QUICK, "strategy=fedavg", "compare=[local]", "partition=iid", "serve=best"
-    )
-    assert both.summary["compare"]["local"]["serve"] == "best"
+    # A model per client serves, whatever was shown, unless another rule is asked for.
+    for rule, given in (("cluster", ()), ("best", ("serve=best",))):
+        run, _ = _run(tmp_path / rule, known, *asked, "compare=[local]", "rounds=2", *given)
+        local = run.summary["compare"]["local"]
+        assert (local["serve"], local["verdict"]["grouped"]) == (rule, False)
 
 
 def test_every_strategy_has_its_own_rule_who_serves() -> None:
@@ -164,7 +163,7 @@ def test_sentences_name_a_method_by_its_paper_or_its_choice() -> None:
 
 
 def test_the_models_of_a_result_are_those_that_serve(alike: SavedRun) -> None:
-    common = Checkpoints(alike.folder / "compare" / "fedavg" / "checkpoints", 40).newest()
+    common = Checkpoints(alike.folder / "compare" / "fedavg" / "checkpoints", ROUNDS).newest()
     wanted = to_state(common.models[0])
     result = fedclust.load(alike.folder)
     for client in (0, 29):
@@ -185,7 +184,7 @@ def test_a_resumed_run_repeats_its_proof(alike: SavedRun, known: Path) -> None:
     assert clustered.summary["mean_client_accuracy"] == figure
     assert "serve_cluster" not in clustered.summary
     assert "Served: every client its cluster's model (serve=cluster)" in printed
-    own = Checkpoints(alike.folder / "checkpoints", 40).newest()
+    own = Checkpoints(alike.folder / "checkpoints", ROUNDS).newest()
     served = fedclust.load(alike.folder).model_for(29).state_dict()
     state = to_state(own.models[1])
     assert all(torch.equal(served[name], state[name]) for name in state)

@@ -133,14 +133,18 @@ def test_each_way_loads_what_it_needs(loaded, most: tuple[str, ...], ways: tuple
     assert {name for way in ways for name in loaded[way]} == set(most)
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["training.learning_rate=-1"]])
-def test_an_answer_takes_little_processor_time(arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "lines"), [(["--help"], 0), (["compare", "--help"], 0), (["training.learning_rate=-1"], 1)]
+)
+def test_an_answer_takes_little_processor_time(arguments: list[str], lines: int) -> None:
     command = [sys.executable, "-m", "fedclust", *arguments]
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(command, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 2 * lines
+        assert len(done.stderr.splitlines()) == lines, done.stderr  # no traceback
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     # 1.5 s where nothing else runs; others' use of the caches can double one try.

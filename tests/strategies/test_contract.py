@@ -117,11 +117,12 @@ def test_survives_a_failing_client(name: str, watch) -> None:
 
 # A rule that remembers nothing leaves nothing to resume but what FedAvg's runs do: one method is enough.
 RESUMED = [("fedgwc", aggregator) for aggregator in AGGREGATORS]
-RESUMED += [(name, _own(name)) for name in STRATEGIES if name != "fedgwc"]
+RESUMED += [(name, "own") for name in STRATEGIES if name != "fedgwc"]
 
 
 @pytest.mark.parametrize(("name", "aggregator"), RESUMED)
 def test_a_resumed_run_is_the_run_that_was_not_interrupted(name, aggregator, whole, tmp_path) -> None:
+    aggregator = _own(name) if aggregator == "own" else aggregator
     first, seen, folder = whole(name, aggregator)
     resumed, grid, initial = _build(name, aggregator, num_nodes=3)
     again = Keeping(resumed, tmp_path)

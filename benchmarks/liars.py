@@ -141,13 +141,17 @@ def _inner_product(answers: Answers, asked: Asked) -> None:
 _MANY = 10**6
 
 
-def _many_rows(answers: Answers, asked: Asked) -> None:
-    """Say one has a million times as many rows, and send the update times −3."""
-    _moved(-3.0)(answers, asked)
-    for liar in asked.liars:
-        told = MetricRecord({**answers[liar][METRICS]})
-        told[NUM_EXAMPLES] = _MANY * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
-        answers[liar] = RecordDict({**answers[liar], METRICS: told})
+def _many_rows(update: float, rows: int) -> Tell:
+    """Send the update times a factor, and say one has many times the rows."""
+
+    def lie(answers: Answers, asked: Asked) -> None:
+        _moved(update)(answers, asked)
+        for liar in asked.liars:
+            told = MetricRecord({**answers[liar][METRICS]})
+            told[NUM_EXAMPLES] = rows * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
+            answers[liar] = RecordDict({**answers[liar], METRICS: told})
+
+    return lie
 
 
 def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
@@ -177,13 +181,21 @@ def _losses(change: Callable[[np.ndarray, list[np.ndarray], np.random.Generator]
     return lie
 
 
-def _counts(change: Callable[[np.ndarray, np.random.Generator], Any]) -> Tell:
+def _all_right(answers: Answers, asked: Asked) -> None:
+    """Say one predicts all of many times as many test rows right."""
+    for liar in asked.liars:
+        told = MetricRecord({**answers[liar][METRICS], "accuracy": 1.0})
+        told[NUM_EXAMPLES] = _MANY * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
+        answers[liar] = RecordDict({METRICS: told})
+
+
+def _counts(change: Callable[[np.ndarray, np.random.Generator], Any], part: str = "train-counts") -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
             config = answers[liar][CONFIG]
-            true = np.asarray(config["train-counts"])
+            true = np.asarray(config[part])
             told = [int(number) for number in change(true, asked.draws)]
-            mine = ConfigRecord({**config, "train-counts": told})
+            mine = ConfigRecord({**config, part: told})
             answers[liar] = RecordDict({**answers[liar], CONFIG: mine})
 
     return lie
@@ -244,7 +256,14 @@ class Lie:
         return self.tell if kind == self.asked else self.described if kind == DESCRIPTION else None
 
 
-TRAIN, DESCRIPTION, PROTOTYPES, PROOF = "train", "query.description", "query.prototypes", "query.proof"
+TRAIN, EVALUATE, DESCRIPTION = "train", "evaluate", "query.description"
+PROTOTYPES, PROOF = "query.prototypes", "query.proof"
+
+
+def _claimed(update: float, rows: int) -> Lie:
+    title = f"update times {update:g}".replace("-", "−") + f", of {rows:g} times the rows".replace("e+0", "e")
+    return Lie(title, TRAIN, _many_rows(update, rows), _counts(lambda true, _: true * rows))
+
 
 LIES: dict[str, Lie] = {
     "none": Lie("nobody lies", TRAIN, lambda answers, asked: None),  # noqa: ARG005
@@ -257,11 +276,15 @@ LIES: dict[str, Lie] = {
     "little": Lie("a little is enough", TRAIN, _little_is_enough),
     "inner": Lie("honest mean update times −0.5", TRAIN, _inner_product),
     "near_cap": Lie("update times −25", TRAIN, _moved(-25.0)),
-    "many_rows": Lie(
-        "update times −3, of 1e6 times the rows",
-        TRAIN,
-        _many_rows,
-        _counts(lambda true, _: true * _MANY),
+    "many_rows": _claimed(-3.0, _MANY),
+    "reversed_many": _claimed(-1.0, _MANY),
+    "reversed_hundred": _claimed(-1.0, 100),
+    "only_many": _claimed(1.0, _MANY),
+    "test_rows": Lie(
+        "accuracy 1 on 1e6 times the test rows",
+        EVALUATE,
+        _all_right,
+        _counts(lambda true, _: true * _MANY, "test-counts"),
     ),
     # Losses.
     "losses_random": Lie(
@@ -358,7 +381,7 @@ def _app(name: str, number: int) -> ClientApp:
         return Message(pack(answers, errors), reply_to=message)
 
     app.train()(handle)
-    app.evaluate()(honest)
+    app.evaluate()(handle)
     for query in ("clients", "description", "prototypes", "proof", "losses", "update", "subspaces"):
         app.query(query)(handle)
     for query in ("confusion", "personal"):

@@ -123,7 +123,8 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     """Add the clients that share an instruction to a mean, sent instead of their models.
 
     A mean hides its clients. If the server caps the length of updates, updates whose lengths differ by more
-    than that factor go into different means, so that the server can leave out one without the other.
+    than that factor go into different means, so that the server can leave out one without the other; and one
+    whose pull on the mean exceeds its cap is sent by itself, so that the server can lower its weight.
     """
     sharing: dict[int, list[int]] = {}
     for client in clients:
@@ -131,14 +132,20 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     for key, some in sharing.items():
         first: Instruction = trained.asked[some[0]]
         means = trained.means.setdefault(key, [])
-        norms = [1.0] * len(some)
+        norms, alone = [1.0] * len(some), set[int]()
         if first.norm_cap is not None:
-            norms = _norms(trained, [clients[client] for client in some], some)
+            rows = [clients[client] for client in some]
+            norms = _norms(trained, rows, some)
             for client, norm in zip(some, norms, strict=True):
                 trained.fields.setdefault(client, {})["update_norm"] = norm
+            pulls = np.array(norms) * trained.update.num_examples[rows]
+            if len(some) > 2 and not first.equal_weights:
+                alone = {some[each] for each in np.flatnonzero(pulls > first.pull_cap * np.median(pulls))}
+                _send(trained, {client: clients[client] for client in alone})
         chosen: dict[int, list[int]] = {}
         for client, norm in zip(some, norms, strict=True):
-            chosen.setdefault(_place(means, norm, first), []).append(client)
+            if client not in alone:
+                chosen.setdefault(_place(means, norm, first), []).append(client)
         for number, those in chosen.items():
             means[number].mean.add(trained.update, set(those))
             means[number].fields |= {client: trained.answer(client, clients[client]) for client in those}
@@ -198,6 +205,8 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
     replies: dict[int, TrainAnswer] = {}
     means: dict[int, list[_Mean]] = {}
     for update, starts in _passes(node, asked):
+        most = [asked[client].most_rows for client in update.clients.tolist()]
+        update = replace(update, num_examples=np.minimum(update.num_examples, most))
         trained = Trained(node, asked, update, starts, replies=replies, means=means)
         for name, step in STEPS.items():
             if clients := trained.clients(name):

@@ -181,7 +181,7 @@ class Auto(ClusteredStrategy):
 
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
-        caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+        caps = Caps.of(self.options)
         self.coalitions = Coalitions(self._few_sites, self._proposed_coalitions, caps)
         super().add_layers(*further, private=private)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
@@ -465,7 +465,7 @@ class Auto(ClusteredStrategy):
         """Train a trial's parts for a round."""
         run, travelled = self.run, sum(_travelled(federation))
         shared = self.takes_means(self.make_aggregator())
-        caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+        caps = Caps.of(self.options)
         aggregators = [aggregation.restored(self.make_aggregator(), each) for each in trial.optimisers]
         replies = train_beside(run, trial.models, aggregators, clients, shared_means=shared, caps=caps)
         return replace(

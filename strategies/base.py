@@ -630,7 +630,8 @@ class ClusteredStrategy(Strategy):
         run.record["failures"] = [*earlier, *run.failures]
         if run.evaluations or run.unusable:
             run.measured = Measured.of(run.evaluations, run.clusters.num_clients)
-        figures = rounds.round_figures(run.measured if run.evaluations else Measured(), run.sampled)
+        measured = run.measured if run.evaluations else Measured()
+        figures = rounds.round_figures(measured, run.sampled, self.options.row_cap)
         self.observer.round(run.finish_round(figures))
         return MetricRecord({**figures}) if figures else None
 

@@ -150,7 +150,7 @@ class PrivateGroups(ClusteredStrategy):
         shared, caps = self.takes_means(self.make_aggregator()), ANY
         told: dict[str, Any] = {}
         if privacy is None:
-            caps = Caps(self.options.update_norm_cap, self.options.update_pull_cap)
+            caps = Caps.of(self.options)
         else:
             told = {**privacy.told, **instruct(clip_tells=False)}
         replies = train_beside(run, models, aggregators, clients, shared_means=shared, caps=caps, told=told)

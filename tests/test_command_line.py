@@ -171,6 +171,17 @@ def test_a_bad_job_does_not_end_a_sweep(
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
 
 
+def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) -> None:
+    quick = ("strategy=fedavg", "partition=iid", "training.mode=sequential", "personal=none")
+    said = "The models predict no better than each client's class shares"
+    outcome = run(*quick, "rounds=1", "training.learning_rate=1e-9", "output_dir=chance")
+    assert (outcome.code, outcome.printed.splitlines()[-1]) == (3, said)
+    assert json.loads(Path("chance/summary.json").read_text())["collapsed"] is True
+    outcome = run(*quick, "rounds=10", "output_dir=trained")
+    assert (outcome.code, said in outcome.printed) == (0, False)
+    assert "collapsed" not in json.loads(Path("trained/summary.json").read_text())
+
+
 def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     arguments = ("strategy=fmcl,clust_psi_pfl", "rounds=1", "training.mode=sequential", "compare=[fedavg]")
     small = ("partition.num_clients=6", "partition.groups=[3,3]", "personal=none")

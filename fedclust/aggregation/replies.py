@@ -5,10 +5,9 @@ round differ by small factors, whatever the clients' data (docs/SECURITY.md has 
 times as long as the round's median can be recognised.
 
 Below that cap a single client can still reverse a weighted mean, with a long update or by claiming rows that
-it does not have. The mean moves by the product of both, the pull: a client's weight can be lowered until its
-pull is at most a multiple of the median's. This is off by default: honest clients reach ten times the median
-where they have many times the others' rows and see them all each round (docs/ATTACKS.md), and it needs each
-client's own model.
+it does not have. So a client's rows count for at most a multiple of the median client's; and, as the mean
+moves by the product of both, the pull, a client's weight is lowered until its pull is at most a multiple of
+the median's. docs/ATTACKS.md says what honest clients reach.
 """
 
 import copy
@@ -17,15 +16,18 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
+from fedclust.proof.paired import most_rows
+from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 _FEWEST = 3  # of two, either may be wrong
 
@@ -45,7 +47,7 @@ class Reply:
     model
         Its model; or, if a node may send one mean for its clients, the mean of those in its cluster.
     num_examples
-        Number of its training samples, possibly lowered by :func:`limited_weights`.
+        Number of its training samples, possibly lowered by :class:`Caps`.
     loss
         Mean training loss over its steps, in nats; NaN if withheld.
     losses
@@ -137,10 +139,36 @@ class Caps:
         Largest length of an update, in multiples of the median; None for any.
     pull
         Largest pull (samples times length) of an update, in multiples of the median; None for any.
+    rows
+        Most rows that a client counts for, in multiples of the median client's; None for all of them.
     """
 
     norm: float | None = None
     pull: float | None = None
+    rows: float | None = None
+
+    @classmethod
+    def of(cls, options: RunOptions) -> "Caps":
+        """Return those of a run."""
+        return cls(options.update_norm_cap, options.update_pull_cap, options.row_cap)
+
+    def told(self, described: IntArray | None) -> dict[str, Any]:
+        """Return what nodes are told, to hold their clients to it.
+
+        Parameters
+        ----------
+        described
+            Training rows of each client, as it says, shape (K,); None if nobody asked.
+        """
+        pull = math.inf if self.pull is None else self.pull
+        return instruct(norm_cap=self.norm, pull_cap=pull, most_rows=self.most_rows(described))
+
+    def most_rows(self, described: IntArray | None) -> int | None:
+        """Return how many rows of a client count; None if all rows of all clients do."""
+        if self.rows is None or described is None or not len(described):
+            return None
+        most = most_rows(described, self.rows)
+        return most if most < described.max() else None
 
 
 ANY = Caps()
@@ -203,7 +231,11 @@ def too_long_line(norm: float, median: float, cap: float) -> str:
 
 
 def limited_weights(
-    num_examples: Sequence[int], norms: Sequence[float], clusters: Sequence[int], cap: float
+    num_examples: Sequence[int],
+    norms: Sequence[float],
+    own: Sequence[float],
+    clusters: Sequence[int],
+    cap: float,
 ) -> list[int]:
     """Lower the numbers of samples of replies whose pull on a weighted mean is too large.
 
@@ -212,20 +244,22 @@ def limited_weights(
     num_examples
         Number that each reply reports, >= 1, shape (n,).
     norms
-        Length of the update of each reply's own model, shape (n,).
+        Length of the update of each reply's model, which several may share, shape (n,).
+    own
+        Length of each client's own update, shape (n,).
     clusters
         Cluster of each, shape (n,).
     cap
-        Largest pull, in multiples of the median.
+        Largest pull, in multiples of the median of samples times `own`.
 
     Returns
     -------
-    Numbers in 1 to `num_examples`, shape (n,), with which samples times length of the update is at most `cap`
-    times the median of that product, over the same replies as in :func:`too_long`.
+    Numbers in 1 to `num_examples`, shape (n,), with which samples times `norms` is at most `cap` times the
+    median, over the same replies as in :func:`too_long`.
     """
     if len(norms) < _FEWEST:
         return list(num_examples)
-    medians = _medians([number * norm for number, norm in zip(num_examples, norms, strict=True)], clusters)
+    medians = _medians([number * norm for number, norm in zip(num_examples, own, strict=True)], clusters)
     limited = []
     for number, norm, cluster in zip(num_examples, norms, clusters, strict=True):
         most = cap * medians[cluster]

@@ -19,6 +19,7 @@ from fedclust.messages.description import Description, DescriptionQuestion, Name
 from fedclust.messages.evaluation import LossesQuestion, WinsQuestion
 from fedclust.messages.training import Projection, Update, UpdateQuestion
 from fedclust.privacy import Disclosed
+from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.typing import FloatArray, IntArray
 
@@ -201,6 +202,22 @@ def imbalance_line(
         for client in lacking
     ]
     return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
+
+
+def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
+    """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`."""
+    lines = []
+    for what, rows in (("training", described.num_train), ("test", described.num_test)):
+        having, counts = rows[rows > 0], counted(rows, row_cap)
+        who = sorted(np.flatnonzero(counts < rows).tolist(), key=lambda client: -rows[client])
+        names = described.client_names or [f"client {client}" for client in range(len(rows))]
+        said = [
+            f"{names[client]} says {rows[client]:,} {what} rows, the median {np.median(having):,g}; "
+            f"counted as {counts[client]:,}"
+            for client in who
+        ]
+        lines += [f"{_few(said, '; ')} (row_cap={row_cap:g})"] if said else []
+    return lines
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:

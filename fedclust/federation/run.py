@@ -23,6 +23,7 @@ from fedclust.grids.nodes import RunFailed
 from fedclust.messages.codec import ARRAYS, CONFIG, Bounds, Reading
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
+from fedclust.proof.paired import counted
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.rng import draw, generator, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -165,7 +166,9 @@ def read_evaluations(
     return list(read.replies.values()), listed(read.failures, "evaluate")
 
 
-def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]:
+def round_figures(
+    measured: Measured, sampled: bool = False, row_cap: float | None = None
+) -> dict[str, float]:
     """Average the clients' measurements, for the round's line in ``rounds.jsonl``.
 
     Parameters
@@ -175,6 +178,8 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
     sampled
         Whether only a sample of the clients was asked; ``evaluated_clients``, the number of clients with an
         accuracy, is then added.
+    row_cap
+        How many rows of a client count in means over rows, see :func:`fedclust.proof.counted`.
 
     Returns
     -------
@@ -187,7 +192,8 @@ def round_figures(measured: Measured, sampled: bool = False) -> dict[str, float]
     mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
         return mark
-    accuracy, num_examples = figures["accuracy"][known], figures[NUM_EXAMPLES][known].astype(np.int64)
+    accuracy = figures["accuracy"][known]
+    num_examples = counted(figures[NUM_EXAMPLES][known].astype(np.int64), row_cap)
     losses = figures[LOSS][known]
     # A mean over the other clients would hide one client's overflow.
     loss = float(np.average(losses, weights=num_examples)) if np.isfinite(losses).all() else float("nan")

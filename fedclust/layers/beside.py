@@ -54,9 +54,8 @@ def train_beside(
     The valid replies; a reply's cluster is the model's position.
     """
     federation, number, buffers = run.federation, run.number, run.buffers
-    asking = ConfigRecord({**run.config, **instruct(mean_reply=shared_means), **told})
-    if caps.norm is not None:
-        asking.update(instruct(norm_cap=caps.norm))
+    described = federation.bounds.num_train
+    asking = ConfigRecord({**run.config, **instruct(mean_reply=shared_means), **told, **caps.told(described)})
     messages: list[Message] = []
     for index, (model, aggregator) in enumerate(zip(models, aggregators, strict=True)):
         if chosen := sorted(client for client, place in clients.items() if place == index):
@@ -65,7 +64,7 @@ def train_beside(
     answers = federation.grid.send_and_receive(messages, timeout=federation.timeout) if messages else ()
     asked = {message.metadata.dst_node_id: clients[message.metadata.dst_node_id] for message in messages}
     valid, failures = read_replies(answers, number, asked, models, federation.bounds, means=shared_means)
-    valid, long = within(valid, number, caps)
+    valid, long = within(valid, number, caps, described)
     for failure in sorted([*failures, *long], key=failure_order):
         federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
     return valid

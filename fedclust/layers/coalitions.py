@@ -258,7 +258,7 @@ class Coalitions(Layer):
                 weight = max(1, int(rows[reply.client]))
                 beside = replace(reply, cluster=number_of(name), start=model, model=own, num_examples=weight)
                 found.append(replace(beside, projected=None, update_norm=None))
-        self._replies, long = within(found, run.number, self._caps)
+        self._replies, long = within(found, run.number, self._caps, rows)
         for failure in sorted(long, key=failure_order):
             run.federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
 

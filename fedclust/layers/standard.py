@@ -1,7 +1,7 @@
 """The layers of every run: who joins, bounds of what a round may do to a model, drift, and who is there.
 
-An update that is many times as long as the round's median is left out and its client named; the pull of one
-client can be limited, see :mod:`fedclust.aggregation.replies`.
+An update that is many times as long as the round's median is left out and its client named; a client's rows
+and the pull of its update are limited, see :mod:`fedclust.aggregation.replies`.
 
 A model whose loss is not finite on the clients that it was sent to is the server's fault: an aggregator's, or
 of updates that it should not have taken. The cluster then goes back to the model and to the state of its
@@ -29,7 +29,7 @@ from fedclust.layers.drift import Drift
 from fedclust.layers.layer import Layer
 from fedclust.layers.stopping import Settled, Stopping
 from fedclust.messages.evaluation import Evaluation
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
 from fedclust.settings.run_options import RunOptions
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -80,7 +80,6 @@ class Bounds(Layer):
 
     def __init__(self, caps: Caps = ANY, *, blames: bool = True) -> None:
         self.caps, self._blames = caps, blames
-        self.needs_client_models = caps.pull is not None
         self._earlier: Clusters | None = None  # as this round found the clusters
         self._before: Clusters | None = None  # as the one before did
         self._lost: list[int] = []
@@ -101,13 +100,12 @@ class Bounds(Layer):
         return run.clusters
 
     def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
-        """Ask nodes to hold single clients to the cap where they answer with a mean."""
-        if self.caps.norm is not None:
-            config.update(instruct(norm_cap=self.caps.norm))
+        """Ask nodes to hold single clients to the caps where they answer with a mean."""
+        config.update(self.caps.told(run.federation.bounds.num_train))
 
     def screen(self, run: Run) -> None:
         """Leave out what is too long, and all replies of clusters whose model had no finite loss."""
-        run.replies, long = within(run.replies, run.number, self.caps)
+        run.replies, long = within(run.replies, run.number, self.caps, run.federation.bounds.num_train)
         run.failures = sorted([*run.failures, *long], key=failure_order)
         self._lost = at_fault(run.failures, run.cohort) if self._before and self._blames else []
         if self._lost:
@@ -222,8 +220,17 @@ def _most(broken: Mapping[int, int], of: Mapping[int, int]) -> list[int]:
     return sorted(cluster for cluster, number in broken.items() if 2 * number > of[cluster])
 
 
-def within(replies: Sequence[Reply], server_round: int, caps: Caps) -> tuple[list[Reply], list[Failure]]:
+def within(
+    replies: Sequence[Reply], server_round: int, caps: Caps, described: IntArray | None = None
+) -> tuple[list[Reply], list[Failure]]:
     """Leave out the replies whose model, or the projection of its change, moved too far; limit weights.
+
+    Parameters
+    ----------
+    replies, server_round, caps
+        The replies to a round of training, and what limits them.
+    described
+        Training rows of each client, as it says, shape (K,); None if nobody asked.
 
     Returns
     -------
@@ -231,6 +238,12 @@ def within(replies: Sequence[Reply], server_round: int, caps: Caps) -> tuple[lis
     """
     if caps == ANY:
         return list(replies), []
+    if described is not None and (most := caps.most_rows(described)) is not None:
+        far = {*np.flatnonzero(described > most).tolist()}  # replies say more where rows are pooled
+        replies = [
+            replace(each, num_examples=min(each.num_examples, most)) if each.client in far else each
+            for each in replies
+        ]
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
     moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
@@ -249,7 +262,8 @@ def within(replies: Sequence[Reply], server_round: int, caps: Caps) -> tuple[lis
     if caps.pull is None:
         return left, failures
     samples, clusters = [reply.num_examples for reply in left], [reply.cluster for reply in left]
-    weights = lengths.limited_weights(samples, [norms[each] for each in kept], clusters, caps.pull)
+    of_models, of_clients = ([each[position] for position in kept] for each in (norms, own))
+    weights = lengths.limited_weights(samples, of_models, of_clients, clusters, caps.pull)
     limited = zip(left, weights, strict=True)
     return [replace(reply, num_examples=weight) for reply, weight in limited], failures
 
@@ -435,7 +449,7 @@ def standard_layers(
     settled
         Whether the method may stop with these clusters after a round.
     """
-    caps = ANY if private else Caps(options.update_norm_cap, options.update_pull_cap)
+    caps = ANY if private else Caps.of(options)
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
     best = options.serve_round == "best"
     watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []

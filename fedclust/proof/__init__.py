@@ -9,7 +9,7 @@
 Arrays in, values out: nothing here uses messages, files or models.
 """
 
-from fedclust.proof.paired import Comparison, Evidence, compare, evidence, holm, most_rows
+from fedclust.proof.paired import Comparison, Evidence, compare, counted, evidence, holm, most_rows
 from fedclust.proof.scores import SCALE, brier_scores
 from fedclust.proof.verdict import ClusterProof, GroupingProof, Verdict, prove_grouping
 
@@ -22,6 +22,7 @@ __all__ = [
     "Verdict",
     "brier_scores",
     "compare",
+    "counted",
     "evidence",
     "holm",
     "most_rows",

@@ -33,7 +33,8 @@ CONFIDENCE = 0.95
 ENOUGH_ROWS = 200
 """From so many rows on an interval is Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
 _STEPS = 81
-_NEGLIGIBLE = 0.01
+NEGLIGIBLE = 0.01
+"""A gain in Brier score that is none."""
 
 
 def margins(limit: float = LARGEST_BRIER) -> FloatArray:
@@ -205,6 +206,6 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         interval=interval(brier, pooled(below), LARGEST_BRIER, confidence),
         better_for=sum(each.brier.mean > 0 for each in having),
         num_clients=len(having),
-        collapsed=rows > 0 and against_shares.mean <= _NEGLIGIBLE and p_value(against_shares) > level,
+        collapsed=rows > 0 and against_shares.mean <= NEGLIGIBLE and p_value(against_shares) > level,
         confidence=confidence,
     )

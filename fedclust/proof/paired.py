@@ -265,16 +265,24 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
     return max(by_hall, unseen(mean, margin, of.count) / 2)
 
 
-def most_rows(counts: IntArray) -> int:
+def most_rows(counts: IntArray, times: float = _MOST_OF_MEDIAN) -> int:
     """Return how many rows of a client count: three times those of the median client that has any.
 
     Parameters
     ----------
     counts
         Rows of each client, shape (K,).
+    times
+        Another multiple of the median.
     """
     having = np.asarray(counts)[np.asarray(counts) > 0]
-    return max(1, int(_MOST_OF_MEDIAN * np.median(having))) if len(having) else 1
+    return max(1, int(times * np.median(having))) if len(having) else 1
+
+
+def counted(counts: IntArray, times: float | None) -> IntArray:
+    """Return how many of each client's rows count, shape (K,); all of them if `times` is None."""
+    counts = np.asarray(counts)
+    return counts if times is None else np.minimum(counts, most_rows(counts, times))
 
 
 @dataclass(frozen=True)

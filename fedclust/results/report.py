@@ -359,7 +359,10 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
         console.print(last, markup=False, highlight=False, soft_wrap=True)
     # Not wrapped, so that the path can be copied.
-    console.print(f"results: {run.folder.resolve()}", markup=False, highlight=False, soft_wrap=True)
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+    console.print(f"results: {run.folder.resolve()}", **plain)
+    if run.summary.get("collapsed"):
+        console.print("The models predict no better than each client's class shares", **plain)
 
 
 def unwrapped(console: Console) -> Console:

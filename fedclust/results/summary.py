@@ -11,7 +11,9 @@ from numpy.typing import ArrayLike
 from fedclust import metrics
 from fedclust.metrics import Outcomes, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
-from fedclust.proof import GroupingProof
+from fedclust.proof import GroupingProof, counted
+from fedclust.proof.figure import NEGLIGIBLE
+from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import KEEP
 from fedclust.support.checks import few
 from fedclust.typing import FloatArray, IntArray
@@ -199,6 +201,35 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - _MOST_LINES
     return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)
+
+
+def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
+    """Return whether models predict test rows no better than each client's class shares.
+
+    As for a verdict (:func:`fedclust.proof.figure.measure`): better by no more than 0.01 Brier, without the
+    most and the least favourable tenth of ten clients or more. Scores that are not finite count as the worst.
+
+    Parameters
+    ----------
+    clients
+        Table of :func:`client_table`.
+    outcomes
+        Counts of each client's test rows, by client; without any, or without label counts, nothing is known.
+    """
+    rows = [client for client, each in outcomes.items() if each.there.any()]
+    if not rows or "label_counts" not in clients:
+        return False
+    train = np.stack(clients["label_counts"].to_list())[rows].astype(float)
+    train[~train.any(axis=1)] = 1.0
+    shares = train / train.sum(axis=1, keepdims=True)
+    there = np.stack([outcomes[each].there for each in rows])
+    # The mean over test rows y of Σ_c (p_c − [c = y])² is 1 + Σ_c p_c² − 2 Σ_c p_c n_c/n.
+    by_shares = 1 + np.square(shares).sum(axis=1) - 2 * (shares * there).sum(axis=1) / there.sum(axis=1)
+    gains = by_shares - np.nan_to_num(clients["brier"].to_numpy(float)[rows], nan=LARGEST_BRIER)
+    aside = num_set_aside(len(rows))
+    middle = np.argsort(gains)[aside : len(rows) - aside]
+    weights = np.minimum(there.sum(axis=1), most_rows(there.sum(axis=1)))
+    return bool(np.average(gains[middle], weights=weights[middle]) <= NEGLIGIBLE)
 
 
 def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:
@@ -564,6 +595,7 @@ def summarise(
     failed_replies: int = 0,
     outcomes: Collection[Outcomes] = (),
     own_metrics: Collection[str] = (),
+    row_cap: float | None = None,
     traffic: Mapping[str, int] | None = None,
     compare: Mapping[str, Mapping[str, object]] | None = None,
     **details: object,
@@ -591,6 +623,8 @@ def summarise(
         Counts of each client that answered the last evaluation, for the pooled figures.
     own_metrics
         Columns of `clients` with the user's own metrics; their means are reported.
+    row_cap
+        How many rows of a client count in the global accuracy, see :func:`fedclust.proof.counted`.
     traffic
         ``bytes_down``, ``bytes_up``, ``bytes_down_unbundled`` and ``bytes_up_unbundled`` of the whole run, as
         :class:`~fedclust.federation.Traffic` totals them; None if traffic was not counted.
@@ -615,6 +649,7 @@ def summarise(
     sizes = np.bincount(assignment)
     answered = clients[np.isfinite(clients["accuracy"].to_numpy(dtype=float))]
     accuracy, weights = (answered[name].to_numpy(dtype=float) for name in ("accuracy", "num_test"))
+    weights = counted(weights, row_cap)
     ad, sdad = metrics.fairness(accuracy) if accuracy.size else (None, None)
     shares = counts if np.count_nonzero(sizes) > 1 else None
     summary: dict[str, object] = {

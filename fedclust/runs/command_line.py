@@ -34,6 +34,7 @@ from fedclust.support.layout import CONF
 
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
+_COLLAPSED = 3  # exit code
 
 _failures: Path | None = None  # those of the sweep that this process runs or works for
 
@@ -42,8 +43,8 @@ def main() -> None:
     """Run the command line: a verb of :data:`fedclust.runs.verbs.VERBS`, or settings.
 
     A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
-    started exits with code 1. A failed job does not end a sweep: it is listed at the end, and the exit code
-    is 1.
+    started exits with code 1; one whose models predict no better than class shares, with code 3. A failed job
+    does not end a sweep: it is listed at the end, and the exit code is 1.
     """
     global _failures
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
@@ -96,6 +97,8 @@ def _main(config: DictConfig) -> float | None:
         summary = _run(with_choices(config, hydra_config), hydra_config)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
+        elif summary.get("collapsed"):
+            sys.exit(_COLLAPSED)
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS

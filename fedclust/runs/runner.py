@@ -256,6 +256,7 @@ class StrategyRun(Observer):
         """Summarise the clients' measurements, and `table` made from them, for ``summary.json``."""
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
+        late["collapsed"] = summaries.collapsed(table, measured.outcomes)
         return summaries.summarise(
             table,
             strategy=self.name,
@@ -265,6 +266,7 @@ class StrategyRun(Observer):
             failed_replies=strategy.run.failed_replies + len(self._late),
             outcomes=measured.outcomes.values(),
             own_metrics=measured.own_metrics,
+            row_cap=strategy.options.row_cap,
             traffic=self._last.totals(),
             decisions=summaries.summarise_decisions(measured.outcomes, strategy.assignment, names),
             figures_of_round=self._figures_of_round,

@@ -23,7 +23,7 @@ from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, RunFailed
-from fedclust.federation.federation import RosterState, imbalance_line, left_out_line
+from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.local_grid import DirectGrid
@@ -444,6 +444,8 @@ class Session:
         groups were tested against it.
         """
         compared: dict[str, dict[str, object]] = {}
+        for line in capped_lines(federation.describe(), plan.strategies[plan.chosen].options.row_cap):
+            self.say(line)
         for name in plan.strategies:
             chosen = name == plan.chosen
             if not chosen and (taken := take(name)):

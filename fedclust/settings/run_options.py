@@ -36,8 +36,14 @@ SERVE = ("cluster", "best", AUTO)
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 
+DEFAULT_PULL_CAP = 5.0
+"""Default of ``update_pull_cap``; see docs/ATTACKS.md for what honest clients reach."""
+
+DEFAULT_ROW_CAP = 3.0
+"""Default of ``row_cap``; see docs/ATTACKS.md for what it costs honest clients."""
+
 CAP = "> 1 and finite or None"
-"""Rule of ``update_norm_cap`` and ``update_pull_cap``."""
+"""Rule of ``update_norm_cap``, ``update_pull_cap`` and ``row_cap``."""
 
 KEEP = "auto"
 """Default of ``keep_matrices``."""
@@ -61,7 +67,8 @@ class _Rounds:
     evaluate_every: int = 1
     evaluate_clients: int | float | None = None
     update_norm_cap: float | None = DEFAULT_CAP
-    update_pull_cap: float | None = None
+    update_pull_cap: float | None = DEFAULT_PULL_CAP
+    row_cap: float | None = DEFAULT_ROW_CAP
     drift_every: int = 0
     patience: int | None = None
     serve_round: Literal["best", "last"] = "last"
@@ -69,7 +76,7 @@ class _Rounds:
     def __post_init__(self) -> None:
         check(self, participation="in (0, 1]", seed=">= 0", evaluate_every=">= 1", drift_every=">= 0")
         check(self, evaluate_clients="a whole number >= 1 or a share in (0, 1] or None")
-        check(self, update_norm_cap=CAP, update_pull_cap=CAP)
+        check(self, update_norm_cap=CAP, update_pull_cap=CAP, row_cap=CAP)
         check(self, serve_round=Literal["best", "last"])
         check(self, "stop.", patience=">= 1 or None")
 
@@ -104,6 +111,9 @@ class RunOptions(_Rounds):
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
         is weighted down. None for any pull.
+    row_cap
+        Most rows that a client counts for, > 1, in multiples of the median client's: in means of models and
+        in the global accuracy. None for as many as it says.
     drift_every
         Rounds between searches, among clients that evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.layers.drift`.

@@ -76,6 +76,18 @@ def test_clients_that_share_a_model_answer_with_their_weighted_mean(node, tell, 
         assert shared[client]["losses"] == alone[client]["losses"]
 
 
+def test_a_clients_rows_count_for_at_most_as_many_as_the_server_says(node, tell, alone) -> None:
+    rows = [_num_examples(alone[client]) for client in range(4)]
+    most = sorted(rows)[1]
+    shared = node(SEVERAL).contents("train", range(4), tell(mean_reply=True, most_rows=most))
+    weights = [min(each, most) for each in rows]
+    assert weights != rows
+    assert [_num_examples(shared[client]) for client in range(4)] == weights
+    for name, mean in _arrays(shared[0]).items():
+        expected = sum(w * _arrays(alone[client])[name] for client, w in enumerate(weights)) / sum(weights)
+        np.testing.assert_allclose(mean, expected, rtol=1e-5, atol=1e-6)
+
+
 def test_clusters_have_a_mean_each_and_some_answer_with_their_own_model(node, tell, model, alone) -> None:
     asked = node({"clients": "0-5"})
     other = from_state({name: tensor * 0.5 for name, tensor in to_state(model).items()})
@@ -155,6 +167,30 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
             mean, told = answers[client]
             assert float(mean["w"]) == pytest.approx(expected)
             assert told.get("update_norm") == (None if cap is None else float(moved[client]))
+
+
+@pytest.mark.parametrize(("rows", "cap", "alone"), [(6, 10.0, {3}), (5, 10.0, set()), (6, np.inf, set())])
+def test_a_client_whose_pull_is_large_shares_no_mean(rows, cap, alone) -> None:
+    # Pulls are 10 · 1 of three clients, and 120 or 100 of the last: the median is 10, ten times that 100.
+    moved, numbers = torch.tensor([[1.0], [1.0], [1.0], [20.0]]), np.array([10, 10, 10, rows])
+    update = CohortUpdate(np.arange(4), {"w": moved}, (np.ones(1),) * 4, numbers, {})
+    asked = training.Instruction(ArrayRecord(), mean_reply=True, norm_cap=30.0, pull_cap=cap)
+    node = SimpleNamespace(trainer=SimpleNamespace(trainable_names=["w"]))
+    starts = {client: {"w": torch.zeros(1)} for client in range(4)}
+    trained = Trained(node, dict.fromkeys(range(4), asked), update, starts)
+    STEPS["mean"](trained, {client: client for client in range(4)})
+    assert trained.replies.keys() == alone
+    for client in alone:
+        assert _arrays({"arrays": trained.replies[client].arrays})["w"].tolist() == [20.0]
+        assert trained.replies[client].update_norm == 20.0
+    ((mean,),) = trained.means.values()
+    assert mean.fields.keys() == {0, 1, 2, 3} - alone
+    assert float(mean.mean.state()["w"]) == pytest.approx(1.0 if alone else (30 + 20 * rows) / (30 + rows))
+
+
+def test_the_usual_caps_are_not_sent() -> None:
+    assert training.instruct(norm_cap=30.0, pull_cap=5.0, most_rows=None) == {"update-norm-cap": 30.0}
+    assert training.instruct(pull_cap=np.inf, most_rows=7) == {"update-pull-cap": np.inf, "most-rows": 7}
 
 
 def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatch) -> None:

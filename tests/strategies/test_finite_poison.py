@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvgM
 
-from fedclust.aggregation.replies import limited_weights, too_long, update_norm
+from fedclust.aggregation.replies import Caps, limited_weights, too_long, update_norm
 from fedclust.federation import Clusters, Federation
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
@@ -55,13 +55,17 @@ def test_a_pull_counts_for_at_most_ten_times_the_median() -> None:
     # Cluster 1 has two: everyone's median, of 10, 20, 30, 8000, 40, 6000, is 35, at most 350 = 350 · 1.
     told, norms = [10, 20, 30, 100, 40, 6000], [1.0, 1.0, 1.0, 80.0, 1.0, 1.0]
     clusters = [0, 0, 0, 0, 1, 1]
-    assert limited_weights(told, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
+    assert limited_weights(told, norms, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
 
 
 def test_a_pull_is_lowered_to_one_example_at_most() -> None:
-    assert limited_weights([1, 1, 1, 5], [1.0, 1.0, 1.0, 29.0], [0] * 4, 10.0) == [1, 1, 1, 1]
-    assert limited_weights([1, 10**6], [1.0, 9.0], [0, 0], 10.0) == [1, 10**6]  # which is wrong?
-    assert limited_weights([1, 1, 10**6], [0.0, 0.0, 1.0], [0] * 3, 10.0) == [1, 1, 10**6]
+    lengths, few = [1.0, 1.0, 1.0, 29.0], [0.0, 0.0, 1.0]
+    assert limited_weights([1, 1, 1, 5], lengths, lengths, [0] * 4, 10.0) == [1, 1, 1, 1]
+    assert limited_weights([1, 10**6], lengths[2:], lengths[2:], [0, 0], 10.0) == [
+        1,
+        10**6,
+    ]  # which is wrong?
+    assert limited_weights([1, 1, 10**6], few, few, [0] * 3, 10.0) == [1, 1, 10**6]
 
 
 def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started, toy) -> None:
@@ -80,9 +84,40 @@ def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started
         np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
 
 
+def test_rows_count_for_at_most_three_times_the_median_clients(started, toy) -> None:
+    # Five clients with one row each move by 1; another says to have a million and moves by −1. It counts for
+    # three: (5 · 1 − 3 · 1) / (5 + 3) = 0.25; for five by its pull alone: (5 − 5) / 10 = 0; else for all.
+    clients = toy(
+        move=lambda client, number: -1.0 if client == ATTACKER else 1.0,
+        num_examples=lambda client: 10**6 if client == ATTACKER else 1,
+        counts=lambda client: [10**6 if client == ATTACKER else 1, 0],
+    )
+    for nodes in (1, 6):
+        for caps, moved in (
+            ({}, 0.25),
+            ({"row_cap": None}, 0.0),
+            ({"row_cap": None, "update_pull_cap": None}, -1.0),
+        ):
+            federation = Federation(grid := clients.grid(nodes))
+            federation.describe()
+            strategy = ClusteredStrategy(**caps)
+            strategy.start(grid, toy.model(), num_rounds=1, federation=federation)
+            found = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
+            np.testing.assert_allclose(found, moved, atol=1e-4)
+
+
+def test_caps_of_rows_by_hand() -> None:
+    # Rows 10, 20, 30 and 91: the median is 25, three times that 75. Of one, or of two, none counts for less.
+    assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 91])) == 75
+    assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 75])) is None
+    for rows in ([10**6], [1, 10**6], []):
+        assert Caps(rows=3.0).most_rows(np.array(rows, dtype=int)) is None
+    assert Caps().most_rows(np.array([1, 1, 10**6])) is Caps(rows=3.0).most_rows(None) is None
+
+
 @pytest.mark.parametrize("cap", [1, 0.5, -3, float("nan"), float("inf"), True, "ten"])
 def test_a_cap_that_is_none(cap) -> None:
-    for name in ("update_norm_cap", "update_pull_cap"):
+    for name in ("update_norm_cap", "update_pull_cap", "row_cap"):
         with pytest.raises(ValueError, match=f"{name} must be > 1 and finite or None"):
             ClusteredStrategy(**{name: cap})
 

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -5,7 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.federation import ClientGrid, CohortView, Descriptions, Federation, FederationError, LocalGrid
-from fedclust.federation.federation import imbalance_line, left_out_line
+from fedclust.federation.federation import capped_lines, imbalance_line, left_out_line
 from fedclust.grids.client_grid import WrappedGrid, pack, unpack
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import encode
@@ -172,6 +174,16 @@ def test_the_line_by_hand() -> None:
         "classes: largest well 85.0%, smallest ill 15.0% of 100 training rows; "
         "1 of 3 clients lack a class: south ill"
     )
+
+
+def test_who_says_to_have_many_rows_is_named() -> None:
+    rows = np.array([43, 43, 10**6, 12, 129])
+    described = SimpleNamespace(num_train=rows, num_test=np.array([0, 5, 5, 5, 16]), client_names=None)
+    assert capped_lines(described, 3.0) == [
+        "client 2 says 1,000,000 training rows, the median 43; counted as 129 (row_cap=3)",
+        "client 4 says 16 test rows, the median 5; counted as 15 (row_cap=3)",
+    ]
+    assert capped_lines(described, None) == []
 
 
 def test_many_clients_and_classes_stay_one_line() -> None:

@@ -25,6 +25,15 @@ def test_figures_by_hand() -> None:
     )
 
 
+def test_test_rows_count_for_at_most_three_times_the_median_clients() -> None:
+    # Three clients of 4 rows and an accuracy of 1/2; one that is always right and says a million: 12 count.
+    # (3 · 4/2 + 12) / (3 · 4 + 12) = 0.75, and the loss (12 · 2 + 12 · 1) / 24 = 1.5.
+    told = [answer(client, 4, 2.0, 0.5) for client in range(3)] + [answer(3, 10**6, 1.0, 1.0)]
+    figures = run.round_figures(Measured.of(told, 4), row_cap=3.0)
+    assert (figures["global_accuracy"], figures["test_loss"]) == (0.75, 1.5)
+    assert run.round_figures(Measured.of(told, 4))["global_accuracy"] > 0.9999
+
+
 @pytest.mark.parametrize("loss", [np.nan, np.inf])
 def test_the_mean_shows_one_clients_overflow(loss: float) -> None:
     figures = run.round_figures(Measured.of([answer(0, 1, loss, 1.0), answer(1, 1, 1.0, 1.0)], 2))

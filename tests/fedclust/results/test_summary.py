@@ -62,6 +62,23 @@ def test_the_summary_and_its_lines_by_hand() -> None:
     assert module.decision_lines({}) == []
 
 
+@pytest.mark.parametrize(("brier", "lost"), [(0.5, True), (0.491, True), (0.489, False), (np.nan, True)])
+def test_models_that_predict_no_better_than_class_shares(brier: float, lost: bool) -> None:
+    # Two classes, one training row each: shares of 1/2 have a Brier score of 1/4 + 1/4 on every row. Nobody
+    # counts that has no test rows; of ten clients, the best and the worst do not.
+    none = np.zeros(0, dtype=int)
+    here, nobody = counted([0, 1], [0, 1], 2), outcomes(none, none, np.zeros((0, 2)))
+    clients = pd.DataFrame({"label_counts": [[1, 1]] * 11, "brier": [0.0, 2.0, *[brier] * 8, 0.0]})
+    of_rows = dict.fromkeys(range(10), here) | {10: nobody}
+    assert module.collapsed(clients, of_rows) is lost
+    assert not module.collapsed(clients, {10: nobody})
+    assert not module.collapsed(clients.drop(columns="label_counts"), of_rows)
+    # Of training rows 3 : 1 and test rows 1 : 1, shares have the mean of 2/16 and 18/16: 0.625.
+    skewed = pd.DataFrame({"label_counts": [[3, 1]], "brier": [0.62]})
+    assert module.collapsed(skewed, {0: here})
+    assert not module.collapsed(skewed.assign(brier=0.61), {0: here})
+
+
 def test_what_kept_a_run_from_training() -> None:
     failed = [{"client": 3, "phase": phase, "reason": "x"} for phase in ("train", "evaluate")]
     rounds = [{"failures": failed}, {"failures": failed[:1], "went_back": [{"cluster": 0}]}, {"failures": []}]

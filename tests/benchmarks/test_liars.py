@@ -1,0 +1,43 @@
+"""Clients that say to have many rows, in whole runs: the others hardly lose, and who says so is named."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+ALIKE = ("strategy=fedavg", "partition=iid", "partition.num_clients=30", "evaluate_every=99", "personal=none")
+
+
+@pytest.fixture
+def honest_accuracy(run, scripts, tmp_path: Path):
+    """Return what runs with a lie, and returns the honest clients' mean accuracy and what was printed."""
+    liars = scripts("liars")
+
+    def accuracy(lie: str, number: int) -> tuple[float, str]:
+        where = f"{lie}_{number}"
+        outcome = run(*ALIKE, f"client_app=liars.{where}", "rounds=40", f"output_dir={where}")
+        assert outcome.code == 0, outcome.complained
+        rows = pd.read_parquet(tmp_path / where / "clients.parquet")
+        return rows[~rows["client"].isin(liars.who(number))]["accuracy"].mean(), outcome.printed
+
+    return accuracy
+
+
+def test_one_client_cannot_ruin_the_mean_by_its_rows(honest_accuracy) -> None:
+    honest, printed = honest_accuracy("none", 0)
+    assert "says" not in printed
+    for lie in ("reversed_hundred", "reversed_many", "only_many"):
+        accuracy, printed = honest_accuracy(lie, 1)
+        assert accuracy > honest - 0.02
+        assert printed.count("client 2 says") == 1
+    assert honest_accuracy("reversed_many", 3)[0] > honest - 0.05
+
+
+def test_one_client_cannot_make_the_global_accuracy_by_its_test_rows(honest_accuracy, tmp_path: Path) -> None:
+    # 29 clients of accuracy a and one that says 1 and counts for three: (29 a + 3) / 32, or nearly, as
+    # clients have 11 or 12 test rows.
+    accuracy, printed = honest_accuracy("test_rows", 1)
+    summary = json.loads((tmp_path / "test_rows_1" / "summary.json").read_text())
+    assert summary["global_accuracy"] == pytest.approx((29 * accuracy + 3) / 32, abs=0.005)
+    assert "client 2 says" in printed

@@ -1,6 +1,6 @@
 """What liars and attackers can do: the tables of docs/ATTACKS.md.
 
-    python benchmarks/attacks.py FOLDER [--parts liars models] [--seeds 71] [--rounds 60]
+    python benchmarks/attacks.py FOLDER [--parts liars models rows] [--seeds 71] [--rounds 60]
 
 Makes the runs that FOLDER lacks and writes each part's tables into docs/ATTACKS.md, between its two marks;
 --no-run writes only. Accuracy is the mean over the honest clients.
@@ -52,7 +52,7 @@ ATTACKED: dict[str, tuple[int, ...]] = {
 """How many attack FedAvg on IID, by attack."""
 RULES: dict[str, tuple[str, ...]] = {
     "mean": ("aggregator=fedavg",),
-    "limited mean": ("aggregator=fedavg", "update_pull_cap=10"),
+    "mean without caps": ("aggregator=fedavg", "update_pull_cap=null", "row_cap=null"),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
     "median": ("aggregator=fedmedian",),
     "geometric median": ("aggregator=geometric_median",),
@@ -64,8 +64,8 @@ RULES: dict[str, tuple[str, ...]] = {
 _CLUSTERED: dict[str, tuple[str, ...]] = {
     "known_groups": tuple(RULES),
     "auto": tuple(RULES),
-    "fedgwc": ("mean", "limited mean", "geometric median"),
-    "fmcl": ("mean", "limited mean", "geometric median"),
+    "fedgwc": ("mean", "mean without caps", "geometric median"),
+    "fmcl": ("mean", "mean without caps", "geometric median"),
 }
 """The rules inside each method's clusters."""
 _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
@@ -74,6 +74,14 @@ _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
     "many_rows": (1,),
     "label_flip": (3,),
 }
+_CLAIMED: dict[str, tuple[tuple[str, str, int], ...]] = {
+    "reversed_many": (("fedavg", "iid", 1), ("fedavg", "iid", 3), ("auto", "conventions-20-10", 1)),
+    "reversed_hundred": (("fedavg", "iid", 1),),
+    "only_many": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),
+    "near_cap": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),
+    "many_rows": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),
+}
+"""Attacks on means by claimed rows and long updates: the method, its federation and how many attack."""
 _SKEWED = "dirichlet-0.1"  # where rules cost most when nobody attacks
 _ATTACKERS = (1, 3, 6)
 _ROUNDS_ON_IID = 20  # enough to tell the rules apart
@@ -145,6 +153,18 @@ def models(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     return found
 
 
+def rows(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
+    """List the runs of means under attacks by claimed rows and long updates, with caps and without."""
+    cells = [(lie, *each) for lie, several in _CLAIMED.items() for each in several]
+    cells = [*dict.fromkeys(("none", method, where, 0) for _, method, where, _ in cells), *cells]
+    names = ("mean", "mean without caps")
+    return [
+        _cell(folder, "rows", where, seed, lie, number, rounds, [f"{method} with {each}" for each in names])
+        for seed in seeds
+        for lie, method, where, number in cells
+    ]
+
+
 # -- Tables -------------------------------------------------------------------------------------------------
 
 
@@ -161,6 +181,8 @@ def measured(grid: Sequence[Attacked]) -> pd.DataFrame:
         Adjusted Rand index of the clusters with the known groups, and how many have an honest client in them.
     alone
         Those that the run said stand alone, as a text.
+    code
+        The exit code of the command line.
     """
     found = []
     for cell, name, summary in summaries(grid):
@@ -174,13 +196,14 @@ def measured(grid: Sequence[Attacked]) -> pd.DataFrame:
             rand,
             rows["cluster"].nunique(),
             f", names {alone}" if alone else "",
+            3 if summary.get("collapsed") else 0,
         )
         found.append((cell.partition, cell.lie, cell.number, name, *figures))
     for cell in grid:
         for name in cell.methods:
             if (cell.folder / name / "rounds.jsonl").is_file() and not finished(cell.folder / name):
-                found.append((cell.partition, cell.lie, cell.number, name, np.nan, np.nan, 0, ""))
-    names = ("partition", "lie", "number", "name", "accuracy", "rand", "clusters", "alone")
+                found.append((cell.partition, cell.lie, cell.number, name, np.nan, np.nan, 0, "", 1))
+    names = ("partition", "lie", "number", "name", "accuracy", "rand", "clusters", "alone", "code")
     frame = pd.DataFrame(found, columns=names)
     frame[["method", "rule"]] = frame["name"].str.split(" with ", n=1, expand=True).reindex(columns=[0, 1])
     return frame
@@ -225,6 +248,18 @@ def page_of_models(runs: pd.DataFrame) -> Iterator[str]:
         yield from (f"### {title}", "", table(["attack", "attackers", *RULES], rows), "")
 
 
+def page_of_rows(runs: pd.DataFrame) -> Iterator[str]:
+    """Write the table of means with caps and without."""
+    lines = []
+    for (method, partition, number, lie), here in runs.groupby(["method", "partition", "number", "lie"]):
+        line = [f"`{method}`, {PARTITIONS[str(partition)].title}", LIES[str(lie)].title, f"{number}/30"]
+        for rule in ("mean without caps", "mean"):
+            own = here[here["rule"] == rule]
+            line.append(f"{_accuracy(own)}, {', '.join(map(str, sorted({*own['code']})))}")
+        lines.append(line)
+    yield table(["method", "attack", "attackers", "without caps: accuracy, exit code", "as it is"], lines)
+
+
 def worst(runs: pd.DataFrame) -> Iterator[str]:
     """Write each rule's accuracy when nobody attacks, and under the worst attack of each number."""
     for method, partition in _WORST:
@@ -245,8 +280,12 @@ def worst(runs: pd.DataFrame) -> Iterator[str]:
 
 
 _WORST = (("fedavg", "iid"), ("auto", "conventions-20-10"), ("fedavg", _SKEWED))
-PARTS = {"liars": liars, "models": models}
-PAGES = {"liars": {"liars": page_of_liars}, "models": {"models": page_of_models, "worst": worst}}
+PARTS = {"liars": liars, "models": models, "rows": rows}
+PAGES = {
+    "liars": {"liars": page_of_liars},
+    "models": {"models": page_of_models, "worst": worst},
+    "rows": {"rows": page_of_rows},
+}
 
 
 def main() -> int:

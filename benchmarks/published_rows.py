@@ -31,9 +31,11 @@ from fedclust.settings.composition import compose, plain
 
 _FOLDER = Path(__file__).parent / "published_figures"
 _GROUPS = (("strategy", ("",)), ("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
-_FIXED = (  # what a paper's run fixes; not where data lie, nor how fast the same is computed
+# What a paper's run fixes; not where data lie, nor how fast the same is computed, nor what limits clients'
+# weights, which changes nothing where it lowers none: a run in which it does says so, `capped`.
+_FIXED = (
     "strategy", "aggregator", "selection", "personal", "privacy", "loss", "dataset", "partition", "model",
-    "training", "encoder", "rounds", "participation", "update_norm_cap", "update_pull_cap", "drift_every",
+    "training", "encoder", "rounds", "participation", "update_norm_cap", "drift_every",
 )  # fmt: skip
 _FOLLOWS = (".path", ".mode", ".schedule_rounds")
 

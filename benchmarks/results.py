@@ -135,6 +135,8 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
         facts += [_by_cluster(name, run, runs[0]) for name, run in runs[0].side_by_side if _has_clusters(run)]
     if unfinished := sorted({name for run in runs for name in run.config["compare"]} - set(by_strategy)):
         facts.append(f"Not finished: {', '.join(f'`{name}`' for name in unfinished)}.")
+    if most := max(len(summary.get("capped", ())) for summary in everything):
+        facts.append(f"Clients whose rows do not all count (`row_cap`): up to {most}.")
     if paper:
         own = [
             f"`{key}` {json.dumps(ours)} ({json.dumps(its)})" for key, (ours, its) in paper["changes"].items()

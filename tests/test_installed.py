@@ -153,7 +153,7 @@ def test_a_wheel_beside_a_users_package_and_folders_of_our_names(installed: Pyth
         "output_dir=results",
         cwd=own_folder,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in (0, 3), done.stderr  # two rounds may learn nothing
     run = SavedRun(own_folder / "results")
     assert len(run.rounds) == 2
     assert 'data-live="no"' in (run.folder / "report.html").read_text()

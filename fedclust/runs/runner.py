@@ -29,7 +29,7 @@ from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import PRIOR, Personal
 from fedclust.privacy import ClientDP, Privacy
-from fedclust.proof import prove_grouping
+from fedclust.proof import counted, prove_grouping
 from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.progress import Progress, quiet_flower
@@ -257,6 +257,8 @@ class StrategyRun(Observer):
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         late["collapsed"] = summaries.collapsed(table, measured.outcomes)
+        rows = self._described.num_train
+        late["capped"] = np.flatnonzero(counted(rows, strategy.options.row_cap) < rows).tolist()
         return summaries.summarise(
             table,
             strategy=self.name,

@@ -384,7 +384,7 @@ def _app(name: str, number: int) -> ClientApp:
     app.evaluate()(handle)
     for query in ("clients", "description", "prototypes", "proof", "losses", "update", "subspaces"):
         app.query(query)(handle)
-    for query in ("confusion", "personal"):
+    for query in ("confusion", "personal", "encoder", "figure", "alone"):
         app.query(query)(honest)
     return app
 

@@ -27,6 +27,10 @@ RUNS = ("run", "advise")
 """The verbs whose arguments are settings."""
 
 _WIDTH = 100
+_CODES = (
+    "0; 1 if the run, or a job of a sweep, fails after it has started; 2 if a setting is wrong; 3 if the "
+    "models predict no better than each client's class shares; 130 or 143 if it is interrupted"
+)
 _EXAMPLES = {
     "run": """
   fedclust                                      handwritten digits: groups, or one model for all?
@@ -71,7 +75,7 @@ class Parser(argparse.ArgumentParser):
 
 def settings_parser(verb: str) -> Parser:
     """Describe the arguments of ``run`` and ``advise``, which Hydra reads."""
-    note = f"groups: {', '.join(_groups())}"
+    note = f"groups: {', '.join(_groups())}; exit code: {_CODES}"
     if verb == "advise":
         note = "20 rounds of strategy=auto beside one model for all; the settings are those of fedclust run."
     parser = Parser(verb, _EXAMPLES[verb], note)

@@ -159,7 +159,7 @@ def rows(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     cells = [*dict.fromkeys(("none", method, where, 0) for _, method, where, _ in cells), *cells]
     names = ("mean", "mean without caps")
     return [
-        _cell(folder, "rows", where, seed, lie, number, rounds, [f"{method} with {each}" for each in names])
+        _cell(folder / "rows", where, seed, lie, number, rounds, [f"{method} with {each}" for each in names])
         for seed in seeds
         for lie, method, where, number in cells
     ]

@@ -150,7 +150,8 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     results = flower.folder / "resumed"
     before = fedclust.run([*OVERRIDES, "rounds=4", f"output_dir={results}"]).saved
     unpacked = replace(flower, environment=flower.environment | {"PYTHONPATH": str(bundle)})
-    engine = ("engine=superlink", "engine.connection=local", "engine.federation_config='num-supernodes=3'")
+    nodes = "engine.federation_config='num-supernodes=3 client-resources-num-cpus=2'"
+    engine = ("engine=superlink", "engine.connection=local", nodes)
     process = unpacked.start(*engine, "resume=resumed", "rounds=6", command="fedclust")
     printed, _ = process.communicate(timeout=600)
     assert f"results: {results}" in printed, printed

@@ -25,7 +25,7 @@ from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.proof.paired import most_rows
-from fedclust.settings.run_options import RunOptions
+from fedclust.settings.run_options import DEFAULT_PULL_CAP, RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
@@ -160,7 +160,7 @@ class Caps:
         described
             Training rows of each client, as it says, shape (K,); None if nobody asked.
         """
-        pull = math.inf if self.pull is None else self.pull
+        pull = {None: math.inf, DEFAULT_PULL_CAP: None}.get(self.pull, self.pull)
         return instruct(norm_cap=self.norm, pull_cap=pull, most_rows=self.most_rows(described))
 
     def most_rows(self, described: IntArray | None) -> int | None:

@@ -12,7 +12,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.messages import codec
-from fedclust.settings.run_options import DEFAULT_PULL_CAP
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
@@ -108,7 +107,8 @@ class Instruction:
     norm_cap
         Largest ratio of the lengths of two updates in one mean; None for any.
     pull_cap
-        Largest pull (rows times length) of an update in a mean, in multiples of their median.
+        Largest pull (rows times length) of an update in a mean, in multiples of their median; None for the
+        usual one.
     most_rows
         How many of a client's rows count at most.
     projection_size, projection_seed
@@ -134,7 +134,7 @@ class Instruction:
     mean_reply: Annotated[bool, codec.Flag()] = False
     full: Annotated[bool, codec.Flag(key="full-metrics")] = False
     norm_cap: Annotated[float | None, codec.Real(key="update-norm-cap")] = None
-    pull_cap: Annotated[float, codec.Real(1, math.inf, key="update-pull-cap", sparse=True)] = DEFAULT_PULL_CAP
+    pull_cap: Annotated[float | None, codec.Real(1, math.inf, key="update-pull-cap")] = None
     most_rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
     projection_size: Annotated[int | None, codec.Whole()] = None
     projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None

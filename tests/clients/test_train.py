@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 import fedclust
+from fedclust.aggregation.replies import Caps
 from fedclust.clients.train import STEPS, Trained
 from fedclust.data.arrays import from_arrays
 from fedclust.messages import training
@@ -189,8 +190,10 @@ def test_a_client_whose_pull_is_large_shares_no_mean(rows, cap, alone) -> None:
 
 
 def test_the_usual_caps_are_not_sent() -> None:
-    assert training.instruct(norm_cap=30.0, pull_cap=5.0, most_rows=None) == {"update-norm-cap": 30.0}
-    assert training.instruct(pull_cap=np.inf, most_rows=7) == {"update-pull-cap": np.inf, "most-rows": 7}
+    assert Caps(30.0, 5.0, 3.0).told(np.array([4, 5, 15])) == {"update-norm-cap": 30.0}
+    told = {"update-pull-cap": np.inf, "most-rows": 15}
+    assert Caps(rows=3.0).told(np.array([4, 5, 16])) == told
+    assert Caps(pull=7.0).told(None) == {"update-pull-cap": 7.0}
 
 
 def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatch) -> None:

@@ -69,7 +69,9 @@ def ask_differences(
     return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
 
 
-_MOST_ALONE, _ALONE_EPOCHS = 100, 20
+_MOST_ALONE = 100
+ALONE_EPOCHS = 20
+"""At most so many epochs does a client train a model of its own, to compare it with the one that serves."""
 
 
 def ask_alone(
@@ -99,7 +101,7 @@ def ask_alone(
     voting = np.flatnonzero(federation.describe().num_validation > 1)
     spaced = np.linspace(0, len(voting) - 1, min(len(voting), _MOST_ALONE)).astype(int)
     assignment, models = served
-    epochs = min(federation.num_rounds, _ALONE_EPOCHS)
+    epochs = min(federation.num_rounds, ALONE_EPOCHS)
     answers = federation.ask(
         {
             client: evaluation.AloneQuestion(

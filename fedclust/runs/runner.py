@@ -349,7 +349,9 @@ class StrategyRun(Observer):
             shift = np.where(by_common[:, None], *each)
             better, asked = questions.ask_alone(asking, self.serving, shift, strategy.run.initial)
             alone = {"better_alone": {"better": better, "clients": asked}}
-            text = f"{verdict.text}; for {better} of {asked} clients a model of their own is better"
+            epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
+            what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
+            text = f"{verdict.text}; for {better} of {asked} clients {what}"
             verdict = dataclasses.replace(verdict, text=text)
         travelled = self._grid.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)

@@ -17,7 +17,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.settings.run_options import paper_name
 from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml, readable
 from fedclust.typing import FloatArray, IntArray
 
@@ -157,9 +156,8 @@ class SavedRun:
 
     @property
     def side_by_side(self) -> list[tuple[str, "SavedRun"]]:
-        """The run itself and the runs compared with it, with their methods' names as papers write them."""
-        runs = {self.strategy: self, **self.compared}
-        return [(paper_name(name), run) for name, run in runs.items()]
+        """The run itself and the runs compared with it, with the names of their strategies."""
+        return [(self.strategy, self), *self.compared.items()]
 
     @property
     def strategy(self) -> str:

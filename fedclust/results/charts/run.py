@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 import fedclust.results.charts.chart as drawing
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
+from fedclust.settings.run_options import paper_name
 from fedclust.typing import FloatArray, IntArray
 
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
@@ -130,10 +131,11 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
             rounds, values = each.series(key)
             if rounds.size and (values.any() or form != "bytes"):
                 chosen = evenly(len(rounds), _MOST_POINTS)
-                lines.append(Line(course, rounds[chosen], values[chosen]))
+                lines.append(Line(paper_name(course), rounds[chosen], values[chosen]))
         stairs, main = form == "whole", name == "accuracy_per_round"
         if lines and not (stairs and max(np.max(line.y) for line in lines) < 2):
-            noted, names = marks if main or stairs else (), [course for course, _ in run.side_by_side]
+            names = [paper_name(course) for course, _ in run.side_by_side]
+            noted = marks if main or stairs else ()
             drawn = curves(lines, "round", marks=noted, step=stairs, zero=stairs, form=form, names=names)
             yield Picture(name, title, drawn, note if main else "", page_only=not main)
 
@@ -144,7 +146,8 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
     The value at x percent is a client's accuracy: the least one that x percent of the clients do not exceed.
     """
     percents, lines = np.arange(101), []
-    for name, each in run.side_by_side:
+    for strategy, each in run.side_by_side:
+        name = paper_name(strategy)
         for title, column in {name: "accuracy", f"{name}, personal": "personal_accuracy"}.items():
             if each.clients is not None and column in each.clients:
                 values = each.clients[column].dropna().to_numpy(dtype=float)

@@ -18,7 +18,7 @@ def test_a_finished_run(finished_run: Path) -> None:
     np.testing.assert_array_equal(run.assignment, [0, 0, 1, 1])
     np.testing.assert_array_equal(run.groups, [0, 0, 1, 1])
     np.testing.assert_array_equal(run.label_counts, [[6, 2], [4, 4], [1, 7], [0, 8]])
-    assert [name for name, _ in run.side_by_side] == ["FedGWC", "FedAvg"]
+    assert [name for name, _ in run.side_by_side] == ["fedgwc", "fedavg"]
     np.testing.assert_array_equal(run.compared["fedavg"].assignment, [0, 0, 0, 0])
     rounds, accuracy = run.series("mean_client_accuracy")
     np.testing.assert_array_equal(rounds, [1, 2, 3])

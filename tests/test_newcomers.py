@@ -134,5 +134,8 @@ def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pyt
     assert printed[-2] == f"with {['east', 'west'][labelled.cluster]}"
     unlabelled = result.place(table.drop(columns="y"))
     assert set(unlabelled.evidence["confidences"]) == {"0", "1"}
+    for labels in (None, []):
+        with pytest.raises(ValueError, match="rows must have at least one row, got none"):
+            result.place(table[:0], labels)
     with pytest.raises(ValueError, match="labels must be among bad, good, got odd"):
         result.place(table, ["odd"] * 60)

@@ -340,7 +340,7 @@ def most_confident(
     evidence: dict[str, Any] = {
         "confidences": {str(each): float(mean) for each, mean in zip(clusters, means, strict=True)}
     }
-    unknown = "without labels, the clusters' models are equally certain of the rows"
+    unknown = "without labels, no cluster's model is clearly the most certain of the rows"
     why, p_value = "the client's rows are like those of cluster {}'s clients alone", 1.0
     if remote is not None and not np.isfinite(remote).all():
         remote = None
@@ -361,7 +361,9 @@ def most_confident(
     elif remote is not None and np.sum(remote <= _UNLIKE) == 1:
         best = int(remote.argmin())
     else:
-        return Placement(None, f"{unknown} (p = {p_value:.2g})" if size > 1 else unknown, evidence)
+        return Placement(
+            None, f"{unknown} (p = {p_value:.2g}, above {level:g})" if size > 1 else unknown, evidence
+        )
     if remote is None and (known := counts.get(int(clusters[best]))) is not None:
         shares = known / known.sum(axis=1, keepdims=True)
         whole, own = known.sum(axis=0) / known.sum(), predicted[best] / predicted[best].sum()

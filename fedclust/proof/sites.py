@@ -114,7 +114,7 @@ class Site:
                     lowered.append(
                         f"its {title} is lower, {own[key]:.2f} instead of {known[best]:.2f} {said[best]}"
                     )
-        return text + (f" But {' and '.join(lowered)}." if lowered else "")
+        return text + (f" But {', and '.join(lowered)}." if lowered else "")
 
 
 def joined(names: Sequence[str]) -> str:
@@ -130,7 +130,9 @@ def headline(sites: Sequence[Site], turned: Sequence[str] = ()) -> str:
     some = [site.name for site in sites if site not in everyone and site.name not in alone]
     parts = []
     if everyone:
-        parts.append(f"{len(everyone)} of {len(sites)} sites train with everyone")
+        one = f"{everyone[0].name} trains"
+        many = f"{len(everyone)} of {len(sites)} sites train"
+        parts.append(f"{one if len(everyone) == 1 else many} with everyone")
     if some:
         parts.append(f"{joined(some)} with some of the others")
     if alone:

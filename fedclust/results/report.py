@@ -380,7 +380,7 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         how = Text(how_to_get_one(run.config), style="dim")
         return [*map(Text, sites), how, *map(Text, first)]
     lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
-    if verdict["gain"] is not None:
+    if verdict["gain"] is not None and not sites:  # whose sentences have no Brier score
         lines.append(Text(SCALE, style="dim"))
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)

@@ -219,7 +219,8 @@ def _looks(
     everyone = [sent_by.get(client, nothing) for client in range(federation.num_clients)]
     means, counts, scatter = (np.stack(values) for values in zip(*everyone, strict=True))
     sent = prototype_groups.sent_counts(counts, prototype_groups.MIN_EXAMPLES)
-    looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), described.class_names)
+    names = described.class_names, described.client_names or ()
+    looks = shifts.looks_shift(means, sent, scatter, prototype_groups.Parameters(), *names)
     clients, _ = prototype_groups.measured(means, sent, scatter)
     return clients, looks, ""
 

@@ -342,6 +342,8 @@ class Result:
         """Encode raw rows as the run's, and labels as class indices; `labels` may name a column."""
         served = self.served()
         rows, _ = served.read(rows)
+        if not len(rows):
+            raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
         if labels is not None:

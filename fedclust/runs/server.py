@@ -675,6 +675,7 @@ _WHAT = {
     coalitions.SiteFiguresQuestion.kind: "figures of the models that sites chose",
     evaluation.ConfusionQuestion.kind: "counts of label and prediction",
     evaluation.PersonalQuestion.kind: "figures of personal layers",
+    evaluation.PredictionsQuestion.kind: "predictions of test rows, in a deployment only their number",
 }
 _DESCRIBED = {
     "labels": "label counts",

@@ -9,7 +9,7 @@ the distance between two groups' prototypes, the groups differ in the classes' n
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, compress
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from fedclust.clustering.label_groups import homogeneity
 from fedclust.clustering.prototype_groups import Prototypes
 from fedclust.clustering.shared import wording
 from fedclust.metrics import label_shares
+from fedclust.support.checks import few
 from fedclust.typing import FloatArray, IntArray
 
 LEAST_LABELS = 0.05
@@ -193,6 +194,7 @@ def looks_shift(
     scatter: FloatArray,
     parameters: prototype_groups.Parameters,
     class_names: Sequence[str] = (),
+    client_names: Sequence[str] = (),
 ) -> Looks:
     """Test whether the same class looks different on different clients, or has another name.
 
@@ -204,6 +206,8 @@ def looks_shift(
         When clients form groups.
     class_names
         Names of the classes, shape (C,); empty for their numbers.
+    client_names
+        Names of the clients, shape (K,); empty if they have none.
     """
     groups, report = prototype_groups.assign(prototypes, counts, scatter, parameters)
     p_value, number = report.test.p_value, int(groups.max()) + 1
@@ -229,11 +233,13 @@ def looks_shift(
     most = max(renamed, key=lambda each: each.explained)
     names = [str(name) for name in class_names] or list(map(str, range(np.shape(counts)[1])))
     (one, other), *rest = most.pairs
-    more = f", and {len(rest)} more classes" if rest else ""
+    more = f", and {len(rest)} more {'classes' if len(rest) > 1 else 'class'}" if rest else ""
+    members = [list(compress(client_names, groups == each)) for each in (most.first, most.second)]
+    first, second = (f" ({few(each)})" if each else "" for each in members)
+    who = f"group {most.first}{first} and group {most.second}{second}"
     text = (
-        f"renaming the classes explains {100 * most.explained:.0f} % of the distance between groups "
-        f"{most.first} and {most.second}: what group {most.first} calls {names[one]}, group {most.second} "
-        f"calls {names[other]}{more}"
+        f"renaming the classes explains {100 * most.explained:.0f} % of the distance between {who}: what "
+        f"group {most.first} calls {names[one]}, group {most.second} calls {names[other]}{more}"
     )
     return Looks(feature, Shift("concept", True, most.explained, p_value, text), groups, renamings)
 

@@ -247,7 +247,8 @@ def _cross_site(run: SavedRun, values: FloatArray) -> Picture:
     what = "area under the curve with two classes, else share predicted right"
     drawn = cells(values, rows, columns, ends=(0, 1), title="right", square=True, numbers=".2f")
     note = (
-        f"Right: {what}. A column below 0.5 is a site whose classes are the wrong way round for the others."
+        f"Right: {what}. A column of areas below 0.5 is a site whose classes are the wrong way round for the "
+        "others."
     )
     return Picture("cross_site", "Each site's own model on every other site's rows", drawn, note)
 

@@ -201,6 +201,8 @@ def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]
         return
     counts, beside = run.label_counts, _beside(run)
     tests = {one["cluster"]: one for one in (run.summary.get("proof") or {}).get("clusters", ())}
+    if run.summary.get("sites"):  # which chose by other rows: no cluster was tested
+        tests = {}
     clusters, sizes = np.unique(run.assignment, return_counts=True)
     for cluster, size in zip(clusters.tolist(), sizes.tolist(), strict=True):
         members = np.flatnonzero(run.assignment == cluster)
@@ -359,7 +361,7 @@ def _matrices(run: SavedRun, made: Mapping[str, chart.Picture]) -> dict[str, Any
         same = run.assignment[:, None] == run.assignment[None, :]
         off = ~np.eye(len(same), dtype=bool)
         for name, values in run.matrices():
-            if np.shape(values) == same.shape and not name.startswith("cohort_"):
+            if np.shape(values) == same.shape and not name.startswith(("cohort_", "cross_site")):
                 if name not in made:
                     left_out.append(name)
                     continue

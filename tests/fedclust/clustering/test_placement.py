@@ -91,6 +91,11 @@ def test_rows_without_labels_go_where_a_model_is_more_certain() -> None:
     )  # 0.0081 > 0.001
     assert most_confident(np.stack([certain, certain]), np.array([1, 4]), ANY, {}).cluster is None
     assert most_confident(certain[None], np.array([3]), ANY[:1], {}).cluster == 3
+    # Gains 1 and 3: t = 2 with one degree of freedom, p = 1/2 − arctan(2)/π = 0.148.
+    near = most_confident(np.array([[-1.0, -1], [-2, -4]]), np.array([0, 1]), ANY, {})
+    assert near.reason.endswith(
+        "no cluster's model is clearly the most certain of the rows (p = 0.15, above 0.001)"
+    )
     assert most_confident(np.array([[-1.0], [-2.0]]), np.array([0, 1]), ANY, {}).cluster is None
     # The shares of cluster 0's clients, 3/4 and 1/4, are at most 2 · 1/4 from its own, 1/2 and 1/2.
     sure, counts = np.stack([certain, other]), {0: COUNTS[:2]}

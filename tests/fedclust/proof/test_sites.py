@@ -35,6 +35,19 @@ def test_each_site_has_a_sentence() -> None:
         "Basel: train with everyone, with the prior correction: 0.97 (0.92 to 0.99), alone 0.96.",
         "Long Beach: train with everyone.",
     ]
+    better = figures_of(
+        {"num-examples": 10, "accuracy": 0.9, "balanced-accuracy": 0.9, "auc": 0.8}, 0.1, (0.6, 1)
+    )
+    worse = figures_of(
+        {"num-examples": 10, "accuracy": 0.8, "balanced-accuracy": 0.7, "auc": 0.5}, 0.1, (0.5, 1)
+    )
+    both = Site(
+        3, "Basel", (3,), Choice(Arm(1, False), Arm(0, False)), {"chosen": worse, "everyone": better}, 10
+    )
+    assert both.summary(NAMES)["text"].endswith(
+        " But its balanced accuracy is lower, 0.70 instead of 0.90 with everyone, and its AUC is lower, 0.50 "
+        "instead of 0.80 with everyone."
+    )
     told = SITES[0].summary(NAMES, ["Check it."])
     assert (told["train_with"], told["correction"], told["chosen"]["auc"]) == ([], "none", None)
     assert told["text"].endswith("0.60. Check it.")
@@ -44,6 +57,9 @@ def test_the_headline_sums_up() -> None:
     assert headline(SITES, ["Cleveland"]) == (
         "Who trains with whom: 2 of 4 sites train with everyone; Hungary with some of the others; Cleveland "
         "stays out; check the coding of Cleveland first"
+    )
+    assert headline(SITES[:3]).startswith(
+        "Who trains with whom: Basel trains with everyone; Hungary with some of the others; "
     )
     assert headline(SITES[2:]) == "Train one model for all: no site gains by leaving it"
 

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from fedclust.proof.scores import SCALE
 from fedclust.results import Recorder, SavedRun, client_table, print_report, summarise
 from fedclust.results.report import (
     duration,
@@ -152,6 +153,16 @@ def test_what_has_no_figures(tmp_path: Path) -> None:
     (tmp_path / "rounds.jsonl").touch()
     with pytest.raises(ValueError, match=r"summary.json must have the key strategy, got \[\]"):
         print_report(SavedRun(tmp_path))
+
+
+def test_brier_scores_are_explained_where_there_are_some(tmp_path: Path) -> None:
+    table = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}] * 2)
+    more = {"verdict": {"text": "Train", "gain": 0.1}}
+    site = {"name": "north", "train_with": [], "correction": "none", "text": "north: stay out: 0.90."}
+    assert SCALE in told(tmp_path / "groups", table, **more)
+    text = told(tmp_path / "sites", table, **more, sites=[site])
+    assert "north: stay out: 0.90." in text
+    assert SCALE not in text
 
 
 def test_the_decision_of_a_method_is_printed(tmp_path: Path) -> None:

@@ -117,7 +117,18 @@ def test_looks_and_names_are_told_apart(kind: str, feature: bool, concept: bool,
 def test_the_names_are_said() -> None:
     looks = looks_shift(*_prototypes("concept", 1), Parameters(), [*"abcdef"])
     # Label c of the second kind is what the first calls c − 1: what is "a" here is "b" there.
-    assert "what group 0 calls a, group 1 calls b, and 5 more classes" in looks.concept.text
+    assert (
+        "group 0 and group 1: what group 0 calls a, group 1 calls b, and 5 more classes" in looks.concept.text
+    )
+    named = looks_shift(*_prototypes("concept", 1), Parameters(), (), [*"ABCDEFGHIJKL"]).concept.text
+    assert "group 0 (A, B, C, D, E and 1 more) and group 1 (G, H, I, J, K and 1 more): what" in named
+
+
+def test_two_classes_that_are_swapped_are_the_pair_and_one_more() -> None:
+    means, counts, scatter = _prototypes("none", 2)
+    means[6:, [0, 1]] = means[6:, [1, 0]]
+    text = looks_shift(means, counts, scatter, Parameters(), [*"abcdef"]).concept.text
+    assert text.endswith("what group 0 calls a, group 1 calls b, and 1 more class")
 
 
 def test_agreement_by_hand() -> None:

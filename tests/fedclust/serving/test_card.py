@@ -1,5 +1,7 @@
 """Check that names from data are shown in a model card, and do nothing else."""
 
+import json
+import shutil
 from itertools import chain
 
 import pandas as pd
@@ -82,3 +84,13 @@ def test_no_name_of_an_export_makes_a_link(exported) -> None:
         assert not [token for token in found if token.type in ("link_open", "image")], path
         for name in ("age", "a", "site 1" if "cluster-0" not in str(path) else "site 0", "yes"):
             assert f"[{name}](https://example.org)" in " ".join(codes), (path, name)
+
+
+def test_warnings_about_data_are_limits(exported, tmp_path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(exported.parent / "run", run)
+    summary = json.loads((run / "summary.json").read_text())
+    line = "north: column [age](https://example.org) may be in another unit"
+    (run / "summary.json").write_text(json.dumps(summary | {"data_warnings": [line]}))
+    text = (fedclust.load(run).export(tmp_path / "exported") / "README.md").read_text()
+    assert f"- Check the data of a site: `{line}`" in text.split("## Limits")[1].splitlines()

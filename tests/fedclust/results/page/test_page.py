@@ -141,6 +141,15 @@ def test_every_section_of_a_summary(finished_run: Path) -> None:
     for text in ("client 3: no reply", "client 2: non-finite loss", "fedclust strategy=fedavg"):
         assert text in page.texts
     assert "Train 2 groups." in page.texts
+    # Where sites chose by cross-fitting, no cluster was tested.
+    site = {"client": 0, "name": "north", "train_with": [], "correction": "none", "text": "north: stay out."}
+    (finished_run / "summary.json").write_text(json.dumps(summary | {"sites": [site], "trials": []}))
+    np.savez(finished_run / "matrices.npz", cross_site=np.eye(4))
+    page = Page(view_run(finished_run))
+    assert page.column("table-sites", "trains with") == ["nobody"]
+    assert {"table-tests", "table-matrices"}.isdisjoint(page.tables)
+    assert not any(name.startswith("gain") for name in page.tables["table-clusters"][0])
+    assert any("its own cross-fitted scores favour" in text for text in page.texts)
 
 
 def test_models_across_clusters(finished_run: Path) -> None:

@@ -16,7 +16,7 @@ _ROWS_PER_IDENTIFIER = 20  # a value that occurs in more rows than this on avera
 _SAMPLE = 1000  # distinct texts checked for dates
 _SHARE = 0.95  # share of texts that must parse as dates: files have typing errors
 
-_ID_WORDS = {"id", "ids", "uuid", "guid", "identifier"}
+_ID_WORDS = {"id", "ids", "uuid", "guid", "identifier", "mrn", "ssn"}  # the first or the last of a name
 _TIME = r"(?:[T ,]+\d{1,2}:\d{2}.*)?"
 _MONTH = r"(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
 _DATE = re.compile(
@@ -34,8 +34,9 @@ def suspicion(name: str, values: "pd.Series") -> str | None:
 
     - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
     - Identifiers: texts that mostly occur once; whole numbers that rise (or fall) from each row to the next;
-      texts or whole numbers in a column with a name like ``patient_id`` or ``visitId``, unless a value occurs
-      in more than 20 rows on average. Columns of fewer than 20 rows are never called identifiers.
+      texts or whole numbers in a column with a name like ``patient_id``, ``visitId``, ``patient_key`` or
+      ``mrn`` with 20 values or two rows a value, unless a value occurs in more than 20 rows on average.
+      Columns of fewer than 20 rows are never called identifiers.
 
     Parameters
     ----------
@@ -62,9 +63,11 @@ def suspicion(name: str, values: "pd.Series") -> str | None:
         present = values.dropna()
         reason = _suspicious_texts(present.astype(str)) if len(present) else None
     words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
-    if reason is None and whole and not _ID_WORDS.isdisjoint({*words[:1], *words[-1:]}):
+    named = words[-1:] == ["key"] or not _ID_WORDS.isdisjoint({*words[:1], *words[-1:]})
+    if reason is None and whole and named:
         different, rows = values.nunique(), int(values.count())
-        if different >= _FEW and different * _ROWS_PER_IDENTIFIER >= rows:
+        many = different >= _FEW or (rows >= _FEW and 2 * different >= rows)
+        if many and different * _ROWS_PER_IDENTIFIER >= rows:
             return f"its name, and {different} distinct values in {rows} rows"
     return reason
 

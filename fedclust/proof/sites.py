@@ -168,6 +168,7 @@ def findings(
     is of another population.
     """
     labels = list(classes) or [str(label) for label in range(counts.shape[1])]
+    this, that = labels if len(labels) == 2 else ("one class", "another")
     turned, right_way, found = turned_sites(fits), ways(fits)[1], list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
@@ -176,16 +177,12 @@ def findings(
     if len(sites) == 2 and turned:
         names = joined([site.name for site in sites])
         for site in sites:
-            add(
-                site,
-                "turned",
-                f"Of {names}, what one calls {labels[0]} the other calls {labels[-1]}. Check both codings.",
-            )
+            text = f"Of {names}, what one calls {this} the other calls {that}. Check both codings."
+            add(site, "turned", text)
     for site in sites:
         held = np.flatnonzero(counts[site.client])
         if len(sites) > 2 and site.client in turned:
-            what = f"{labels[0]} it calls {labels[1]}" if len(labels) == 2 else "one class it calls another"
-            add(site, "turned", f"What the others call {what}. Check its coding.")
+            add(site, "turned", f"What the others call {this} it calls {that}. Check its coding.")
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             add(
                 site,

@@ -88,3 +88,9 @@ def test_of_two_sites_one_is_turned() -> None:
     found = findings(SITES[:2], fits(0.1, number=2), np.full((2, 2), 9), ("benign", "malignant"))
     text = "Of Cleveland and Hungary, what one calls benign the other calls malignant. Check both codings."
     assert [(each["client"], each["text"]) for each in found] == [(0, text), (1, text)]
+    # With three classes any renaming may be behind it.
+    found = findings(SITES[:2], fits(0.1, number=2), np.full((2, 3), 9), ("low", "mid", "high"))
+    text = "Of Cleveland and Hungary, what one calls one class the other calls another. Check both codings."
+    assert [each["text"] for each in found] == [text, text]
+    (only,) = findings(SITES, fits(0.9, turned=0), np.full((4, 3), 9), ())
+    assert only["text"] == "What the others call one class it calls another. Check its coding."

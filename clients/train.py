@@ -12,7 +12,6 @@ from fedclust.clients.coalitions import train_arms
 from fedclust.clients.node import Node
 from fedclust.messages.models import from_stacked, from_state, to_state
 from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
-from fedclust.settings.run_options import DEFAULT_PULL_CAP
 from fedclust.training import cohort
 from fedclust.typing import FloatArray, State
 
@@ -125,7 +124,7 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
 
     A mean hides its clients. If the server caps the length of updates, updates whose lengths differ by more
     than that factor go into different means, so that the server can leave out one without the other; and one
-    whose pull on the mean exceeds its cap is sent by itself, so that the server can lower its weight.
+    whose pull on the mean exceeds a cap is sent by itself, so that the server can lower its weight.
     """
     sharing: dict[int, list[int]] = {}
     for client in clients:
@@ -139,10 +138,9 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
             norms = _norms(trained, rows, some)
             for client, norm in zip(some, norms, strict=True):
                 trained.fields.setdefault(client, {})["update_norm"] = norm
-            pulls = np.array(norms) * trained.update.num_examples[rows]
-            cap = DEFAULT_PULL_CAP if first.pull_cap is None else first.pull_cap
-            if len(some) > 2 and not first.equal_weights:
-                alone = {some[each] for each in np.flatnonzero(pulls > cap * np.median(pulls))}
+            if first.pull_cap is not None and len(some) > 2 and not first.equal_weights:
+                pulls = np.array(norms) * trained.update.num_examples[rows]
+                alone = {some[each] for each in np.flatnonzero(pulls > first.pull_cap * np.median(pulls))}
                 _send(trained, {client: clients[client] for client in alone})
         chosen: dict[int, list[int]] = {}
         for client, norm in zip(some, norms, strict=True):

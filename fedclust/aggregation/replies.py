@@ -25,7 +25,7 @@ from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
 from fedclust.proof.paired import most_rows
-from fedclust.settings.run_options import DEFAULT_PULL_CAP, RunOptions
+from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
@@ -160,8 +160,7 @@ class Caps:
         described
             Training rows of each client, as it says, shape (K,); None if nobody asked.
         """
-        pull = {None: math.inf, DEFAULT_PULL_CAP: None}.get(self.pull, self.pull)
-        return instruct(norm_cap=self.norm, pull_cap=pull, most_rows=self.most_rows(described))
+        return instruct(norm_cap=self.norm, pull_cap=self.pull, most_rows=self.most_rows(described))
 
     def most_rows(self, described: IntArray | None) -> int | None:
         """Return how many rows of a client count; None if all rows of all clients do."""

@@ -36,9 +36,6 @@ SERVE = ("cluster", "best", AUTO)
 DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 
-DEFAULT_PULL_CAP = 5.0
-"""Default of ``update_pull_cap``; see docs/ATTACKS.md for what honest clients reach."""
-
 DEFAULT_ROW_CAP = 3.0
 """Default of ``row_cap``; see docs/ATTACKS.md for what it costs honest clients."""
 
@@ -67,7 +64,7 @@ class _Rounds:
     evaluate_every: int = 1
     evaluate_clients: int | float | None = None
     update_norm_cap: float | None = DEFAULT_CAP
-    update_pull_cap: float | None = DEFAULT_PULL_CAP
+    update_pull_cap: float | None = None
     row_cap: float | None = DEFAULT_ROW_CAP
     drift_every: int = 0
     patience: int | None = None
@@ -110,7 +107,8 @@ class RunOptions(_Rounds):
         client named. None for any length. See :mod:`fedclust.layers.standard`.
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
-        is weighted down. None for any pull.
+        is weighted down. None for any pull. Where a node answers with a mean, the median is that of its
+        clients, so that who shares a node changes the model a little.
     row_cap
         Most rows that a client counts for, > 1, in multiples of the median client's: in means of models and
         in the global accuracy. None for as many as it says.

@@ -170,7 +170,7 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
             assert told.get("update_norm") == (None if cap is None else float(moved[client]))
 
 
-@pytest.mark.parametrize(("rows", "cap", "alone"), [(6, 10.0, {3}), (5, 10.0, set()), (6, np.inf, set())])
+@pytest.mark.parametrize(("rows", "cap", "alone"), [(6, 10.0, {3}), (5, 10.0, set()), (6, None, set())])
 def test_a_client_whose_pull_is_large_shares_no_mean(rows, cap, alone) -> None:
     # Pulls are 10 · 1 of three clients, and 120 or 100 of the last: the median is 10, ten times that 100.
     moved, numbers = torch.tensor([[1.0], [1.0], [1.0], [20.0]]), np.array([10, 10, 10, rows])
@@ -190,9 +190,8 @@ def test_a_client_whose_pull_is_large_shares_no_mean(rows, cap, alone) -> None:
 
 
 def test_the_usual_caps_are_not_sent() -> None:
-    assert Caps(30.0, 5.0, 3.0).told(np.array([4, 5, 15])) == {"update-norm-cap": 30.0}
-    told = {"update-pull-cap": np.inf, "most-rows": 15}
-    assert Caps(rows=3.0).told(np.array([4, 5, 16])) == told
+    assert Caps(30.0, None, 3.0).told(np.array([4, 5, 15])) == {"update-norm-cap": 30.0}
+    assert Caps(rows=3.0).told(np.array([4, 5, 16])) == {"most-rows": 15}
     assert Caps(pull=7.0).told(None) == {"update-pull-cap": 7.0}
 
 

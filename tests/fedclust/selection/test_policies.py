@@ -139,7 +139,7 @@ def test_the_largest_of_two_losses_by_hand() -> None:
     assert found == {(1,): pytest.approx(0.15), (2,): pytest.approx(0.85)}
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 17, 39, 53])
+@pytest.mark.parametrize("seed", [1, 17, 39, 53])
 def test_cohorts_are_as_likely_as_in_a_literal_loop(candidates, seed: int) -> None:
     draws, number = np.random.default_rng(seed), min(seed + 1, 5)
     clients = sorted(draws.choice(6, number, replace=False).tolist())

@@ -32,7 +32,8 @@ from fedclust.settings.composition import compose, plain
 _FOLDER = Path(__file__).parent / "published_figures"
 _GROUPS = (("strategy", ("",)), ("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
 # What a paper's run fixes; not where data lie, nor how fast the same is computed, nor what limits clients'
-# weights, which changes nothing where it lowers none: a run in which it does says so, `capped`.
+# weights, which changes nothing where it lowers none: a run says whose rows do not all count, `capped`, but
+# not whose weight `update_pull_cap` lowers.
 _FIXED = (
     "strategy", "aggregator", "selection", "personal", "privacy", "loss", "dataset", "partition", "model",
     "training", "encoder", "rounds", "participation", "update_norm_cap", "drift_every",

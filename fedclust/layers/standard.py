@@ -80,6 +80,8 @@ class Bounds(Layer):
 
     def __init__(self, caps: Caps = ANY, *, blames: bool = True) -> None:
         self.caps, self._blames = caps, blames
+        # Nodes measure updates, and send those that pull too far by themselves, only if lengths have a cap.
+        self.needs_client_models = caps.norm is None and caps.pull is not None
         self._earlier: Clusters | None = None  # as this round found the clusters
         self._before: Clusters | None = None  # as the one before did
         self._lost: list[int] = []

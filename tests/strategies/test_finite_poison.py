@@ -232,3 +232,11 @@ def test_one_client_cannot_send_a_cluster_back(started, toy, watch) -> None:
     assert not any("went_back" in record for record in watch.rounds)
     blamed = [[(each["client"], each["phase"]) for each in record["failures"]] for record in watch.rounds]
     assert blamed == [[(3, "evaluate")], [(2, "train"), (3, "evaluate")]]
+
+
+@pytest.mark.parametrize(("norm", "pull", "means"), [(30, 5, True), (None, 5, False), (None, None, True)])
+def test_nodes_that_do_not_measure_updates_send_each_clients_model(norm, pull, means, started) -> None:
+    # Without lengths a node makes one mean of 5 · 10 rows that move by 1 and 500 that move by −20: −18.1;
+    # the server cannot tell whose weight to lower.
+    strategy = started(ClusteredStrategy(update_norm_cap=norm, update_pull_cap=pull), 1)
+    assert strategy.takes_means(strategy.make_aggregator()) is means

@@ -154,6 +154,13 @@ with open(sys.argv[1], "wb") as file:  # the run prints to stdout
         return list(cloudpickle.loads(Path(answer.name).read_bytes()))
 
 
+def test_multirun_may_stand_last_where_the_folder_is_named_by_the_time(run, tmp_path: Path) -> None:
+    small = ("strategy=local", "compare=[]", "rounds=1", "training.mode=sequential", "personal=none")
+    outcome = run(*small, "-m")
+    assert outcome.code == 0, outcome.complained
+    assert len([*tmp_path.glob("outputs/*/*/0/summary.json")]) == 1
+
+
 @pytest.mark.parametrize("in_a_worker", [False, True])
 def test_a_bad_job_does_not_end_a_sweep(
     run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_a_worker: bool

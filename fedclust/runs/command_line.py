@@ -231,5 +231,7 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
     with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
             quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-            sys.argv = [*sys.argv, f"output_dir='{quoted}'"]
+            # argparse takes settings from one place only, which --multirun may follow.
+            places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
+            sys.argv.insert(max(places, default=len(sys.argv)), f"output_dir='{quoted}'")
         yield folder

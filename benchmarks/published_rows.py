@@ -31,12 +31,11 @@ from fedclust.settings.composition import compose, plain
 
 _FOLDER = Path(__file__).parent / "published_figures"
 _GROUPS = (("strategy", ("",)), ("aggregator", ("fedavg",)), ("selection", ("own", "uniform")))
-# What a paper's run fixes; not where data lie, nor how fast the same is computed, nor what limits clients'
-# weights, which changes nothing where it lowers none: a run says whose rows do not all count, `capped`, but
-# not whose weight `update_pull_cap` lowers.
+# What a paper's run fixes; not where data lie, nor how fast the same is computed.
 _FIXED = (
     "strategy", "aggregator", "selection", "personal", "privacy", "loss", "dataset", "partition", "model",
-    "training", "encoder", "rounds", "participation", "update_norm_cap", "drift_every",
+    "training", "encoder", "rounds", "participation", "update_norm_cap", "update_pull_cap", "row_cap",
+    "drift_every",
 )  # fmt: skip
 _FOLLOWS = (".path", ".mode", ".schedule_rounds")
 

@@ -27,7 +27,7 @@ def honest_accuracy(run, scripts, tmp_path: Path):
 def test_one_client_cannot_ruin_the_mean_by_its_rows(honest_accuracy) -> None:
     honest, printed = honest_accuracy("none", 0)
     assert "says" not in printed
-    for lie in ("reversed_hundred", "reversed_many", "only_many"):
+    for lie in ("reversed_many", "only_many"):
         accuracy, printed = honest_accuracy(lie, 1)
         assert accuracy > honest - 0.02
         assert printed.count("client 2 says") == 1

@@ -258,17 +258,8 @@ def page_of_rows(runs: pd.DataFrame) -> Iterator[str]:
             own = here[here["rule"] == rule]
             line.append(f"{_accuracy(own)}, {', '.join(map(str, sorted({*own['code']})))}")
         lines.append(line)
-    yield table(
-        [
-            "method",
-            "attack",
-            "attackers",
-            "without caps: accuracy, exit code",
-            "as it is",
-            "update_pull_cap=5",
-        ],
-        lines,
-    )
+    settings = "without caps: accuracy, exit code", "as it is", "update_pull_cap=5"
+    yield table(["method", "attack", "attackers", *settings], lines)
 
 
 def worst(runs: pd.DataFrame) -> Iterator[str]:

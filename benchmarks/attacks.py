@@ -53,7 +53,7 @@ ATTACKED: dict[str, tuple[int, ...]] = {
 RULES: dict[str, tuple[str, ...]] = {
     "mean": ("aggregator=fedavg",),
     "mean without caps": ("aggregator=fedavg", "row_cap=null"),
-    "mean, pulls capped": ("aggregator=fedavg", "update_pull_cap=5"),
+    "mean with capped pulls": ("aggregator=fedavg", "update_pull_cap=5"),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
     "median": ("aggregator=fedmedian",),
     "geometric median": ("aggregator=geometric_median",),
@@ -158,7 +158,7 @@ def rows(folder: Path, seeds: Sequence[int], rounds: int) -> list[Attacked]:
     """List the runs of means under attacks by claimed rows and long updates, with caps and without."""
     cells = [(lie, *each) for lie, several in _CLAIMED.items() for each in several]
     cells = [*dict.fromkeys(("none", method, where, 0) for _, method, where, _ in cells), *cells]
-    names = ("mean without caps", "mean", "mean, pulls capped")
+    names = ("mean without caps", "mean", "mean with capped pulls")
     return [
         _cell(folder / "rows", where, seed, lie, number, rounds, [f"{method} with {each}" for each in names])
         for seed in seeds
@@ -254,7 +254,7 @@ def page_of_rows(runs: pd.DataFrame) -> Iterator[str]:
     lines = []
     for (method, partition, number, lie), here in runs.groupby(["method", "partition", "number", "lie"]):
         line = [f"`{method}`, {PARTITIONS[str(partition)].title}", LIES[str(lie)].title, f"{number}/30"]
-        for rule in ("mean without caps", "mean", "mean, pulls capped"):
+        for rule in ("mean without caps", "mean", "mean with capped pulls"):
             own = here[here["rule"] == rule]
             line.append(f"{_accuracy(own)}, {', '.join(map(str, sorted({*own['code']})))}")
         lines.append(line)

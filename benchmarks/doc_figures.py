@@ -77,9 +77,8 @@ def concepts(result: fedclust.Result) -> alt.HConcatChart:
     right = right.encode(alt.X("round:O", axis=alt.Axis(labelAngle=0)), y, colour).properties(
         width=460, height=360
     )
-    split = alt.Chart(data_of([{"round": since + 1} for since, _ in changes[1:]])).mark_rule(
-        color=GREY, strokeDash=[4, 3]
-    )
+    shown = [{"round": since + 1} for since, _ in changes[1:] if since < ROUNDS]
+    split = alt.Chart(data_of(shown)).mark_rule(color=GREY, strokeDash=[4, 3])
     lines = split.encode(alt.X("round:O", bandPosition=0))
     return left | (right + lines)
 

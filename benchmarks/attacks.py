@@ -76,7 +76,10 @@ _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
     "label_flip": (3,),
 }
 _CLAIMED: dict[str, tuple[tuple[str, str, int], ...]] = {
-    "reversed_many": (("fedavg", "iid", 1), ("fedavg", "iid", 3), ("auto", "conventions-20-10", 1)),
+    "reversed_many": (
+        *(("fedavg", "iid", number) for number in (1, 3)),
+        *((method, "conventions-20-10", number) for method in ("auto", "fmcl") for number in (1, 3)),
+    ),
     "reversed_hundred": (("fedavg", "iid", 1),),
     "only_many": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),
     "near_cap": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),

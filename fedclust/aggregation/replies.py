@@ -6,8 +6,8 @@ times as long as the round's median can be recognised.
 
 Below that cap a single client can still reverse a weighted mean, with a long update or by claiming rows that
 it does not have. So a client's rows count for at most a multiple of the median client's; and, as the mean
-moves by the product of both, the pull, a client's weight is lowered until its pull is at most a multiple of
-the median's. docs/ATTACKS.md says what honest clients reach.
+moves by the product of both, the pull, a client's weight can be lowered until its pull is at most a multiple
+of the median's, which is off by default. docs/ATTACKS.md says what honest clients reach.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """The layers of every run: who joins, bounds of what a round may do to a model, drift, and who is there.
 
 An update that is many times as long as the round's median is left out and its client named; a client's rows
-and the pull of its update are limited, see :mod:`fedclust.aggregation.replies`.
+are limited, and the pull of its update can be, see :mod:`fedclust.aggregation.replies`.
 
 A model whose loss is not finite on the clients that it was sent to is the server's fault: an aggregator's, or
 of updates that it should not have taken. The cluster then goes back to the model and to the state of its

@@ -1,6 +1,8 @@
 """The ClientApp, which replies for many clients at once."""
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -8,8 +10,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node, OwnSites, own_sites
-from fedclust.data.dataset import content_digest
-from fedclust.grids.client_grid import is_bundle, pack, unpack
+from fedclust.data.dataset import FederatedData, content_digest
+from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction
@@ -48,6 +50,11 @@ def careful(respond: Respond) -> Respond:
     return guarded
 
 
+@lru_cache(maxsize=4)
+def _without_holdout(data: FederatedData) -> FederatedData:
+    return data.without_holdout()
+
+
 def answers(question: type[Question] | str) -> Callable[[Work], Work]:
     """Register a function for a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
 
@@ -63,6 +70,8 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
         @careful
         def respond(message: Message, context: Context) -> Message:
             node, bundle = Node.of(context), is_bundle(message.content)
+            if wants_all_rows(message.content):
+                node = replace(node, data=_without_holdout(node.data))
             hosts = f"hosts {list(node.clients)}"
             if not bundle and len(node.clients) != 1:
                 raise Sendable(f"a node of several clients must be sent bundles, this one {hosts}")

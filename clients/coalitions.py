@@ -19,7 +19,7 @@ from fedclust.messages.coalitions import (
 from fedclust.messages.models import from_stacked, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof import brier_scores
-from fedclust.proof.coalitions import Fit, Scores, fit_of, folds
+from fedclust.proof.coalitions import Scores, fit_of, folds
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.typing import IntArray
@@ -28,9 +28,8 @@ _IDS = 2**32  # a job's id is made of the client's, which is smaller, and the mo
 
 
 def rows_of(node: Node, client: int) -> tuple[IntArray, IntArray]:
-    """Return a site's rows, those held out for other proofs too, and the fold of each, shape (n,)."""
-    parts = [node.data.train[client], *node.data.validation[client : client + 1]]
-    rows = np.sort(np.concatenate(parts))
+    """Return a site's training rows and the fold of each, shape (n,)."""
+    rows = np.sort(node.data.train[client])
     persons = None if node.data.persons is None else node.data.persons[rows]
     return rows, folds(len(rows), generator(node.seed, "folds", client), persons)
 
@@ -71,7 +70,7 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
     for client, question in asked.items():
         rows, fold = rows_of(node, client)
         parts = [rows[fold == number] for number in range(FOLDS)]
-        own = FOLDS * question.coalitions
+        own, blank = FOLDS * question.coalitions, fit_of(np.zeros((0, question.num_classes)), *[rows[:0]] * 2)
         jobs = [
             Job(client, parts[place % FOLDS], to_state(each))
             for place, each in enumerate(question.models[:own])
@@ -86,7 +85,7 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
                 for shift in (None, own_shift)
             ]
             fits = [
-                fit_of(logits, labels, fold) if labels.ndim == 1 else Fit()
+                fit_of(logits, labels, fold) if labels.ndim == 1 else blank
                 for logits, labels in measured[own:]
             ]
             found[client] = ScoresAnswer.of(Scores.of(np.array(brier)), fits)

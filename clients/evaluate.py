@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 from flwr.app import ArrayRecord
+from safetensors.torch import save
 
 from fedclust.clients.app import Answers, answers, by_question, one_by_one, together
 from fedclust.clients.node import Node
@@ -14,7 +15,7 @@ from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
 from fedclust.messages.training import Instruction
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
-from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune, choose
+from fedclust.personal.layers import FINETUNE, MODELS, NONE, PRIOR, Finetune, choose, weights_file
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores, hits
@@ -262,7 +263,8 @@ def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers
 def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Answers:
     """Measure each client's test part and validation rows with each personal layer.
 
-    Fine-tuned models stay on the node and are discarded once it has answered.
+    Fine-tuned models stay on the node: in the folder ``models='/folder'`` of its own configuration; without
+    one, they are discarded once it has answered.
     """
     served = _states({client: question.model for client, question in asked.items()})
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
@@ -312,11 +314,25 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
                 if client not in update.failed
             }
             measure(FINETUNE, tuned)
+            errors |= _keep(node, tuned)
     return {
         client: replace(each, chosen=choose(by_row[client]) if by_row[client] else NONE)
         for client, each in found.items()
         if client not in errors
     }, errors
+
+
+def _keep(node: Node, tuned: Mapping[int, State]) -> dict[int, str]:
+    """Write fine-tuned models into the folder of the node's own configuration; return clients' errors."""
+    errors: dict[int, str] = {}
+    for client, state in tuned.items() if MODELS in node.config else ():
+        file = weights_file(Path(str(node.config[MODELS])) / f"run-{node.run}", client)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(save({name: each.cpu().clone() for name, each in state.items()}))
+        except OSError as error:
+            errors[client] = f"the fine-tuned model cannot be written: {reason_of(error)}"
+    return errors
 
 
 # -- The rows themselves ------------------------------------------------------------------------------------

@@ -123,8 +123,7 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     """Add the clients that share an instruction to a mean, sent instead of their models.
 
     A mean hides its clients. If the server caps the length of updates, updates whose lengths differ by more
-    than that factor go into different means, so that the server can leave out one without the other; and one
-    whose pull on the mean exceeds a cap is sent by itself, so that the server can lower its weight.
+    than that factor go into different means, so that the server can leave out one without the other.
     """
     sharing: dict[int, list[int]] = {}
     for client in clients:
@@ -132,20 +131,14 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     for key, some in sharing.items():
         first: Instruction = trained.asked[some[0]]
         means = trained.means.setdefault(key, [])
-        norms, alone = [1.0] * len(some), set[int]()
+        norms = [1.0] * len(some)
         if first.norm_cap is not None:
-            rows = [clients[client] for client in some]
-            norms = _norms(trained, rows, some)
+            norms = _norms(trained, [clients[client] for client in some], some)
             for client, norm in zip(some, norms, strict=True):
                 trained.fields.setdefault(client, {})["update_norm"] = norm
-            if first.pull_cap is not None and len(some) > 2 and not first.equal_weights:
-                pulls = np.array(norms) * trained.update.num_examples[rows]
-                alone = {some[each] for each in np.flatnonzero(pulls > first.pull_cap * np.median(pulls))}
-                _send(trained, {client: clients[client] for client in alone})
         chosen: dict[int, list[int]] = {}
         for client, norm in zip(some, norms, strict=True):
-            if client not in alone:
-                chosen.setdefault(_place(means, norm, first), []).append(client)
+            chosen.setdefault(_place(means, norm, first), []).append(client)
         for number, those in chosen.items():
             means[number].mean.add(trained.update, set(those))
             means[number].fields |= {client: trained.answer(client, clients[client]) for client in those}

@@ -182,7 +182,7 @@ class Auto(ClusteredStrategy):
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps.of(self.options)
-        self.coalitions = Coalitions(self._few_sites, self._proposed_coalitions, caps)
+        self.coalitions = Coalitions(self.cross_fits, self._proposed_coalitions, caps)
         super().add_layers(*further, private=private)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
@@ -195,9 +195,13 @@ class Auto(ClusteredStrategy):
         kept = self.options.serve_round == "best"  # models of an earlier round are those of clusters
         return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES and not kept
 
-    def _few_sites(self, federation: Federation, model: ArrayRecord) -> bool:
-        sizes = federation.describe().num_train
-        return self._may_choose(len(sizes)) and worthwhile(self.parameters.coalitions, sizes, model)
+    def cross_fits(self, federation: Federation, model: ArrayRecord) -> bool:
+        """Whether coalitions of a handful of sites train, see :mod:`fedclust.layers.coalitions`."""
+        described = federation.describe()
+        if not self._may_choose(len(described.num_train)):
+            return False
+        held_out = described.num_validation if len(described.num_validation) else 0
+        return worthwhile(self.parameters.coalitions, described.num_train + held_out, model)
 
     def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
         """List groups of sites that the witnesses propose before round 1."""
@@ -218,7 +222,7 @@ class Auto(ClusteredStrategy):
         FederationError
             If no client has held-out rows to compare models on, and clients are too many for coalitions.
         """
-        few = self._few_sites(federation, model)
+        few = self.cross_fits(federation, model)
         if not few and not federation.describe().num_validation.any():
             raise FederationError(
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
@@ -291,7 +295,7 @@ class Auto(ClusteredStrategy):
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """Say what trials may cost at most, or coalitions do."""
-        few, told = self._few_sites(federation, model), list[str]()
+        few, told = self.cross_fits(federation, model), list[str]()
         if self._may_choose(federation.num_clients):
             told = coalition_notes(federation.num_clients, rounds, model, few)
         if few:
@@ -325,7 +329,7 @@ class Auto(ClusteredStrategy):
         why = "the run ended before it was decided"
         sentences = [
             auto.decision(number, memory.looks, tried, kept, len(memory.trials)),
-            f"trials cost as much training as {rounds:.1f} rounds",
+            *([f"trials cost as much training as {rounds:.1f} rounds"] if memory.spent else []),
         ]
         if joined:
             sentences.insert(

@@ -116,6 +116,9 @@ class ClusteredStrategy(Strategy):
     """Whether the method tests each split on held-out rows and keeps only what was shown to be better. With
     ``serve=best`` a cluster's model then serves unless the one for all measures better at the end."""
 
+    holds_out_rows: ClassVar[bool] = False
+    """Whether clients vote on held-out rows."""
+
     forms_groups: ClassVar[bool] = True
     """Whether clusters are what it may come to; if not, there is nothing to prove, and its model serves."""
 
@@ -417,6 +420,10 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
+    def cross_fits(self, federation: Federation, model: ArrayRecord) -> bool:
+        """Whether clients choose by cross-fitting, so that the method needs no rows held out of training."""
+        return False
+
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """List what users are told before round 1, such as what it may cost; empty unless overridden."""
         return []
@@ -441,6 +448,7 @@ class ClusteredStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
         *,
         buffers: frozenset[str] = frozenset(),
         federation: Federation | None = None,
@@ -456,6 +464,11 @@ class ClusteredStrategy(Strategy):
             The model that all clients start from.
         num_rounds
             The last round, counted from the start of the run, also for a resumed run.
+        evaluate_fn
+            Measures all clusters' models in one record before the first round and after each one.
+        should_stop
+            Called after each round with its number and the result so far; True ends the run. Flower has it
+            from 1.43 on, so the rounds are counted here, not by Flower's ``start``.
         buffers
             Names of the model's floating-point buffers, see
             :func:`fedclust.aggregation.flower.buffer_names`: they are averaged, without the aggregator.
@@ -480,7 +493,7 @@ class ClusteredStrategy(Strategy):
         if resume is not None and (got := clusters.num_clients) != (wanted := federation.num_clients):
             raise ValueError(f"resume must be of a run with {wanted} clients, got one with {got}")
         run = self._run = Run(federation, clusters, self.make_aggregator, initial_arrays, buffers)
-        run.shows_models = evaluate_fn is not None
+        run.shows_models = evaluate_fn is not None or should_stop is not None
         self._adopt(replace(clusters))
         for layer in self.layers:
             layer.begin(run)
@@ -494,9 +507,32 @@ class ClusteredStrategy(Strategy):
                 if layer.memory_type is not None:
                     packed = resume.layers.get(type(layer).__name__, {})
                     layer.restore(run, unpack(layer.memory_type, packed))
-        left = federation.num_rounds - run.server_round
-        joined = join_models(clusters.models)
-        result = super().start(grid, joined, left, timeout, train_config, evaluate_config, evaluate_fn)
+        result, arrays = Result(), join_models(clusters.models)
+        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
+
+        def exchange(messages: list[Message]) -> Iterable[Message]:
+            return grid.send_and_receive(messages, timeout=timeout)
+
+        def evaluate(number: int) -> None:
+            if evaluate_fn is not None and (metrics := evaluate_fn(number, arrays)) is not None:
+                result.evaluate_metrics_serverapp[number] = metrics
+
+        evaluate(run.server_round)
+        while not run.over:
+            number = run.number
+            replies = exchange(self.configure_train(number, arrays, train_config, grid))
+            new, metrics = self.aggregate_train(number, replies)
+            if metrics is not None:
+                result.train_metrics_clientapp[number] = metrics
+            if new is not None:
+                result.arrays = arrays = new
+            replies = exchange(self.configure_evaluate(number, arrays, evaluate_config, grid))
+            measured = self.aggregate_evaluate(number, replies)
+            if measured is not None:
+                result.evaluate_metrics_clientapp[number] = measured
+            evaluate(number)
+            if should_stop is not None and should_stop(number, result):
+                break
         result.arrays = join_models(run.clusters.models)  # of the best round, maybe
         return result
 
@@ -505,8 +541,6 @@ class ClusteredStrategy(Strategy):
     ) -> list[Message]:
         """Let each cluster's aggregator write the messages to the clients chosen in it."""
         run = self.run
-        if run.over:  # stopped early: Flower's loop goes on without a message
-            return []
         run.begin_round(config)
         for layer in self.layers:
             self._adopt(layer.before_round(run))
@@ -555,11 +589,9 @@ class ClusteredStrategy(Strategy):
         Returns
         -------
         Every cluster's model in one record, where somebody reads it: in the last round, or in all if
-        :meth:`start` was given an `evaluate_fn`; otherwise None. And the mean loss.
+        :meth:`start` was given an `evaluate_fn` or `should_stop`; otherwise None. And the mean loss.
         """
         run = self.run
-        if run.over:
-            return None, None
         means, asked = any(map(self.takes_means, run.clusters.aggregators)), asked_for(run.told)
         for layer in self.layers:
             replies = layer.unpack(run, replies)
@@ -601,7 +633,7 @@ class ClusteredStrategy(Strategy):
         """Send clients their cluster's model, in rounds with an evaluation."""
         run = self.run
         last = run.number == run.federation.num_rounds
-        if run.over or (run.number % self.options.evaluate_every and not last):
+        if run.number % self.options.evaluate_every and not last:
             return []
         self._adopt(self.before_evaluation(run.clusters, run.federation))
         for layer in self.layers:
@@ -619,8 +651,6 @@ class ClusteredStrategy(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Summarise the clients' measurements of their cluster's model, and finish the round's record."""
         run = self.run
-        if run.over:
-            return None
         earlier = [*run.record["failures"], *run.federation.take_failures()]
         run.unusable = {}
         read = rounds.read_evaluations(replies, run.number, run.federation.bounds)

@@ -187,6 +187,11 @@ def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) ->
     outcome = run(*quick, "rounds=10", "output_dir=trained")
     assert (outcome.code, said in outcome.printed) == (0, False)
     assert "collapsed" not in json.loads(Path("trained/summary.json").read_text())
+    outcome = run("-m", *quick, "rounds=10", "training.learning_rate=0.1,1e-9", "output_dir=sweep")
+    *_, heading, job = outcome.complained.splitlines()
+    assert (outcome.code, heading) == (3, "fedclust: 1 job of the sweep fell to chance"), outcome.complained
+    assert job.startswith("job 1 (")
+    assert job.endswith(said)
 
 
 def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:

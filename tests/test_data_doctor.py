@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 from fedclust import run
+from fedclust.data import load
 from fedclust.data.sites import Own
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted, agree
 from fedclust.data.sites.rows import builder_of, read_site
@@ -195,3 +196,25 @@ def test_a_pooled_file_needs_no_counting_and_a_saved_folder_is_read(tmp_path: Pa
     result = run([*SHORT, *saved, f"output_dir={tmp_path / 'run'}"])
     assert int(result.clients["num_test"].sum()) > 0
     assert json.loads((result.folder / "summary.json").read_text())["num_clients"] == 2
+
+
+@pytest.mark.parametrize("partition", ["iid", "dirichlet", "natural"])
+def test_no_person_of_a_pooled_file_is_divided(tmp_path: Path, partition: str) -> None:
+    # 40 persons of three rows; the file's owners are two wards, and a person's rows are in one of them.
+    person = np.arange(120) % 40
+    table = _table(120, 1).assign(pat_nr=[f"P{each:02d}" for each in person], ward=person // 20)
+    table.to_csv(tmp_path / "a.csv", index=False)
+    given = ["dataset=csv", "dataset.label=y", f"dataset.path={tmp_path / 'a.csv'}", "partition.group=pat_nr"]
+    given += ["dataset.natural=ward", f"partition={partition}", "partition.validation_fraction=0.3"]
+    given += [] if partition == "natural" else ["partition.num_clients=3"]
+    config = compose(given)
+    dataset = plain(config.dataset)
+    assert dataset["input_shape"] == [3]  # age; f, m
+    data = load(dataset, plain(config.partition), 0)
+    parts = [set(person[rows]) for name in ("train", "validation", "test") for rows in getattr(data, name)]
+    assert min(map(len, [*data.train, *data.test])) > 0
+    assert sum(map(len, parts)) == len(set.union(*parts)) == 40
+    assert sum(len(rows) for name in ("train", "validation", "test") for rows in getattr(data, name)) == 120
+    np.testing.assert_array_equal(data.persons, person)
+    with pytest.raises(ValueError, match="partition.group must be null with a dataset .* got pat_nr"):
+        load({**dataset, "group": None, "ignore": ["pat_nr"]}, plain(config.partition), 0)

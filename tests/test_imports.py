@@ -4,6 +4,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ FLOORS = (
 )
 FLOOR = {package: floor for floor, packages in enumerate(FLOORS) for package in packages}
 FRAMEWORKS = ("flwr", "hydra", "omegaconf", "ray", "logging")
+FLOWERS = ("flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy")
 PURE = ("clustering", "metrics", "proof")
 
 
@@ -122,3 +124,14 @@ def test_strategies_and_clients_never_import_each_other() -> None:
 )
 def test_how_imports_are_read(source: str, expected: list[str]) -> None:
     assert list(imported(ast.parse(source))) == expected
+
+
+def test_what_is_private_in_flower_is_used_by_one_module() -> None:
+    offered = {f"{name}.{each}" for name in FLOWERS for each in import_module(name).__all__}
+    private = {
+        (module, name)
+        for module, (_, tree) in sources().items()
+        for name in imported(tree)
+        if name.partition(".")[0] == "flwr" and name not in offered and name not in FLOWERS
+    }
+    assert {module for module, _ in private} == {"fedclust.support.flower"}

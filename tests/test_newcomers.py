@@ -1,5 +1,6 @@
 """Clients that are left out of training, placed after it and measured, on the digits."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -129,7 +130,12 @@ def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pyt
     losses = labelled.evidence["losses"]
     assert labelled.cluster == min((0, 1), key=lambda cluster: losses[str(cluster)])
     assert place([str(folder), str(tmp_path / "new.csv")]) == 0  # the run's own label column is in the file
-    printed = capsys.readouterr().out.splitlines()
+    printed, warned = (text.splitlines() for text in capsys.readouterr())
+    assert warned == []
+    table.assign(age=12 * table["age"]).to_csv(tmp_path / "months.csv", index=False)
+    assert place([str(folder), str(tmp_path / "months.csv")]) == 0
+    warned = capsys.readouterr().err  # ages of about 60 years
+    assert re.match(r"fedclust place: column age may be in another unit: .* about 7\d\d,.* sites 6\d", warned)
     assert printed[-3] == f"cluster {labelled.cluster}: {labelled.reason}"
     assert printed[-2] == f"with {['east', 'west'][labelled.cluster]}"
     unlabelled = result.place(table.drop(columns="y"))

@@ -15,10 +15,10 @@ from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.sites import Own
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
-from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.description import Registered, read_from_node
 from fedclust.runs.predict import main as predict
 from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
+from fedclust.support.flower import assume_identity
 
 COLUMNS = "age,sex,stage,diagnosis"
 SHORT = [

@@ -107,6 +107,8 @@ def test_fine_tuning_is_the_literal_loop(layers: str) -> None:
                 optimiser.zero_grad()
                 nn.functional.cross_entropy(model(train[0][rows]), train[1][rows]).backward()
                 optimiser.step()
+        for own, literal in zip(found.finetuned(client).parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(own, literal)
         row = found.clients.iloc[client]
         expected = nn.functional.cross_entropy(model(held_out[0]), held_out[1])
         assert row["validation_loss_finetune"] == pytest.approx(expected.item(), rel=1e-3)

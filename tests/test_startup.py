@@ -83,8 +83,8 @@ from fedclust.models import construction
 from fedclust.grids.client_grid import pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG
 from fedclust.messages.models import from_state
-from fedclust.grids.local_grid import assume_identity
 from fedclust.settings.composition import compose, plain, to_run_config
+from fedclust.support.flower import assume_identity
 config = compose({CLIENTS!r})
 assume_identity()
 

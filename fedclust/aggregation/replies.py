@@ -7,7 +7,7 @@ times as long as the round's median can be recognised.
 Below that cap a single client can still reverse a weighted mean, with a long update or by claiming rows that
 it does not have. So a client's rows count for at most a multiple of the median client's; and, as the mean
 moves by the product of both, the pull, a client's weight can be lowered until its pull is at most a multiple
-of the median's, which is off by default. docs/ATTACKS.md says what honest clients reach.
+of the median's. That is off by default: it needs each client's own model. docs/ATTACKS.md has figures.
 """
 
 import copy
@@ -24,7 +24,7 @@ from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
-from fedclust.proof.paired import most_rows
+from fedclust.proof.paired import counted
 from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
@@ -140,7 +140,7 @@ class Caps:
     pull
         Largest pull (samples times length) of an update, in multiples of the median; None for any.
     rows
-        Most rows that a client counts for, in multiples of the median client's; None for all of them.
+        Most rows that a client counts for, see :func:`fedclust.proof.counted`; None for all of them.
     """
 
     norm: float | None = None
@@ -160,13 +160,13 @@ class Caps:
         described
             Training rows of each client, as it says, shape (K,); None if nobody asked.
         """
-        return instruct(norm_cap=self.norm, pull_cap=self.pull, most_rows=self.most_rows(described))
+        return instruct(norm_cap=self.norm, most_rows=self.most_rows(described))
 
     def most_rows(self, described: IntArray | None) -> int | None:
         """Return how many rows of a client count; None if all rows of all clients do."""
-        if self.rows is None or described is None or not len(described):
+        if described is None or not len(described):
             return None
-        most = most_rows(described, self.rows)
+        most = int(counted(described, self.rows).max())
         return most if most < described.max() else None
 
 
@@ -230,11 +230,7 @@ def too_long_line(norm: float, median: float, cap: float) -> str:
 
 
 def limited_weights(
-    num_examples: Sequence[int],
-    norms: Sequence[float],
-    own: Sequence[float],
-    clusters: Sequence[int],
-    cap: float,
+    num_examples: Sequence[int], norms: Sequence[float], clusters: Sequence[int], cap: float
 ) -> list[int]:
     """Lower the numbers of samples of replies whose pull on a weighted mean is too large.
 
@@ -243,13 +239,11 @@ def limited_weights(
     num_examples
         Number that each reply reports, >= 1, shape (n,).
     norms
-        Length of the update of each reply's model, which several may share, shape (n,).
-    own
-        Length of each client's own update, shape (n,).
+        Length of each client's update, shape (n,).
     clusters
         Cluster of each, shape (n,).
     cap
-        Largest pull, in multiples of the median of samples times `own`.
+        Largest pull, in multiples of the median of samples times length.
 
     Returns
     -------
@@ -258,7 +252,7 @@ def limited_weights(
     """
     if len(norms) < _FEWEST:
         return list(num_examples)
-    medians = _medians([number * norm for number, norm in zip(num_examples, own, strict=True)], clusters)
+    medians = _medians([number * norm for number, norm in zip(num_examples, norms, strict=True)], clusters)
     limited = []
     for number, norm, cluster in zip(num_examples, norms, clusters, strict=True):
         most = cap * medians[cluster]

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
+PERSONS = "persons.npy"
 OWNERS = "natural_names.json"  # not part of the fingerprint: names do not affect any result
 
 Refit: TypeAlias = Callable[[IntArray, Path], None]
@@ -70,6 +71,8 @@ class Dataset:
         clients' training rows are known. None if nothing is fitted.
     natural_names
         Names of the writers, users or regions, in index order; None if they have none.
+    persons
+        Number of the person that each row is of, shape (N,); None where every row is a person of its own.
     encoder
         Function that returns the encoder of raw rows, given the training rows (those that `refit` was called
         with, or all of the official training part) and the folder that `refit` wrote to. It returns None if
@@ -93,6 +96,7 @@ class Dataset:
     fingerprint: str
     refit: Refit | None = None
     natural_names: tuple[str, ...] | None = None
+    persons: IntArray | None = None
     encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
 
     def __post_init__(self) -> None:
@@ -221,12 +225,13 @@ class DatasetBuilder(ABC):
         description = json.loads((folder / "dataset.json").read_text())
         for key, value in description.items():
             description[key] = tuple(value) if isinstance(value, list) else value
-        natural, names = folder / "natural.npy", folder / OWNERS
+        natural, names, persons = folder / "natural.npy", folder / OWNERS, folder / PERSONS
         return Dataset(
             inputs=cache.map_tensor(folder / "inputs.npy"),
             labels=cache.map_tensor(folder / "labels.npy"),
             natural=cache.map_array(natural) if natural.exists() else None,
             natural_names=tuple(json.loads(names.read_text())) if names.exists() else None,
+            persons=cache.map_array(persons) if persons.exists() else None,
             refit=self.refitting(folder),
             encoder=partial(self.encoding_of, folder),
             **description,
@@ -334,6 +339,13 @@ class FederatedData:
             return ImageEncoder(self.input_shape, "none", self.mean, self.std)
         tokens = str(self.inputs.dtype) == "torch.int64"
         return ArrayEncoder(self.input_shape, "int64" if tokens else "float32")
+
+    def without_holdout(self) -> "FederatedData":
+        """Return the data with each client's validation rows among its training rows."""
+        if not self.validation:
+            return self
+        train = [np.sort(np.concatenate(parts)) for parts in zip(self.train, self.validation, strict=True)]
+        return replace(self, train=tuple(train), validation=(), fingerprint=f"{self.fingerprint}-all")
 
     def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
         """Count each client's labels; with labels per position, each position counts.

@@ -32,6 +32,18 @@ MODES = {1: "L", 3: "RGB"}
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
+UNITS = 10.0  # a column whose values are this many times larger than elsewhere probably has another unit
+_FEWEST = 5  # values of new rows that show their unit
+
+
+def other_unit(name: str, size: float, elsewhere: float) -> str | None:
+    """Return a line if a column's values at a site differ greatly in size from those elsewhere."""
+    if not (size > 0 and elsewhere > 0 and abs(math.log(size / elsewhere)) >= math.log(UNITS)):
+        return None
+    sizes = f"its values are about {size:.3g}, those of the other sites {elsewhere:.3g}"
+    return f"column {name} may be in another unit: {sizes}"
+
+
 @dataclass(frozen=True)
 class NumberColumn:
     """A column of numbers.
@@ -58,6 +70,10 @@ class NumberColumn:
     def scaled(self, values: FloatArray) -> FloatArray:
         """Scale float64 values, NaN where missing, in the steps of scikit-learn's imputer and scaler."""
         return (np.where(np.isnan(values), self.fill, values) - self.mean) / self.scale
+
+    def other_unit(self, size: float) -> str | None:
+        """Return a line if the root mean square of a site's values is far from that of the training rows."""
+        return other_unit(self.name, size, math.hypot(self.mean, self.scale))
 
 
 @dataclass(frozen=True)
@@ -136,11 +152,16 @@ class TableEncoder:
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
     def notes(self, rows: "pd.DataFrame") -> list[str]:
-        """List what the network ignores in some rows: unused columns and unknown categories."""
+        """List what the network ignores in some rows, and columns that may be in another unit."""
         self._check_columns(rows)
         used = set(self._names())
         unused = [str(name) for name in rows.columns if name not in used]
         notes = [f"columns not used: {few(unused)}"] if unused else []
+        for number in self.numbers:
+            values = numbers_of(rows[number.name])
+            present = values[~np.isnan(values)]
+            size = float(np.sqrt((present**2).mean())) if len(present) >= _FEWEST else 0.0
+            notes += filter(None, [number.other_unit(size)])
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():

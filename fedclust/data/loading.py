@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 _VALIDATION = "validation_fraction"
-_NOT_IN_SETTINGS = ("file", "seed", _VALIDATION)
+_NOT_IN_SETTINGS = ("file", "seed", "group", _VALIDATION)  # a group is part of the dataset
 FORMAT = 2  # increase it when the same data, partition and seed give another federation
 
 
@@ -78,7 +78,7 @@ def load(
             client_names=_client_names(data, parts["train"]),
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
             left_out={names[owner] if names else str(owner): rows for owner, rows in left_out},
-            persons=None,
+            persons=data.persons,
             **parts,
         )
 
@@ -146,7 +146,7 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     parts = rows_of_clients(data, partition, seed)
     seed = seed if parts.seed is None else parts.seed
     fraction = fraction_of(partition.get(_VALIDATION, 0))
-    train, validation = hold_out(parts.train, fraction, seed) if fraction else (parts.train, ())
+    train, validation = hold_out(parts.train, fraction, seed, data.persons) if fraction else (parts.train, ())
     trained = np.sort(np.concatenate(train))
     # The dataset's own inputs are fitted on exactly the official training part.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):

@@ -119,6 +119,9 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
         If the configured saved partition does not exist.
     """
     protocol = Protocol.of(partition)
+    if protocol.group is not None and dataset.persons is None:
+        rule = "partition.group must be null with a dataset that reads no key of persons, as csv and text do"
+        raise ValueError(f"{rule}, got {protocol.group} with {dataset.name}")
     if protocol.file is not None:
         return load_client_rows(protocol.file, dataset)
     seed = seed if protocol.seed is None else protocol.seed
@@ -128,20 +131,22 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     if not pooled and dataset.num_train == size:
         rule = f"partition.test={protocol.test} needs an official test part"
         raise ValueError(f"{rule}, {dataset.name} has none; use partition.test=holdout")
-    columns = _Columns(dataset, size if pooled else dataset.num_train, seed)
+    divided = size if pooled else dataset.num_train
     partitioner = partitioner_of(partition)
+    first, unit = _persons(dataset, divided, partitioner)
+    columns = _Columns(dataset, first, seed)
     if isinstance(partitioner, partitioners.ClientPartitioner):
         examples = partitioners.Examples(columns.size, columns, dataset.num_classes)
         assigned = partitioner.assignment(examples, seed)
     else:
         partitioner.dataset = columns.table()
         assigned = partitioners.Assignment(_clients(partitioner))
-    clients, num_clients = assigned.clients, assigned.num_clients
+    clients, num_clients = assigned.clients[unit], assigned.num_clients
 
     labels = _labels(dataset)
     draws = generator(seed, "local test")
     if pooled:
-        held_out = holdout(clients, labels, protocol.test_fraction, draws)
+        held_out = holdout(assigned.clients, labels[first], protocol.test_fraction, draws)[unit]
         train, test = np.where(held_out, NOBODY, clients), np.where(held_out, clients, NOBODY)
     else:
         official = labels[dataset.num_train :]
@@ -187,21 +192,38 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
     return cls(**arguments)
 
 
-class _Columns(dict[str, NDArray[Any]]):
-    """Columns of a dataset's first `size` rows that partitioners read; features are computed on access."""
+def _persons(dataset: Dataset, size: int, partitioner: Any) -> tuple[Any, Any]:
+    """Return each person's first row among a dataset's first `size` rows, and the person of each of these.
 
-    def __init__(self, dataset: Dataset, size: int, seed: int) -> None:
-        super().__init__(row=np.arange(size), label=_labels(dataset)[:size])
+    Where owners are clients, a person is one of an owner's; persons without a key column are rows.
+    """
+    if dataset.persons is None:
+        return slice(size), slice(None)
+    if np.isin(dataset.persons[size:], dataset.persons[:size]).any():
+        raise ValueError("a person must be in the training file or in the test file, some are in both")
+    rows = dataset.persons[:size, None]
+    if isinstance(getattr(partitioner, "base", None) or partitioner, partitioners.Natural):
+        rows = np.column_stack([rows, dataset.natural[:size]] if dataset.natural is not None else [rows])
+    _, first, unit = np.unique(rows, axis=0, return_index=True, return_inverse=True)
+    return first, unit.reshape(-1)
+
+
+class _Columns(dict[str, NDArray[Any]]):
+    """Columns of some rows of a dataset that partitioners read; features are computed on access."""
+
+    def __init__(self, dataset: Dataset, rows: Any, seed: int) -> None:
+        labels = _labels(dataset)[rows]
+        super().__init__(row=np.arange(len(labels)), label=labels)
         if dataset.natural is not None:
-            self["natural"] = dataset.natural[:size]
-        self.dataset, self.size, self.seed = dataset, size, seed
+            self["natural"] = dataset.natural[rows]
+        self.dataset, self.rows, self.size, self.seed = dataset, rows, len(labels), seed
 
     def __missing__(self, name: str) -> NDArray[Any]:
         if name != "features":
             owners = "writers, users or regions"
             raise ValueError(f"a natural partition needs {owners}, {self.dataset.name} has none")
         draws = generator(self.seed, "features")
-        return self.setdefault(name, features(self.dataset.inputs[: self.size], _DIMENSIONS, draws))
+        return self.setdefault(name, features(self.dataset.inputs[self.rows], _DIMENSIONS, draws))
 
     def table(self) -> Any:
         """Return the table that partitioners of flwr-datasets read."""
@@ -368,12 +390,13 @@ def _read(table: Any, dataset: Dataset) -> ClientRows:
     clients = range(int(lines["client"].max()) + 1)
     if not lines["part"].isin(_PARTS).all():
         raise ValueError(f"part must be 'train' or 'test', got {sorted(lines['part'].astype(str).unique())}")
-    held = lines.groupby(["part", "client"])["row"].agg(np.array)
+    by_client = lines.groupby(["part", "client"], observed=True)["row"]
+    held = {key: rows.to_numpy(np.int64) for key, rows in by_client}
     for part in _PARTS:
-        if lacking := [client for client in clients if (part, client) not in held.index]:
+        if lacking := [client for client in clients if (part, client) not in held]:
             everybody = f"every client 0 to {len(clients) - 1}"
             raise ValueError(f"{everybody} must have {part} rows, got none for client {lacking[0]}")
-    train, test = (tuple(held[part, client].astype(np.int64) for client in clients) for part in _PARTS)
+    train, test = (tuple(held[part, client] for client in clients) for part in _PARTS)
     groups, numbers = _per_client(lines, "group"), _per_client(lines, "shift", partly=True)
     if numbers is not None and numbers.max() >= len(known):
         raise ValueError(f"shift must be in [0, {len(known)}), the list of shifts, got {numbers.max()}")
@@ -432,6 +455,8 @@ class Protocol:
     validation_fraction
         Share of a client's training rows that :func:`hold_out` holds out for the proof, in [0, 1).
         ``"auto"``, which a run's settings replace by a number, counts as 0.
+    group
+        Column with the key of the person that a row belongs to, or None; no person is divided.
     file
         A saved partition to use instead of all other keys, or None.
     seed
@@ -446,6 +471,7 @@ class Protocol:
     test: Test = "holdout"
     test_fraction: float = 0.2
     validation_fraction: float | Literal["auto"] = 0.0
+    group: str | None = None
     file: str | None = None
     seed: int | None = None
 
@@ -630,7 +656,7 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
 
 
 def hold_out(
-    train: Sequence[IntArray], fraction: float, seed: int
+    train: Sequence[IntArray], fraction: float, seed: int, persons: IntArray | None = None
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
     """Divide each client's training rows into those to train on and those to hold out.
 
@@ -640,12 +666,18 @@ def hold_out(
         Each client's training rows.
     fraction, seed
         As for :func:`hold_out_client`.
+    persons
+        Number of each row's person, shape (N,), none of whom is divided; None if each row is one of its own.
 
     Returns
     -------
     Rows to train on and rows held out of each client, in their original order.
     """
-    held = [hold_out_client(len(rows), fraction, seed, client) for client, rows in enumerate(train)]
+    held = []
+    for client, rows in enumerate(train):
+        people, unit = np.unique(rows if persons is None else persons[rows], return_inverse=True)
+        drawn = hold_out_client(len(people), fraction, seed, client)
+        held.append(drawn if persons is None else np.flatnonzero(np.isin(unit, drawn)))
     pairs = list(zip(train, held, strict=True))
     return tuple(np.delete(rows, each) for rows, each in pairs), tuple(rows[each] for rows, each in pairs)
 

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.check.findings import not_classes
-from fedclust.data.dataset import OWNERS, DatasetBuilder, SourceError, Statistics
+from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
@@ -475,6 +475,8 @@ class SourcedDataset(Source, DatasetBuilder):
         Names in label order; None uses the source's own.
     natural
         Column with the writer, user or region of each example, or None.
+    group
+        Column with the key of the person that each example belongs to, which is no input, or None.
     sha256
         Digest of the rows that the source must hold, see :func:`rows_digest`; None accepts any. A site's own
         file (``partition=own``) is not compared: it holds only that site's rows.
@@ -493,6 +495,7 @@ class SourcedDataset(Source, DatasetBuilder):
     drop_labels: Sequence[Any] = ()
     class_names: Sequence[str] | None = None
     natural: str | Sequence[str] | None = None
+    group: str | None = None
     sha256: str | None = None
     sha256_help: str = ""
 
@@ -511,6 +514,8 @@ class SourcedDataset(Source, DatasetBuilder):
             if (natural := self.encode_natural(parts, labels.kept)) is not None:
                 np.save(folder / "natural.npy", natural[0])
                 (folder / OWNERS).write_text(json.dumps(natural[1]))
+            if (persons := self.persons(parts, labels.kept)) is not None:
+                np.save(folder / PERSONS, persons)
             statistics = self.encode(parts, labels, folder)
             self.describe(folder, labels.class_names, labels.num_train, statistics)
 
@@ -652,6 +657,26 @@ class SourcedDataset(Source, DatasetBuilder):
         values = values_of(parts, find_column(parts[0], self.natural, "natural"), kept)
         codes, owners = pd.factorize(values, sort=True)  # -1 where missing
         return codes.astype(np.int64), tuple(map(name_of, owners))
+
+    def persons(self, parts: Sequence[Part], kept: BoolArray) -> IntArray | None:
+        """Number the persons of the kept examples, shape (N,); None if no column is set.
+
+        An example without a key is a person of its own.
+
+        Raises
+        ------
+        SourceError
+            If a part lacks the column.
+        """
+        if self.group is None:
+            return None
+        import pandas as pd
+
+        keys = values_of(parts, find_column(parts[0], self.group, "group"), kept)
+        codes = pd.factorize(keys)[0].astype(np.int64)
+        gaps = codes < 0
+        codes[gaps] = codes.max(initial=-1) + 1 + np.arange(gaps.sum())
+        return codes
 
     @abstractmethod
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:

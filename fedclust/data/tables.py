@@ -99,17 +99,17 @@ class Tables(SourcedDataset):
         taken = {*self.ignore, *([find_column(part, self.label, "label")] if self.label else [])}
         if self.natural is not None:
             taken.add(find_column(part, self.natural, "natural"))
+        if self.group is not None:
+            taken.add(find_column(part, self.group, "group"))
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
-    def findings(self, parts: Sequence[Part], group: str | None = None) -> list[Finding]:
+    def findings(self, parts: Sequence[Part]) -> list[Finding]:
         """Check the rows of all parts; see :func:`fedclust.data.check.findings.check_table`.
 
         Parameters
         ----------
         parts
             The training part and, if there is one, the test part.
-        group
-            Column with the key of the person that a row belongs to.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Tables(SourcedDataset):
             If a configured column is missing.
         """
         label = find_column(parts[0], self.label, "label") if self.label else None
-        group = group and find_column(parts[0], group, "group")
+        group = self.group and find_column(parts[0], self.group, "group")
         wanted = dict.fromkeys(filter(None, [label, *self.kinds(parts[0]), group]))
         table = table_of(parts, wanted, slice(None))
         if label is not None:

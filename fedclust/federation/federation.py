@@ -213,7 +213,7 @@ def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
         names = described.client_names or [f"client {client}" for client in range(len(rows))]
         said = [
             f"{names[client]} says {rows[client]:,} {what} rows, the median {np.median(having):,g}; "
-            f"counted as {counts[client]:,}"
+            f"a mean by rows counts {counts[client]:,}"
             for client in who
         ]
         lines += [f"{_few(said, '; ')} (row_cap={row_cap:g})"] if said else []
@@ -477,6 +477,12 @@ class Federation:
             if before is not None:
                 self._description_traffic = grid.traffic.since(before)  # type: ignore[attr-defined]
         return self.descriptions
+
+    def train_on_all_rows(self) -> None:
+        """Let clients hold no rows out of training, and describe their rows again; before round 1."""
+        self.grid.all_rows = True  # type: ignore[attr-defined]
+        self.descriptions, self._roster.answers = None, {}
+        self._known()
 
     def _combine(self) -> Descriptions:
         """Combine the descriptions of this run's clients, and limit their answers accordingly."""

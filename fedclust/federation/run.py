@@ -363,7 +363,7 @@ class Run:
     buffers
         Names of the model's floating-point buffers.
     shows_models
-        Whether Flower's loop receives all models after every round.
+        Whether somebody looks at all models after every round.
     server_round
         The last finished round.
     measured

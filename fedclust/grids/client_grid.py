@@ -30,15 +30,13 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
 from fedclust.messages.codec import filled
 from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.support.flower import ErrorCode, NodeInfo, Run
 from fedclust.typing import IntArray
 
 logger = logging.getLogger(__name__)
@@ -46,6 +44,7 @@ logger = logging.getLogger(__name__)
 # -- Bundles ------------------------------------------------------------------------------------------------
 
 _INDEX = "fedclust-bundle"
+_ALL_ROWS = "all-rows"
 _INDEX_PER_CLIENT = 2048  # characters; names of records are short
 
 
@@ -54,7 +53,14 @@ def is_bundle(content: RecordDict) -> bool:
     return _INDEX in content
 
 
-def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = None) -> RecordDict:
+def wants_all_rows(content: RecordDict) -> bool:
+    """Return whether a bundle says that rows held out to decide on are training rows in this run."""
+    return is_bundle(content) and bool(content[_INDEX].get(_ALL_ROWS))
+
+
+def pack(
+    contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = None, *, all_rows: bool = False
+) -> RecordDict:
     """Combine the contents of several clients into one.
 
     Parameters
@@ -63,6 +69,8 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
         The content of each client, by client id. Records that are the same object are stored once.
     errors
         Reason of each client without a content, by client id.
+    all_rows
+        Whether clients are to hold no rows out of training, see :func:`wants_all_rows`.
 
     Returns
     -------
@@ -94,6 +102,8 @@ def pack(contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = 
     entries: dict[str, Any] = {"index": json.dumps(index, separators=(",", ":"))}
     if errors:  # apart from the index, so that its brackets can be counted before it is read
         entries |= {"failed": [*errors], "reasons": [one_line(reason) for reason in errors.values()]}
+    if all_rows:
+        entries[_ALL_ROWS] = True
     bundle[_INDEX] = filled(ConfigRecord, entries)
     return filled(RecordDict, bundle)
 
@@ -389,7 +399,14 @@ class ClientGrid(WrappedGrid):
         Seconds to wait for lost clients after a reply was lost; 0 to never wait.
     min_replies
         Least share of the asked clients that must answer, in [0, 1]; 0 to never wait.
+
+    Attributes
+    ----------
+    all_rows
+        Whether clients are to hold no rows out of training; set before they describe theirs.
     """
+
+    all_rows = False
 
     def __init__(
         self,
@@ -597,7 +614,7 @@ class ClientGrid(WrappedGrid):
         parcels: list[tuple[Message, dict[int, Message], int]] = []
         for (node, kind, group), by_place in self._by_node(messages, replies).items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
-            content = pack(contents)
+            content = pack(contents, all_rows=self.all_rows)
             sent = self._meter.count("down", content, self._by_client(contents))
             most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
             ttl = max(message.metadata.ttl for message in by_place.values())

@@ -22,13 +22,11 @@ from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedclust.grids import options
 from fedclust.grids.nodes import RunFailed
+from fedclust.support.flower import RUN_ID, SERVER, ErrorCode, Run, assume_identity, set_message_id
 
 logger = logging.getLogger(__name__)
 
@@ -133,25 +131,9 @@ def _raise(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
 
 # -- Grids --------------------------------------------------------------------------------------------------
 
-_RUN_ID = 1
-FIRST_NODE_ID = SUPERLINK_NODE_ID + 1
+FIRST_NODE_ID = SERVER + 1
 
 RunConfig = Mapping[str, str | int | float | bool]
-
-
-def assume_identity(run_id: int = _RUN_ID, node_id: int = SUPERLINK_NODE_ID) -> None:
-    """Allow this process to create Flower messages.
-
-    Parameters
-    ----------
-    run_id
-        Id of the messages' run.
-    node_id
-        Id of the node that sends them; by default the server.
-    """
-    TaskIdentity.task_id = 1
-    TaskIdentity.run_id = run_id
-    TaskIdentity.node_id = node_id
 
 
 def answer(app: ClientApp, message: Message, context: Context) -> Message:
@@ -206,7 +188,7 @@ class DirectGrid(BlockingGrid):
 
     def __init__(self) -> None:
         assume_identity()
-        self._run = Run.create_empty(_RUN_ID)
+        self._run = Run.create_empty(RUN_ID)
         self._message_ids = itertools.count(1)
 
     def set_run(self, run: Run) -> None:
@@ -224,11 +206,11 @@ class DirectGrid(BlockingGrid):
         """Make the context of a node by its number, from 0, with further settings for this node."""
         own: dict[str, Any] = {"partition-id": node, "num-partitions": num_nodes}
         own |= {"allow": "*", "predictions": "reply", **config}
-        return Context(_RUN_ID, FIRST_NODE_ID + node, own, RecordDict(), dict(run_config))
+        return Context(RUN_ID, FIRST_NODE_ID + node, own, RecordDict(), dict(run_config))
 
     def label(self, message: Message) -> None:
         """Set the message id that the reply refers to."""
-        message.metadata.__dict__["_message_id"] = str(next(self._message_ids))
+        set_message_id(message, str(next(self._message_ids)))
 
 
 class LocalGrid(DirectGrid):
@@ -258,6 +240,11 @@ class LocalGrid(DirectGrid):
         self._app = app
         contexts = [self.context(node, num_nodes, run_config) for node in range(num_nodes)]
         self._contexts = {context.node_id: context for context in contexts}
+
+    def configure(self, settings: RunConfig) -> None:
+        """Add settings to every node's own configuration."""
+        for context in self._contexts.values():
+            context.node_config.update(settings)
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""

@@ -27,11 +27,11 @@ from typing import ClassVar, TypeVar
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import QUERY_CLIENTS, Hosted, read_from_node
+from fedclust.support.flower import ErrorCode
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:

@@ -1,11 +1,9 @@
 """Use Flower's own grids: submit a run to a SuperLink, notice replies promptly, end hung actors."""
 
-import gc
 import json
 import os
 import re
 import subprocess
-import sys
 import sysconfig
 import tempfile
 import time
@@ -14,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.common.constant import ErrorCode
 
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.settings.composition import CONF, ConfigError, join_overrides
+from fedclust.settings.run_options import COLLAPSED
+from fedclust.support.flower import ErrorCode, simulation_actors
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
@@ -71,14 +70,10 @@ class PromptGrid(WrappedGrid):
 
 def end_hung_actors() -> None:
     """End actors of Flower's simulation that run on after the server: Flower would wait for them."""
-    simulation = sys.modules.get("flwr.simulation.ray_transport.ray_actor")
-    if simulation is None:
-        return
-    import ray
+    if actors := simulation_actors():
+        import ray
 
-    # Flower has no public way to reach its actors.
-    for pool in (each for each in gc.get_objects() if type(each) is simulation.BasicActorPool):
-        for actor in list(pool._future_to_actor.values()):
+        for actor in actors:
             ray.kill(actor)
 
 
@@ -113,7 +108,7 @@ class SuperLink:
         self._connection = connection
         self._federation_config = federation_config
 
-    def submit(self, overrides: Sequence[str], folder: Path, searchpath: Sequence[str] = ()) -> None:
+    def submit(self, overrides: Sequence[str], folder: Path, searchpath: Sequence[str] = ()) -> bool:
         """Submit the run, and show its log until it ends.
 
         Parameters
@@ -124,6 +119,10 @@ class SuperLink:
             Folder for the results, on the SuperLink's machine.
         searchpath
             Further folders of configuration besides ``conf/``; they must exist on that machine, too.
+
+        Returns
+        -------
+        Whether the log says that the models predict no better than each client's class shares.
 
         Raises
         ------
@@ -150,7 +149,12 @@ class SuperLink:
             file.write_text("".join(lines), encoding="utf-8")
             submitted = _ask("run", str(_APP), self._connection, "--run-config", str(file), *options)
         run = str(submitted["run-id"])
-        subprocess.run([*_flwr("log"), run, self._connection, "--stream"], env=_environment(), check=False)
+        shown, collapsed = [*_flwr("log"), run, self._connection, "--stream"], False
+        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+        with subprocess.Popen(shown, env=_environment() | {"PYTHONUNBUFFERED": "1"}, **piped) as log:
+            for line in log.stdout or ():
+                print(line, end="", flush=True)
+                collapsed |= COLLAPSED in line
         try:
             (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
         except FederationError as error:
@@ -161,6 +165,7 @@ class SuperLink:
         if state["status"] != "finished:completed":
             kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
             raise kind(f"run {run} is {state['status']}: {state['status-details']}")
+        return collapsed
 
 
 def _absolute(override: str) -> str:

@@ -47,6 +47,7 @@ from fedclust.proof.coalitions import (
     Arm,
     Choice,
     Coalition,
+    Fit,
     choose,
     coalitions,
 )
@@ -67,7 +68,7 @@ def num_bytes(model: ArrayRecord) -> int:
 
 def models_per_site(num_sites: int) -> int:
     """Count the models that a site trains in a round, but for those of coalitions that witnesses propose."""
-    return _EACH * sum(0 in each for each in coalitions(num_sites))
+    return _EACH * sum(0 in each for each in coalitions(num_sites)) - 1  # the run itself trains everyone's
 
 
 def worthwhile(asked: str | None, num_train: IntArray, model: ArrayRecord) -> bool:
@@ -103,7 +104,8 @@ class Chosen:
     shifts
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
     fits
-        How the model of each site alone (rows) fits the rows of each other (columns), shape (K, K, 5).
+        How the model of each site alone (rows) fits the rows of each other (columns), the numbers of a
+        :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more).
     figures
         Of each site that answered, how its arm, everyone's and its own predict its test rows.
     """
@@ -125,7 +127,8 @@ class Trained:
     coalitions
         Ids of each coalition's sites, everyone first.
     models
-        Of each coalition, the model without each fold, and the one on all rows.
+        Of each coalition, the model without each fold, and the one on all rows: of everyone the run's own,
+        known after the last round.
     aggregators
         What the aggregator of each model remembers.
     chosen
@@ -219,7 +222,8 @@ class Coalitions(Layer):
         self._sent = {client: {} for client in run.cohort}
         for coalition, sites in enumerate(self.trained.coalitions):
             members = [site for site in sites if site in self._sent]
-            for fold in range(_EACH) if members else ():
+            # Everyone's model on all rows is the run's own.
+            for fold in range(_EACH if coalition else FOLDS) if members else ():
                 name = name_of(coalition, fold)
                 place = number_of(name)
                 aggregator, model = self._aggregators[place], self.trained.models[place]
@@ -241,8 +245,7 @@ class Coalitions(Layer):
         """Read these models; one that cannot be used is left out, and its site named."""
         if self.trained is None:
             return
-        described = run.federation.describe()
-        rows = described.num_train + (described.num_validation if len(described.num_validation) else 0)
+        rows = run.federation.describe().num_train
         found: list[Reply] = []
         for reply in run.replies:
             sent, received = self._sent[reply.client], self._received.get(reply.client, {})
@@ -286,6 +289,10 @@ class Coalitions(Layer):
         """After the last round, let each site choose, and make the coalitions that were chosen clusters."""
         if self.trained is None or run.number < run.federation.num_rounds:
             return run.clusters
+        models = list(self.trained.models)
+        models[ALL_ROWS] = run.clusters.models[0]
+        self._aggregators[ALL_ROWS] = run.clusters.aggregators[0]
+        self.trained = replace(self.trained, models=tuple(models))
         trained, federation = self.trained, run.federation
         clients, counts = run.clusters.num_clients, federation.describe().train_counts
         sites = range(len(trained.coalitions[0]))
@@ -303,7 +310,7 @@ class Coalitions(Layer):
             questions[site] = ScoresQuestion(tuple(models), shift, len(own))
         answers = federation.ask(questions, server_round=run.number).replies
         choices: list[Choice | None] = [None] * clients
-        fits = np.full((len(sites), len(sites), 5), np.nan)
+        fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
         for site in sites:
             own, answer = trained.of(site), answers.get(site)
             scores = None if answer is None else answer.scores
@@ -312,7 +319,7 @@ class Coalitions(Layer):
             choices[site] = replace(found, arm=arm, everyone=everyone)
             if answer is not None:
                 others = [other for other in sites if other != site]
-                fits[others, site] = answer.fits.reshape(-1, 5)
+                fits[others, site] = answer.fits.reshape(len(others), -1)
         taken = [Arm(0, False) if each is None else each.arm for each in choices]
         serving = sorted({each.coalition for each in taken})
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])

@@ -80,8 +80,7 @@ class Bounds(Layer):
 
     def __init__(self, caps: Caps = ANY, *, blames: bool = True) -> None:
         self.caps, self._blames = caps, blames
-        # Nodes measure updates, and send those that pull too far by themselves, only if lengths have a cap.
-        self.needs_client_models = caps.norm is None and caps.pull is not None
+        self.needs_client_models = caps.pull is not None
         self._earlier: Clusters | None = None  # as this round found the clusters
         self._before: Clusters | None = None  # as the one before did
         self._lost: list[int] = []
@@ -232,7 +231,7 @@ def within(
     replies, server_round, caps
         The replies to a round of training, and what limits them.
     described
-        Training rows of each client, as it says, shape (K,); None if nobody asked.
+        Training rows of each client, as it says, shape (K,); None if nobody asked: the replies say it.
 
     Returns
     -------
@@ -240,11 +239,14 @@ def within(
     """
     if caps == ANY:
         return list(replies), []
-    if described is not None and (most := caps.most_rows(described)) is not None:
-        far = {*np.flatnonzero(described > most).tolist()}  # replies say more where rows are pooled
+    if described is None:
+        rows = {reply.client: reply.num_examples for reply in replies}
+    else:
+        rows = dict(enumerate(described.tolist()))
+    if (most := caps.most_rows(np.array([*rows.values()]))) is not None:
         replies = [
-            replace(each, num_examples=min(each.num_examples, most)) if each.client in far else each
-            for each in replies
+            replace(each, num_examples=min(each.num_examples, most)) if rows[each.client] > most else each
+            for each in replies  # which say more where rows are pooled
         ]
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
     moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
@@ -264,8 +266,7 @@ def within(
     if caps.pull is None:
         return left, failures
     samples, clusters = [reply.num_examples for reply in left], [reply.cluster for reply in left]
-    of_models, of_clients = ([each[position] for position in kept] for each in (norms, own))
-    weights = lengths.limited_weights(samples, of_models, of_clients, clusters, caps.pull)
+    weights = lengths.limited_weights(samples, [norms[each] for each in kept], clusters, caps.pull)
     limited = zip(left, weights, strict=True)
     return [replace(reply, num_examples=weight) for reply, weight in limited], failures
 

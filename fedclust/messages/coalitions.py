@@ -82,12 +82,12 @@ def detached(messages: Iterable[Message]) -> tuple[list[Message], dict[int, dict
 # -- The choice ---------------------------------------------------------------------------------------------
 
 
-def _all_rows(at: codec.Reading) -> int:
-    return codec.train_rows(at) + at.most(at.bounds.num_validation)
-
-
 def _arms(at: codec.Reading) -> int:
     return 2 * at.asked.coalitions
+
+
+def _fit_numbers(at: codec.Reading) -> int:
+    return Fit.width(at.asked.num_classes) * at.asked.others
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,15 +99,17 @@ class ScoresAnswer:
     count, means, products
         As of :class:`~fedclust.proof.coalitions.Scores`; the products in one list.
     fits
-        Of each further model, the five numbers of a :class:`~fedclust.proof.coalitions.Fit`, in one list.
+        Of each further model, the numbers of a :class:`~fedclust.proof.coalitions.Fit`, in one list.
     """
 
     place = codec.IN_CONFIG
 
-    count: Annotated[int, codec.Whole(0, _all_rows)]
+    count: Annotated[int, codec.Whole(0, codec.train_rows)]
     means: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=_arms)]
     products: Annotated[FloatArray, codec.Numbers(0, 4 + 1e-9, count=lambda at: _arms(at) ** 2)]
-    fits: Annotated[FloatArray, codec.Numbers(-1, 2, count=lambda at: 5 * at.asked.others)]
+    fits: Annotated[
+        FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.num_classes - 1), count=_fit_numbers)
+    ]
 
     def check(self, at: codec.Reading) -> None:
         """Check that there may be such rows."""
@@ -117,7 +119,7 @@ class ScoresAnswer:
     @classmethod
     def of(cls, scores: Scores, fits: Sequence[Fit]) -> "ScoresAnswer":
         """Make the answer of what a site measured."""
-        numbers = np.array([astuple(each) for each in fits], dtype=float).ravel()
+        numbers = np.array([(*astuple(each)[:5], *each.names) for each in fits], dtype=float).ravel()
         return cls(scores.count, scores.means, scores.products.ravel(), numbers)
 
     @property
@@ -146,6 +148,11 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
     shifts: Annotated[FloatArray, codec.Numbers()]
     coalitions: Annotated[int, codec.Whole(1)]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.shifts) // self.coalitions
 
     @property
     def others(self) -> int:

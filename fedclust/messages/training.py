@@ -106,9 +106,6 @@ class Instruction:
         Whether an evaluation includes macro F1 and AUC, which take longer.
     norm_cap
         Largest ratio of the lengths of two updates in one mean; None for any.
-    pull_cap
-        Largest pull (rows times length) of an update in a mean, in multiples of their median; None for
-        any.
     most_rows
         How many of a client's rows count at most.
     projection_size, projection_seed
@@ -134,7 +131,6 @@ class Instruction:
     mean_reply: Annotated[bool, codec.Flag()] = False
     full: Annotated[bool, codec.Flag(key="full-metrics")] = False
     norm_cap: Annotated[float | None, codec.Real(key="update-norm-cap")] = None
-    pull_cap: Annotated[float | None, codec.Real(1, key="update-pull-cap")] = None
     most_rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
     projection_size: Annotated[int | None, codec.Whole()] = None
     projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None

@@ -7,6 +7,7 @@ do not affect the clusters, the models or the metrics of the rounds.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +19,14 @@ NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
 _SIMPLEST_FIRST = NONE, PRIOR, FINETUNE
 
 Layers = Literal["all", "last"]
+
+MODELS = "models"
+"""Key of a node's own configuration: the folder into which it writes its clients' fine-tuned models."""
+
+
+def weights_file(root: Path, client: int) -> Path:
+    """Return the file of a client's fine-tuned model, on a node and in an export."""
+    return root / f"client-{client}" / "model.safetensors"
 
 
 @dataclass(frozen=True)

@@ -168,21 +168,27 @@ def findings(
     is of another population.
     """
     labels = list(classes) or [str(label) for label in range(counts.shape[1])]
-    this, that = labels if len(labels) == 2 else ("one class", "another")
-    turned, right_way, found = turned_sites(fits), ways(fits)[1], list[dict[str, Any]]()
+    turned, (wrong_way, right_way) = turned_sites(fits, counts), ways(fits, counts)
+    found = list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
         found.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
 
     if len(sites) == 2 and turned:
-        names = joined([site.name for site in sites])
+        first, second = (site.name for site in sites)
+        this, that = _renamed(fits[:1, 1, 5:], labels)
         for site in sites:
-            text = f"Of {names}, what one calls {this} the other calls {that}. Check both codings."
-            add(site, "turned", text)
+            names = f"Of {first} and {second}, what {first} calls {this} {second} calls {that}"
+            add(site, "turned", f"{names}. Check both codings.")
     for site in sites:
         held = np.flatnonzero(counts[site.client])
         if len(sites) > 2 and site.client in turned:
-            add(site, "turned", f"What the others call {this} it calls {that}. Check its coding.")
+            this, that = _renamed(fits[wrong_way[:, site.client], site.client, 5:], labels)
+            text = f"What the others call {this} it calls {that}. Check its coding."
+            if counts[site.client].sum() - counts[site.client].max() <= 1:
+                text = f"It calls nearly all rows {labels[counts[site.client].argmax()]}, "
+                text += "and the others' models fewer of them than of their own rows. Check its coding."
+            add(site, "turned", text)
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             add(
                 site,
@@ -193,3 +199,23 @@ def findings(
             text = "No other site's model is better than chance there: "
             add(site, "population", f"{text}its rows may be of another population, or in other units.")
     return found
+
+
+def _renamed(names: FloatArray, labels: Sequence[str]) -> tuple[str, str]:
+    """List the classes that most models call otherwise than a site, and what it calls them.
+
+    Parameters
+    ----------
+    names
+        The best new name of each class for each model that is the wrong way round, shape (models, C); without
+        columns if there are two classes.
+    labels
+        Names of the classes.
+    """
+    pairs = [(labels[0], labels[1])] if len(labels) == 2 else []
+    for label, named in enumerate(names.T.astype(int)):
+        other = int(np.bincount(named).argmax())
+        if other != label and 2 * (named == other).sum() > len(named):
+            pairs.append((labels[label], labels[other]))
+    this, that = zip(*pairs or [("one class", "another")], strict=True)
+    return joined(this), joined(that)

@@ -81,14 +81,15 @@ class ClusterProof:
     def summary(self) -> dict[str, Any]:
         """Return it as plain values, for JSON; None for values that are unknown because no client voted."""
         told = self.comparison.figures()
+        tested = bool(told["rows"])
         return {
             "cluster": self.cluster,
             "clients": len(self.clients),
             "voted": told["voted"],
             "held_out_rows": told["rows"],
             "held_out_gain": told["gain"],
-            "p_value": self.p_value,
-            "proven": self.proven,
+            "p_value": self.p_value if tested else None,
+            "proven": self.proven if tested else None,
             **self.figure.summary(),
         }
 

@@ -18,6 +18,11 @@ from fedclust.grids.nodes import RunFailed
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 
 
+def another_run(folder: Path) -> FileExistsError:
+    """Make the error of a new run whose folder holds one already."""
+    return FileExistsError(f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it")
+
+
 class Recorder:
     """The folder of one run.
 
@@ -42,9 +47,7 @@ class Recorder:
         try:
             self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
         except FileExistsError as error:
-            raise FileExistsError(
-                f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
-            ) from error
+            raise another_run(folder) from error
         self.folder = folder
         self._last_round = 0
         self._assignment: NDArray[np.int64] | None = None

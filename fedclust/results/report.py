@@ -29,7 +29,7 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
-from fedclust.settings.run_options import NEEDS_PROOF
+from fedclust.settings.run_options import COLLAPSED, NEEDS_PROOF
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
@@ -288,17 +288,13 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         )
     if brief and ("advice" in summary or (run.folder.parent / "multirun.yaml").is_file()):
         return Group(*verdict_lines(run))
-    sites, tables = site_rows(summary), not (brief and summary.get("sites"))  # which have a line each
+    tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None and tables:
         parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS))
-    if sites and tables:
-        table = _table(*SITE_COLUMNS)
-        table.caption = "chosen / with everyone / alone, on test rows"
-        for row in sites:
-            table.add_row(*map(escape, row))
-        parts.append(table)
+    if summary.get("sites") and tables:
+        parts.append(_sites(summary["sites"]))
     if summary.get("decision"):
         parts.append(Text(str(summary["decision"])))
     if summary.get("trials") and not brief:
@@ -312,6 +308,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     return Group(*parts, *(Text(line) for line in lines if line))
 
 
+EVERYONE = "everyone: one model for all, with the prior correction where that suits the site"
 SITE_COLUMNS = ("site", "trains with", "accuracy", "95 % interval", "balanced accuracy", "AUC", "Brier score")
 """Titles of the columns of :func:`site_rows`."""
 
@@ -355,14 +352,16 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console = unwrapped(console or Console())
     console.print(final_table(run, brief))
     if brief:
-        page = ", in a browser: report.html" * (find_spec("altair") is not None)
+        page = ", in a browser: report.html"
+        if find_spec("altair") is None:
+            page = "; it writes the page, too, after pip install 'fedclust[charts]'"
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
         console.print(last, markup=False, highlight=False, soft_wrap=True)
     # Not wrapped, so that the path can be copied.
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
     console.print(f"results: {run.folder.resolve()}", **plain)
     if run.summary.get("collapsed"):
-        console.print("The models predict no better than each client's class shares", **plain)
+        console.print(COLLAPSED, **plain)
 
 
 def unwrapped(console: Console) -> Console:
@@ -402,6 +401,18 @@ def verdict_lines(run: SavedRun) -> list[Text]:
 
 def _table(*titles: str) -> Table:
     return Table(*titles, box=box.SIMPLE_HEAD, show_edge=False)
+
+
+def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("site", "model", "accuracy", "95 % interval", "balanced", "AUC", "Brier")
+    table.caption = f"on test rows; {EVERYONE}"
+    for each in sites:
+        for name, arm in zip((escape(each["name"]), "", ""), SERVED, strict=True):
+            told = each.get(arm) or {}
+            figures = [number(told.get(key), 2) for key in FIGURES]
+            ends = span((told.get("accuracy_low"), told.get("accuracy_high")), 2)
+            table.add_row(name, arm, figures[0], ends, *figures[1:])
+    return table
 
 
 def _clusters(clients: pd.DataFrame, most: int) -> Table:

@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
         builder = _builder(given, file)
         try:
             with builder.opened() as parts:
-                found, names = builder.findings(parts, given.group), parts[0].rows.schema.names
+                found, names = builder.findings(parts), parts[0].rows.schema.names
                 rows = sum(part.rows.count_rows() for part in parts)
             hint = "" if given.target else f"; --target COLUMN checks the labels, too: {few(names, 8)}"
             _print(f"{file}: {rows:,} rows, {len(names):,} columns{hint}")
@@ -80,7 +80,7 @@ def _together(statements: dict[str, Statement], given: argparse.Namespace) -> It
 def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     dataset = {"_target_": "fedclust.data.tables.Tables", "name": "csv", "label": given.target or ""}
     options = {name: getattr(given, name) for name in ("sep", "decimal", "encoding")}
-    columns = {"ignore": given.ignore, "keep": given.keep}
+    columns = {"ignore": given.ignore, "keep": given.keep, "group": given.group}
     return builder_of({**dataset, **columns, "csv_options": options}, path)
 
 

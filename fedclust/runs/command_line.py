@@ -1,6 +1,7 @@
 """The command line: ``fedclust``, or ``python -m fedclust``."""
 
 import argparse
+import os
 import re
 import shlex
 import signal
@@ -26,6 +27,7 @@ from fedclust import __version__
 from fedclust.runs import sweep, verbs
 from fedclust.settings import checks, folders
 from fedclust.settings.composition import ConfigError, compose, one_line, with_choices
+from fedclust.settings.run_options import COLLAPSED
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
 from fedclust.support.checks import none_of
@@ -43,8 +45,8 @@ def main() -> None:
     """Run the command line: a verb of :data:`fedclust.runs.verbs.VERBS`, or settings.
 
     A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
-    started exits with code 1; one whose models predict no better than class shares, with code 3. A failed job
-    does not end a sweep: it is listed at the end, and the exit code is 1.
+    started exits with code 1; one whose models predict no better than class shares, with code 3. Such jobs do
+    not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
@@ -68,21 +70,28 @@ def main() -> None:
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
             sys.exit(130)  # as shells do
-        if sweep.any_failed(_failures):
-            sys.exit(1)
+        collapsed = sweep.any_failed(_failures.with_name("collapsed.txt"), "fell to chance")
+        if (failed := sweep.any_failed(_failures)) or collapsed:
+            sys.exit(1 if failed else _COLLAPSED)
 
 
 def _answer(verb: str, arguments: Sequence[str]) -> int:
     """Do what a verb that runs nothing asks for; return the exit status, 2 for what cannot be."""
     try:
+        status = 0
         if verb == "--version":
             print(f"fedclust {__version__}")
-            return 0
-        if verb in ("help", "-h", "--help"):
-            return verbs.show_help(arguments)
-        if verb not in verbs.VERBS:
+        elif verb in ("help", "-h", "--help"):
+            status = verbs.show_help(arguments)
+        elif verb not in verbs.VERBS:
             raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
-        return int(import_module(f"fedclust.runs.{verb}").main(arguments))
+        else:
+            status = int(import_module(f"fedclust.runs.{verb}").main(arguments))
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # whoever read the output, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as shells do
     except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
         shown = _with_extra(error) if isinstance(error, ModuleNotFoundError) else error
         print(f"fedclust {verb}:", " ".join(str(shown).split()), file=sys.stderr)
@@ -93,12 +102,16 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
 def _main(config: DictConfig) -> float | None:
     hydra_config, returned = HydraConfig.get(), None
     sweeps = hydra_config.mode == RunMode.MULTIRUN
+    job = (hydra_config.job.num, list(hydra_config.overrides.task)) if sweeps else (0, [])
     try:
         summary = _run(with_choices(config, hydra_config), hydra_config)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
-        elif summary.get("collapsed"):
-            sys.exit(_COLLAPSED)
+        if summary.get("collapsed"):
+            if not sweeps:
+                sys.exit(_COLLAPSED)
+            if _failures is not None:
+                sweep.add_failure(_failures.with_name("collapsed.txt"), *job, COLLAPSED)
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS
@@ -107,7 +120,6 @@ def _main(config: DictConfig) -> float | None:
             error = _with_extra(error)
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
-            job = hydra_config.job.num, list(hydra_config.overrides.task)
             if _failures is None or not sweep.add_failure(_failures, *job, error, expected):
                 raise  # Hydra raises it again when all jobs have ended
         elif expected:
@@ -146,8 +158,8 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     if isinstance(engine, Grid):
         return federate(config, engine, folder)
     checks.check_built(config)  # the server runs on another machine too
-    engine.submit(list(hydra_config.overrides.task), folder, config.get("searchpath") or ())
-    return {}
+    overrides = list(hydra_config.overrides.task)
+    return {"collapsed": engine.submit(overrides, folder, config.get("searchpath") or ())}
 
 
 class _Terminated(KeyboardInterrupt):

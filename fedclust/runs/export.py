@@ -25,12 +25,17 @@ def main(argv: Sequence[str]) -> int:
     given = parser().parse_args(argv)
     from fedclust.results.report import plural
     from fedclust.runs.library import load  # imports PyTorch
+    from fedclust.serving import load_export
 
     result = load(given.folder, allow=given.allow)
-    result.export(given.target, formats=given.formats)
-    served = result.served()
+    target = result.export(given.target, formats=given.formats, sites=given.sites)
+    served = load_export(target, allow=given.allow)
     models, clients = plural(len(served.clusters), "model"), plural(len(served.sites), "client")
-    print(f"{models} for {clients}: {given.target / 'README.md'}")
+    tuned = sum(site.is_tuned for site in served.sites)
+    own = f", and {plural(tuned, 'fine-tuned model')}" if tuned else ""
+    print(f"{models} for {clients}{own}: {given.target / 'README.md'}")
+    if left := [site for site in served.sites if site.note]:
+        print(f"{plural(len(left), 'client')} such as {left[0].label}: {left[0].note}")
     print(f"to predict: fedclust predict {given.target} ROWS --site {served.sites[0].label}")
     return 0
 
@@ -41,5 +46,6 @@ def parser() -> Parser:
     parser.add_argument("folder", type=Path, help="the folder of a finished run")
     parser.add_argument("target", type=Path, help="where to write; a new or an empty folder")
     parser.add_argument("--formats", nargs="+", default=[], choices=("onnx", "torch"), help="further formats")
+    parser.add_argument("--sites", nargs="*", help="whose fine-tuned models; all, if at most 50")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")
     return parser

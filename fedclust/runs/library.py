@@ -6,7 +6,8 @@ import io
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
@@ -32,14 +33,23 @@ from fedclust.models import construction
 from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
-from fedclust.personal.layers import PRIOR, Auto, Personal, check_validation, named
+from fedclust.personal.layers import FINETUNE, MODELS, PRIOR, Auto, Personal, check_validation, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.results.recorder import write_summary, writing
+from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
-from fedclust.runs.server import Plan, Session, check_network, check_strategy, federate, make_engine
-from fedclust.serving import Served, write_export
+from fedclust.runs.server import (
+    Plan,
+    Session,
+    check_network,
+    check_strategy,
+    federate,
+    make_engine,
+    saved_state,
+)
+from fedclust.serving import Served, Site, write_export
 from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
@@ -71,6 +81,10 @@ class Result:
         Makes the network that the run trained; its weights do not matter. None if no models are needed.
     loss
         Loss that the run's clients trained with.
+    encoder
+        Makes the frozen encoder that they used; None for the inputs themselves.
+    clients
+        Brings the run's clients together again; None where their rows are not on this machine.
 
     Raises
     ------
@@ -84,9 +98,11 @@ class Result:
         module: Callable[[], nn.Module] | None = None,
         loss: Loss = cross_entropy,
         encoder: Callable[[], Encoder] | None = None,
+        clients: Clients | None = None,
     ) -> None:
         self.saved = SavedRun(Path(folder))
-        self._module, self._loss, self._encoder = module, loss, encoder
+        self._module, self._loss, self._encoder, self._clients = module, loss, encoder, clients
+        self._tuned: dict[int, nn.Module] = {}
 
     def __repr__(self) -> str:
         summary = self.summary
@@ -177,7 +193,8 @@ class Result:
         """Predict class probabilities for rows of a client, with the model that serves it.
 
         Where the client uses the label-prior correction (``personal=prior``, or ``auto`` that chose it), that
-        is applied. A fine-tuned model stays with its client: for such a client the shared model is used.
+        is applied. Where it uses a fine-tuned model, that is used if its rows are on this machine, see
+        :meth:`finetuned`, and otherwise the model that serves it.
 
         Parameters
         ----------
@@ -198,12 +215,36 @@ class Result:
         ValueError
             If the inputs do not have the format of the training data.
         """
+        network, table = self.model_for(client), self.saved.clients
+        layer = None if table is None or "personal" not in table else table["personal"].iloc[client]
+        if layer == FINETUNE and self._clients is not None:
+            network = self.finetuned(client)
         with torch.no_grad():
-            logits: torch.Tensor = self.model_for(client)(self._prepared(inputs))
-            table = self.saved.clients
-            if table is not None and "prior_shift" in table and table["personal"].iloc[client] == PRIOR:
+            logits: torch.Tensor = network(self._prepared(inputs))
+            if table is not None and layer == PRIOR:
                 logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
             return logits.softmax(-1)
+
+    def finetuned(self, client: int) -> nn.Module:
+        """Fine-tune a client's model again, as the run did after its last round.
+
+        A run keeps no fine-tuned models: all draws come from the seed, so the same rows give the same model,
+        up to rounding. It is kept in this object.
+
+        Returns
+        -------
+        The network, in evaluation mode.
+
+        Raises
+        ------
+        ValueError
+            If the run fine-tuned no models, or the client's rows are not on this machine or have changed.
+        """
+        if client not in self._tuned:
+            network, model = self.model_for(client), self._serving[int(self.assignment[client])]
+            network.load_state_dict(finetuned(self.saved, self._clients, client, model))
+            self._tuned[client] = network
+        return self._tuned[client]
 
     def served(self) -> Served:
         """Return the models that serve the clients, for raw rows: what :meth:`export` writes.
@@ -213,10 +254,18 @@ class Result:
         ValueError
             If the run is not finished, or its folder does not say how raw rows become inputs.
         """
-        return Served.of_run(self.saved, self.model_of)
+        return Served.of_run(self.saved, self._network, tuned=self._clients is not None)
+
+    def _network(self, site: Site) -> nn.Module:
+        return self.finetuned(site.client) if site.is_tuned else self.model_of(site.cluster)
 
     def export(
-        self, target: Path | str, *, formats: Sequence[str] = (), example: torch.Tensor | None = None
+        self,
+        target: Path | str,
+        *,
+        formats: Sequence[str] = (),
+        example: torch.Tensor | None = None,
+        sites: Sequence[str | int] | None = None,
     ) -> Path:
         """Write the models for use without the run: a folder per cluster, with a model card each.
 
@@ -232,6 +281,9 @@ class Result:
             and returns probabilities, and is compared with the network after writing.
         example
             Encoded rows for the comparison, at least 2; random ones unless given.
+        sites
+            Names or ids of the clients whose fine-tuned models are written, see :meth:`finetuned`; unless
+            given, all if they are at most 50, otherwise none.
 
         Returns
         -------
@@ -248,7 +300,7 @@ class Result:
         """
         model = self.saved.config.get("model")
         known = model if isinstance(model, Mapping) else None
-        return write_export(self.served(), self.saved, Path(target), known, formats, example)
+        return write_export(self.served(), self.saved, Path(target), known, formats, example, sites)
 
     def assign(self, inputs: Any, targets: Any = None) -> int | None:
         """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
@@ -665,26 +717,35 @@ def simulate(
         described[name]["encoder"] = encoder.fingerprint
     if chosen != NoPrivacy():
         described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
-    plan = Plan(settings, described, strategies, dict.fromkeys(strategies, layer), chosen)
+    layers = {each: built.own_personal() if personal is None else layer for each, built in strategies.items()}
+    plan = Plan(settings, described, strategies, layers, chosen)
     plan.check_num_clients(data.num_clients)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
     console = Console() if progress else None
     from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
     from fedclust.clients.node import offered
 
+    network = copy.deepcopy(model)  # the caller may change the original
+
+    @contextmanager
+    def together(models: Path | None = None) -> Iterator[Federation]:
+        node_config = {} if models is None else {MODELS: str(models)}
+        with offered(data, network, training, seed, device, encoder, metrics) as run_config:
+            nodes = LocalGrid(app, run_config, num_nodes)
+            nodes.configure(node_config)
+            grid = ClientGrid(nodes)
+            grid.connect()
+            floor, names = least_loss(training.loss), tuple(metrics)
+            yield Federation(grid, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed)
+
     try:
         with (
-            offered(data, model, training, seed, device, encoder, metrics) as run_config,
+            together() as federation,
             Session(where, resume, console=console, page=folder is not None).opened() as session,
         ):
-            grid = ClientGrid(LocalGrid(app, run_config, num_nodes))
-            grid.connect()
             if resume:
                 folders.check_same_run(described[name], where)
-            floor, names = least_loss(training.loss), tuple(metrics)
-            federation = Federation(
-                grid, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed
-            )
+            plan.settle_rows(federation, model, saved_state(where, rounds) if resume else None)
             callbacks = [on_round] if callable(on_round) else list(on_round)
             summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
             with writing(where):
@@ -696,11 +757,11 @@ def simulate(
         if folder is None and not isinstance(error, RunFailed):
             shutil.rmtree(where, ignore_errors=True)
         raise
-    network, loss = copy.deepcopy(model), training.loss  # the caller may change the original
+    loss = training.loss
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
     make_encoder = None if encoder is None else lambda: encoder
-    result = Result(where, partial(copy.deepcopy, network), loss, make_encoder)
+    result = Result(where, partial(copy.deepcopy, network), loss, make_encoder, together)
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -768,7 +829,7 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
     encoder = partial(build_encoder, given["encoder"]) if "encoder" in given else None
-    return Result(folder, module, loss, encoder)
+    return Result(folder, module, loss, encoder, clients_of(saved, allow))
 
 
 def _check_model(model: nn.Module, data: FederatedData) -> None:

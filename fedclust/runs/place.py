@@ -1,5 +1,6 @@
 """Find the cluster of a client that was not in a run: fedclust place FOLDER ROWS."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,16 +26,21 @@ def main(argv: Sequence[str]) -> int:
         If the folder or the rows are invalid.
     """
     given = parser().parse_args(argv)
+    from fedclust.data.input_encoders import TableEncoder
     from fedclust.runs.library import load  # imports PyTorch
 
     result = load(given.folder, allow=given.allow)
-    rows, _ = result.served().read(given.rows)
+    served = result.served()
+    rows, _ = served.read(given.rows)
     label = given.label or str((result.saved.config.get("dataset") or {}).get("label"))
     columns = getattr(rows, "columns", ())
     if given.label is not None and label not in columns:
         raise ValueError(none_of("--label", label, columns, "must be a column of the rows, one of"))
     found = result.place(rows, rows[label] if label in columns else None)
-    who = [] if found.cluster is None else result.served().sites
+    if isinstance(served.encoder, TableEncoder):
+        for note in served.encoder.notes(rows.drop(columns=label, errors="ignore")):
+            print(f"fedclust place: {note}", file=sys.stderr)
+    who = [] if found.cluster is None else served.sites
     clients = [site.label for site in who if site.cluster == found.cluster]
     print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
     if found.cluster is not None:

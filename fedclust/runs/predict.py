@@ -40,6 +40,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"fedclust predict: {note}", file=sys.stderr)
     if names is not None and len(table) == len(names):
         table.index = pd.Index(map(_inert, names), name="file")
+    if given.site is not None and (left := served.site(given.site).note):
+        print(f"fedclust predict: {left}", file=sys.stderr)
     predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
     table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
     table.columns = pd.Index(map(_inert, table.columns))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
@@ -31,13 +32,14 @@ from fedclust.grids.nodes import read_hosts
 from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import coalitions, description, evaluation, training
+from fedclust.messages.models import from_state
 from fedclust.models import construction
-from fedclust.personal.layers import Personal, check_validation
+from fedclust.personal.layers import Auto as BestLayer, Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
-from fedclust.results.recorder import rescuing, write_summary, writing
+from fedclust.results.recorder import another_run, rescuing, write_summary, writing
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
@@ -194,6 +196,42 @@ class Plan:
                 raise ConfigError(f"strategy.parameters.num_clusters must be {most}, got {asked} for {name}")
         return left_out
 
+    def settle_rows(self, federation: Federation, network: nn.Module, saved: RunState | None = None) -> None:
+        """Let clients train on all their rows if whoever would decide on held-out ones cross-fits instead.
+
+        Parameters
+        ----------
+        federation
+            The clients.
+        network
+            The network that all strategies start from.
+        saved
+            The state of the run to resume, whose clients go on as they began.
+
+        Raises
+        ------
+        ConfigError
+            If a resumed run has trained on all rows and something is to decide on held-out ones now.
+        """
+        model = from_state(network.state_dict())
+        crossing = [name for name, each in self.strategies.items() if each.cross_fits(federation, model)]
+        needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
+        begun = None if saved is None else saved.roster.described
+        all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
+        if all_rows and federation.describe().num_validation.any():
+            if needed:
+                raise ConfigError(
+                    f"resume must not ask for held-out rows ({needed[0]}): all rows have trained"
+                )
+            federation.train_on_all_rows()
+
+    def _holds_out(self, name: str, crossing: bool) -> bool:
+        """Return whether a strategy decides on held-out rows, or something beside it does."""
+        each = self.strategies[name]
+        decides = each.holds_out_rows or each.proves_splits or isinstance(self.layers[name], BestLayer)
+        decides |= each.forms_groups and self.serves(name) == "best"
+        return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
+
     def check_described(self, described: Descriptions) -> None:
         """Check that clients have the rows that the run needs.
 
@@ -230,7 +268,8 @@ def _strategy(config: DictConfig, settings: RunSettings) -> ClusteredStrategy:
     with _as_config_error("aggregator."):
         check_aggregator(aggregator)
     selection = build(config.selection) if config.selection else None
-    return build_strategy(config.strategy, settings.options(partial(build, config.aggregator), selection))
+    # Copying one that was built is a hundred times as fast as building, and clusters need many.
+    return build_strategy(config.strategy, settings.options(partial(deepcopy, aggregator), selection))
 
 
 def _built_as(kind: Any, name: str, config: DictConfig) -> Any:
@@ -354,7 +393,7 @@ def check_network(privacy: Privacy, network: nn.Module) -> None:
         raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")
 
 
-def _saved_state(folder: Path, rounds: int) -> RunState | None:
+def saved_state(folder: Path, rounds: int) -> RunState | None:
     """Read the newest state of the run in a folder; None if it has no checkpoint yet."""
     with _as_config_error(f"resume cannot continue {folder}: "):
         return Checkpoints(folder / "checkpoints", rounds).newest(Recorder.rounds_in(folder))
@@ -402,11 +441,13 @@ class Session:
             If the folder can no longer be written; the message says where the runs are.
         """
         with folders.locked(self.folder, resumed=self.resumed), ExitStack() as opened, rescuing(self.runs):
+            if not self.resumed and (self.folder / "rounds.jsonl").exists():
+                raise another_run(self.folder)  # before data is prepared
             self._opened, self._tracking = opened, None
             if self.tracker is not None:
                 self._tracking = opened.enter_context(Tracking(self.tracker, self.folder, self.say))
             pictures = find_spec("altair") is not None
-            if self.page and not pictures:
+            if self.page and not pictures and self.console is None:  # else the report's end says so
                 self.say("no page and no pictures: pip install 'fedclust[charts]'")
             self.live = LivePage(self.folder) if self.page and pictures else None
             yield self
@@ -488,7 +529,7 @@ class Session:
         rounds, names, config = plan.settings.rounds, list(plan.strategies), plan.configs[name]
         folder = self.folder if name == plan.chosen else Recorder.compared_folder(self.folder, name)
         written = OmegaConf.to_yaml(config, resolve=True) if OmegaConf.is_config(config) else config
-        state = _saved_state(folder, rounds) if self.resumed else None
+        state = saved_state(folder, rounds) if self.resumed else None
         done = 0 if state is None else state.server_round
         if done > rounds:
             raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
@@ -576,7 +617,7 @@ def federate(
 
 def _federate(config: DictConfig, grid: Grid, session: Session, console: Console) -> dict[str, object]:
     settings, folder, say = checks.run_settings(config), session.folder, session.say
-    newest = _saved_state(folder, settings.rounds) if session.resumed else None
+    newest = saved_state(folder, settings.rounds) if session.resumed else None
     attended = RosterState() if newest is None else newest.roster
     # Held-out clients are in the grid, too, but in no run.
     places = [] if settings.holdout_clients else list(attended.places)
@@ -607,24 +648,27 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     facts = settings.rounds, settings.timeout
     disclosed = plan.privacy.disclosed
     federation = Federation(clients, *facts, disclosed=disclosed, num_newcomers=left_out, **options)
+    network = None if settings.task == "inspect" else plan.build_network()
+    if network is not None:
+        plan.check_described(federation.describe())
+        plan.settle_rows(federation, network, newest)
     described = federation.describe()
     if line := left_out_line(described.left_out):
         say(line)
     if described.counts is not None:
         say(imbalance_line(described.train_counts, described.class_names, described.client_names))
-    if settings.task == "inspect":
+    if network is None:
         from fedclust.runs.inspect import inspect  # draws, and Altair takes half a second to import
 
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
             return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
-    plan.check_described(described)
 
     def take(name: str) -> dict[str, object] | None:
         if taken := take_from_sweep(name, plan.configs[name], folder):
             say(f"{name}: taken from {(folder / str(taken['taken_from'])).resolve()}")
         return taken
 
-    simulated, network = isinstance(grid, DirectGrid), plan.build_network()
+    simulated = isinstance(grid, DirectGrid)
     summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
     if isinstance(clients, SiteGrid):
         summary |= {"sites_left_out": clients.left_out, "data_warnings": list(clients.cautions)}

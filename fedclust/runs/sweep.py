@@ -28,7 +28,9 @@ _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
-def add_failure(file: Path, number: int, overrides: Sequence[str], error: Exception, expected: bool) -> bool:
+def add_failure(
+    file: Path, number: int, overrides: Sequence[str], error: Exception | str, expected: bool = True
+) -> bool:
     """Print a job's failure, and write it down to print it again at the end; the other jobs still run.
 
     Parameters
@@ -41,7 +43,7 @@ def add_failure(file: Path, number: int, overrides: Sequence[str], error: Except
     overrides
         The job's overrides.
     error
-        Why it failed.
+        Why it failed, or what is wrong with its results.
     expected
         Whether the error's message is enough; if not, the traceback is printed too.
 
@@ -49,7 +51,7 @@ def add_failure(file: Path, number: int, overrides: Sequence[str], error: Except
     -------
     Whether the failure was written down, which a process on another machine cannot do.
     """
-    if not expected:
+    if isinstance(error, Exception) and not expected:
         traceback.print_exception(error)
     reason = " ".join(str(error).split()) or type(error).__name__
     line = f"job {number} ({' '.join(overrides)}): {reason}".replace("\n", " ")
@@ -60,11 +62,11 @@ def add_failure(file: Path, number: int, overrides: Sequence[str], error: Except
     return False
 
 
-def any_failed(file: Path) -> bool:
-    """Print all failures of a sweep again, as its last lines; return whether there are any."""
+def any_failed(file: Path, what: str = "failed") -> bool:
+    """Print all jobs of a sweep that failed again, as its last lines; return whether there are any."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if lines:
-        jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep failed"
+        jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep {what}"
         print("\n".join([f"fedclust: {jobs}", *lines]), file=sys.stderr)
     return bool(lines)
 

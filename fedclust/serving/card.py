@@ -55,6 +55,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             "common": int(np.sum(clients.get("served") == "common")),
             "prior": int(np.sum(clients.get("personal") == PRIOR)),
             "finetune": int(np.sum(clients.get("personal") == FINETUNE)),
+            "own": sum(site.is_tuned and cluster in (None, site.cluster) for site in served.sites),
         }
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"plain": _name, "number": _number, "few": few}

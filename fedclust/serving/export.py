@@ -7,7 +7,7 @@ import json
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from fedclust.data.input_encoders import ArrayEncoder, InputEncoder, TableEncoder, TextEncoder, to_values
+from fedclust.personal.layers import weights_file
 from fedclust.serving.card import card
-from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, cluster_folder
+from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, Site, cluster_folder
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _TOLERANCE = 1e-4  # of a probability
 _ROWS = 5
+_MOST = 50  # fine-tuned models that nobody asked for
+_NOT_ASKED = "this is the model before fine-tuning; `fedclust export … --sites NAME` adds the fine-tuned one"
 
 
 def write_export(
@@ -35,8 +38,9 @@ def write_export(
     model: Mapping[str, Any] | None,
     formats: Sequence[str] = (),
     example: torch.Tensor | None = None,
+    sites: Sequence[str | int] | None = None,
 ) -> Path:
-    """Write each cluster's model and input encoder into a folder of its own.
+    """Write each cluster's model and input encoder into a folder of its own, and fine-tuned clients' models.
 
     Parameters
     ----------
@@ -52,6 +56,9 @@ def write_export(
         Further formats: ``"onnx"``, ``"torch"``.
     example
         Encoded rows on which to compare further formats, at least 2; random ones unless given.
+    sites
+        Names or ids of the clients whose fine-tuned models are written; unless given, all if they are at most
+        50, otherwise none.
 
     Raises
     ------
@@ -66,6 +73,12 @@ def write_export(
         raise ValueError(f"formats must be among {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"target must be a new or an empty folder, got {target}")
+    own = [site for site in served.sites if site.is_tuned]
+    if sites is not None or len(own) > _MOST:
+        asked = [served.site(each) for each in sites or ()]
+        own = [site for site in own if site in asked]
+    noted = (site if site in own else site.without_model(site.note or _NOT_ASKED) for site in served.sites)
+    served = replace(served, sites=tuple(noted))
     # An existing folder is kept: it may be a link, a mount, or the working directory.
     around = target if target.exists() else target.parent
     around.mkdir(parents=True, exist_ok=True)
@@ -73,10 +86,11 @@ def write_export(
     with tempfile.TemporaryDirectory(dir=around) as place:
         root = Path(place) / "export"
         root.mkdir()
-        for cluster in served.clusters:
-            folder = cluster_folder(root, cluster)
+        places = [(cluster_folder(root, cluster), Site(-1, cluster)) for cluster in served.clusters]
+        places += [(weights_file(root, site.client).parent, site) for site in own]
+        for folder, site in places:
             folder.mkdir()
-            network = served.network(cluster)
+            network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
             about = Part(
@@ -85,7 +99,8 @@ def write_export(
             _json(folder / CLUSTER, asdict(about))
             for name in formats:
                 write_format(name, network, folder, served.encoder, example)
-            (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
+            if site not in own:
+                (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
         index = {"format": FORMAT, "strategy": run.strategy, "clusters": list(served.clusters)}
         clients = [
             {key: value for key, value in asdict(site).items() if value is not None or key == "name"}

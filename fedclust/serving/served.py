@@ -18,7 +18,7 @@ from torch import nn
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
 from fedclust.models import construction
-from fedclust.personal.layers import FINETUNE, PRIOR
+from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
 
@@ -41,7 +41,7 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 
 
 _BATCH = 1024
-_STAYS = "the fine-tuned model stays with its client; this export has the model before fine-tuning"
+_STAYS = "the fine-tuned model stays with its client; this is the model before fine-tuning"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Site:
     prior_shift
         Values added to its logits, shape (C,); None for none.
     note
-        A remark for the user of an export.
+        Why its fine-tuned model is not here; None if it is, or if there is none.
     """
 
     client: int
@@ -77,8 +77,16 @@ class Site:
         personal = str(row["personal"]) if "personal" in row else None
         shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
         name = str(row["name"]) if "name" in row else None
-        note = _STAYS if personal == FINETUNE else None
-        return cls(client, int(row["cluster"]), name, personal, shift, note)
+        return cls(client, int(row["cluster"]), name, personal, shift)
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether it has a fine-tuned model, and that is here."""
+        return self.personal == FINETUNE and self.note is None
+
+    def without_model(self, why: str | None = _STAYS) -> "Site":
+        """Note why its fine-tuned model is not here, if it has one; None if it is here."""
+        return replace(self, note=why) if self.personal == FINETUNE else self
 
     @property
     def label(self) -> str:
@@ -101,7 +109,8 @@ class Served:
     clusters
         Clusters that have a model.
     network
-        Function that returns a cluster's network, in evaluation mode.
+        Function that returns a client's network, in evaluation mode: its fine-tuned one if it is here, its
+        cluster's otherwise.
     csv_options
         How the training's CSV files were read; see :class:`fedclust.data.source.Source`.
     """
@@ -110,11 +119,11 @@ class Served:
     encoder: InputEncoder
     sites: tuple[Site, ...]
     clusters: tuple[int, ...]
-    network: Callable[[int], nn.Module] = field(repr=False)
+    network: Callable[[Site], nn.Module] = field(repr=False)
     csv_options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, run: "SavedRun", network: Callable[[int], nn.Module]) -> "Served":
+    def of_run(cls, run: "SavedRun", network: Callable[[Site], nn.Module], *, tuned: bool) -> "Served":
         """Make the models' description from a finished run's folder.
 
         Parameters
@@ -122,7 +131,9 @@ class Served:
         run
             The run.
         network
-            Function that returns the network that serves a cluster, in evaluation mode.
+            Function that returns the network that serves a client, in evaluation mode.
+        tuned
+            Whether it returns clients' fine-tuned networks, too.
 
         Raises
         ------
@@ -140,6 +151,7 @@ class Served:
         # Cluster -1: a newcomer that no cluster fits.
         rows = (table.iloc[client] for client in range(len(counts)))
         sites = tuple(Site.of_row(client, row) for client, row in enumerate(rows) if row["cluster"] >= 0)
+        sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = (run.config.get("dataset") or {}).get("csv_options") or {}
         return cls(tuple(every), encoder_from(encoder), sites, clusters, network, options)
@@ -174,8 +186,8 @@ class Served:
             allowed, an unknown category is encoded as unknown, and columns that training did not use are
             ignored.
         site
-            Name or id of the client whose rows they are: its cluster's model is used, and its label-prior
-            correction if it had one.
+            Name or id of the client whose rows they are: its fine-tuned model is used if it had one that is
+            here; otherwise its cluster's model, with its label-prior correction if it had one.
         cluster
             Cluster whose model is used, for rows of a client that was not in the run.
 
@@ -207,7 +219,7 @@ class Served:
         """Predict like :meth:`predict`, but not from files; return shape (n, C) or (n, positions, C)."""
         chosen = self._site(site, cluster)
         inputs = self.inputs(rows)
-        network = self.network(chosen.cluster)
+        network = self.network(chosen)
         with torch.no_grad():
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:
@@ -323,11 +335,19 @@ def load_export(
             raise ValueError(f"{root / INDEX}: prior_shift must have {len(first.class_names)} values")
 
     @lru_cache(maxsize=8)
-    def network(cluster: int) -> nn.Module:
-        return _network(folders[cluster], parts[cluster].model, model, allow)
+    def load(folder: Path, cluster: int) -> nn.Module:
+        return _network(folder, parts[cluster].model, model, allow)
 
-    for cluster in clusters:  # a network that does not load is refused now, not at a later prediction
-        network(cluster)
+    def network(site: Site) -> nn.Module:
+        own = weights_file(root, site.client).parent
+        return load(own if site.is_tuned else folders[site.cluster], site.cluster)
+
+    # A site may have added its own model, which no server has.
+    there = {site.client: weights_file(root, site.client).is_file() for site in sites}
+    sites = tuple(site.without_model(None if there[site.client] else site.note or _STAYS) for site in sites)
+    # A network that does not load is refused now, not at a later prediction.
+    for site in (*(Site(-1, cluster) for cluster in clusters), *(site for site in sites if site.is_tuned)):
+        network(site)
     encoder = encoder_from(first.encoder)
     return Served(first.class_names, encoder, sites, clusters, network, first.csv_options)
 

@@ -43,7 +43,7 @@ EVERYTHING = "*"
 
 # Exact names: a prefix such as ``fedclust.`` would reach ``fedclust.data.cache.shutil.rmtree``.
 _TARGET = r"^ *(?:_target_: |- /defaults_of/)([\w.]+)"
-_REFERENCE = r"\$\{[^}]*\}"
+_REFERENCE = r"\$\{(?:[^{}]|\$\{[^}]*\})*\}"  # one may stand in another
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "dataset": ("dataset",),
     "partition": ("partition",),

@@ -13,6 +13,9 @@ COMMON = "fedavg"
 NEEDS_PROOF = "auto"
 """The strategy that keeps a grouping only if held-out rows show it to be better."""
 
+COLLAPSED = "The models predict no better than each client's class shares"
+"""Last line of such a run, by which it is recognised where only its log arrives."""
+
 VOTES = "private_groups"
 """The strategy whose clients vote on held-out rows even without the proof."""
 
@@ -107,11 +110,11 @@ class RunOptions(_Rounds):
         client named. None for any length. See :mod:`fedclust.layers.standard`.
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
-        is weighted down. None for any pull. Where a node answers with a mean, the median is that of its
-        clients, so that who shares a node changes the model a little.
+        is weighted down; nodes then send each client's model, not a mean. None for any pull.
     row_cap
         Most rows that a client counts for, > 1, in multiples of the median client's: in means of models and
-        in the global accuracy. None for as many as it says.
+        in the global accuracy; half of that where hardly a tenth says more, see
+        :func:`fedclust.proof.counted`. None for as many as it says.
     drift_every
         Rounds between searches, among clients that evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.layers.drift`.

@@ -38,7 +38,7 @@ def generator(seed: int, purpose: str, *keys: int) -> np.random.Generator:
 
 def torch_seed(seed: int, purpose: str, *keys: int) -> int:
     """Return a 63-bit seed, such as for ``torch.manual_seed``, derived as in :func:`generator`."""
-    return int(_sequence(seed, purpose, *keys).generate_state(1, np.uint64)[0] >> 1)
+    return int(_sequence(seed, purpose, *keys).generate_state(1, np.uint64)[0]) >> 1
 
 
 def _sequence(seed: int, purpose: str, *keys: int) -> np.random.SeedSequence:

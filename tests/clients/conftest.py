@@ -10,12 +10,12 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from fedclust import clients, data
 from fedclust.data import FederatedData
 from fedclust.grids.client_grid import pack, unpack
-from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import Question, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import instruct
 from fedclust.models import construction
 from fedclust.settings.composition import compose, plain, to_run_config
+from fedclust.support.flower import assume_identity
 
 CONFIG = compose(
     [

@@ -15,8 +15,8 @@ from fedclust.data.dataset import SourceError
 from fedclust.data.sites import SiteError
 from fedclust.data.sites.rows import private
 from fedclust.data.tables import Tables
-from fedclust.grids.local_grid import assume_identity
 from fedclust.settings.composition import CONF, compose, to_run_config
+from fedclust.support.flower import assume_identity
 from fedclust.support.reasons import discreet
 
 SECRET, PLACE = "hunter2canary", "placecanary"

@@ -170,29 +170,9 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
             assert told.get("update_norm") == (None if cap is None else float(moved[client]))
 
 
-@pytest.mark.parametrize(("rows", "cap", "alone"), [(6, 10.0, {3}), (5, 10.0, set()), (6, None, set())])
-def test_a_client_whose_pull_is_large_shares_no_mean(rows, cap, alone) -> None:
-    # Pulls are 10 · 1 of three clients, and 120 or 100 of the last: the median is 10, ten times that 100.
-    moved, numbers = torch.tensor([[1.0], [1.0], [1.0], [20.0]]), np.array([10, 10, 10, rows])
-    update = CohortUpdate(np.arange(4), {"w": moved}, (np.ones(1),) * 4, numbers, {})
-    asked = training.Instruction(ArrayRecord(), mean_reply=True, norm_cap=30.0, pull_cap=cap)
-    node = SimpleNamespace(trainer=SimpleNamespace(trainable_names=["w"]))
-    starts = {client: {"w": torch.zeros(1)} for client in range(4)}
-    trained = Trained(node, dict.fromkeys(range(4), asked), update, starts)
-    STEPS["mean"](trained, {client: client for client in range(4)})
-    assert trained.replies.keys() == alone
-    for client in alone:
-        assert _arrays({"arrays": trained.replies[client].arrays})["w"].tolist() == [20.0]
-        assert trained.replies[client].update_norm == 20.0
-    ((mean,),) = trained.means.values()
-    assert mean.fields.keys() == {0, 1, 2, 3} - alone
-    assert float(mean.mean.state()["w"]) == pytest.approx(1.0 if alone else (30 + 20 * rows) / (30 + rows))
-
-
 def test_the_usual_caps_are_not_sent() -> None:
     assert Caps(30.0, None, 3.0).told(np.array([4, 5, 15])) == {"update-norm-cap": 30.0}
     assert Caps(rows=3.0).told(np.array([4, 5, 16])) == {"most-rows": 15}
-    assert Caps(pull=7.0).told(None) == {"update-pull-cap": 7.0}
 
 
 def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatch) -> None:

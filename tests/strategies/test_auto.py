@@ -281,6 +281,7 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
     assert own_run(own_clients(4, 12)).summary["assignment"] == [0, 0, 1, 1]
     two = own_run(own_clients(2, 12))
     assert (two.summary["num_clusters"], two.summary["trials"]) == (1, [])
+    assert "trials cost" not in two.summary["decision"]
     looking = Auto(parameters=Parameters(coalitions="none"))
     (caution,) = looking.cautions(2, 130)
     assert caution.startswith("no groups can be found: 2 clients do not make two groups of 2")

@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvgM, FedProx
+from flwr.serverapp.strategy import FedAvgM, FedProx, Result
 
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import split_models
@@ -109,6 +109,22 @@ def test_all_models_are_in_the_result_and_shown_to_who_evaluates_them(toy, shown
     # One model at the start, two after the cut of round 1, three after that of round 2.
     assert seen == ([[0], [0, 1], [0, 1, 2], [0, 1, 2]] if shown else [])
     assert sorted(split_models(started.arrays)) == [0, 1, 2]
+
+
+def test_should_stop_ends_the_run_after_a_round(toy) -> None:
+    seen: list[tuple[int, list[int], list[int]]] = []
+
+    def stop(number: int, result: Result) -> bool:
+        seen.append((number, sorted(split_models(result.arrays)), sorted(result.train_metrics_clientapp)))
+        return number == 2
+
+    strategy = SplitsTwice()
+    ended = strategy.start(toy(num_clients=8).grid(), toy.model(), 3, should_stop=stop)
+    # Cuts after rounds 1 and 2, as above.
+    assert seen == [(1, [0, 1], [1]), (2, [0, 1, 2], [1, 2])]
+    assert strategy.run.server_round == 2
+    assert sorted(ended.evaluate_metrics_clientapp) == [1, 2]
+    assert sorted(split_models(ended.arrays)) == [0, 1, 2]
 
 
 class EmptiesTheFirst(ClusteredStrategy):

@@ -55,33 +55,37 @@ def test_a_pull_counts_for_at_most_ten_times_the_median() -> None:
     # Cluster 1 has two: everyone's median, of 10, 20, 30, 8000, 40, 6000, is 35, at most 350 = 350 · 1.
     told, norms = [10, 20, 30, 100, 40, 6000], [1.0, 1.0, 1.0, 80.0, 1.0, 1.0]
     clusters = [0, 0, 0, 0, 1, 1]
-    assert limited_weights(told, norms, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
+    assert limited_weights(told, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
 
 
 def test_a_pull_is_lowered_to_one_example_at_most() -> None:
     lengths, few = [1.0, 1.0, 1.0, 29.0], [0.0, 0.0, 1.0]
-    assert limited_weights([1, 1, 1, 5], lengths, lengths, [0] * 4, 10.0) == [1, 1, 1, 1]
-    assert limited_weights([1, 10**6], lengths[2:], lengths[2:], [0, 0], 10.0) == [
-        1,
-        10**6,
-    ]  # which is wrong?
-    assert limited_weights([1, 1, 10**6], few, few, [0] * 3, 10.0) == [1, 1, 10**6]
+    assert limited_weights([1, 1, 1, 5], lengths, [0] * 4, 10.0) == [1, 1, 1, 1]
+    assert limited_weights([1, 10**6], lengths[2:], [0, 0], 10.0) == [1, 10**6]  # which is wrong?
+    assert limited_weights([1, 1, 10**6], few, [0] * 3, 10.0) == [1, 1, 10**6]
 
 
 def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started, toy) -> None:
     # Five clients move by 1 with one example each; the sixth says to have a million and moves by −3. Its pull
-    # counts for ten: 3 examples. (5 · 1 − 3 · 3) / (5 + 3) = −0.5; without the limit it were −3.
+    # counts for ten, or its rows for three times the median: 3 examples either way. (5 · 1 − 3 · 3) / (5 + 3)
+    # is −0.5; without a limit it were −3.
     clients = toy(
         move=lambda client, number: -3.0 if client == ATTACKER else 1.0,
         num_examples=lambda client: 10**6 if client == ATTACKER else 1,
     )
     for nodes in (1, 6):  # whoever shares a node
         found = {}
-        for cap in (10.0, None):
-            strategy = started(ClusteredStrategy(update_pull_cap=cap), 1, nodes, clients=clients)
-            found[cap] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
-        np.testing.assert_allclose(found[10.0], -0.5, atol=1e-6)
-        np.testing.assert_allclose(found[None], -3.0, atol=1e-4)
+        for caps in ((10.0, None), (10.0, 3.0), (None, None)):
+            strategy = ClusteredStrategy(update_pull_cap=caps[0], row_cap=caps[1])
+            started(strategy, 1, nodes, clients=clients)
+            found[caps] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
+        np.testing.assert_allclose(found[10.0, None], -0.5, atol=1e-6)
+        np.testing.assert_allclose(found[10.0, 3.0], -0.5, atol=1e-6)
+        np.testing.assert_allclose(found[None, None], -3.0, atol=1e-4)
+    # Nobody asked for descriptions: of nodes with one client each, replies say who has many rows.
+    strategy = started(ClusteredStrategy(), 1, 6, clients=clients)
+    found = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
+    np.testing.assert_allclose(found, -0.5, atol=1e-6)
 
 
 def test_rows_count_for_at_most_three_times_the_median_clients(started, toy) -> None:
@@ -110,6 +114,12 @@ def test_caps_of_rows_by_hand() -> None:
     # Rows 10, 20, 30 and 91: the median is 25, three times that 75. Of one, or of two, none counts for less.
     assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 91])) == 75
     assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 75])) is None
+    # Of 20 clients two (a tenth) say a million: the next largest has 40, half of three times the median of 30
+    # is 45. With others of 60 they count for that, with others of 100 for 90.
+    for others, most in ((40, 45), (60, 60), (100, 90)):
+        rows = np.array([10**6] * 2 + [others] * 2 + [30] * 16)
+        assert Caps(rows=3.0).most_rows(rows) == most
+        assert Caps(rows=3.0).most_rows(rows[2:]) == {40: None, 60: None, 100: 90}[others]
     for rows in ([10**6], [1, 10**6], []):
         assert Caps(rows=3.0).most_rows(np.array(rows, dtype=int)) is None
     assert Caps().most_rows(np.array([1, 1, 10**6])) is Caps(rows=3.0).most_rows(None) is None
@@ -234,9 +244,8 @@ def test_one_client_cannot_send_a_cluster_back(started, toy, watch) -> None:
     assert blamed == [[(3, "evaluate")], [(2, "train"), (3, "evaluate")]]
 
 
-@pytest.mark.parametrize(("norm", "pull", "means"), [(30, 5, True), (None, 5, False), (None, None, True)])
-def test_nodes_that_do_not_measure_updates_send_each_clients_model(norm, pull, means, started) -> None:
-    # Without lengths a node makes one mean of 5 · 10 rows that move by 1 and 500 that move by −20: −18.1;
-    # the server cannot tell whose weight to lower.
-    strategy = started(ClusteredStrategy(update_norm_cap=norm, update_pull_cap=pull), 1)
+@pytest.mark.parametrize(("pull", "means"), [(5, False), (None, True)])
+def test_where_pulls_have_a_cap_nodes_send_each_clients_model(pull, means, started) -> None:
+    # Of a mean the server could not tell whose weight to lower.
+    strategy = started(ClusteredStrategy(update_pull_cap=pull), 1)
     assert strategy.takes_means(strategy.make_aggregator()) is means

@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from fedclust.federation import ClientGrid, Federation
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.layers.standard import Attendance, Seen
+from fedclust.strategies import ClusteredStrategy
 from tests.strategies.helpers import Keeping, assert_same_models, initial_model, kept, nodes_of
 from tests.strategies.test_contract import STRATEGIES, _config
 
@@ -97,3 +98,23 @@ def test_a_client_joins_and_another_leaves(name: str, tmp_path: Path) -> None:
 
 def _seen(strategy) -> Seen:
     return strategy.layer(Attendance).state(strategy.run)
+
+
+def test_the_rows_of_a_client_that_joins_are_capped(toy, tmp_path: Path) -> None:
+    # Seven clients with one row each move by 1 in three rounds. One that joins in the third says to have a
+    # million and moves by −1; three count: 1 + 1 + (7 · 1 − 3 · 1) / (7 + 3) = 2.4.
+    clients = toy(
+        num_clients=8,
+        move=lambda client, _: -1.0 if client == NEW else 1.0,
+        num_examples=lambda client: 10**6 if client == NEW else 1,
+        counts=lambda client: [10**6 if client == NEW else 1, 0],
+    )
+    nodes, strategy = Moving(clients.nodes(8)), ClusteredStrategy()
+    grid = ClientGrid(nodes, min_clients=1)
+    grid.connect()
+    Moves(strategy, nodes, tmp_path)
+    federation = Federation(grid, 3)
+    federation.describe()
+    strategy.start(grid, toy.model(), 3, federation=federation)
+    assert strategy.run.federation.joined.tolist() == [0] * 7 + [3]
+    np.testing.assert_allclose(strategy.clusters.models[0]["w"].numpy(), 2.4, atol=1e-6)

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _FEW = 20  # with fewer rows, repeated values prove nothing
 _ROWS_PER_IDENTIFIER = 20  # a value that occurs in more rows than this on average is a category
+_ROWS_PER_CODE = 10  # the same without a name that says what it is
+_DIGITS = 7  # whole numbers of one length, no shorter than this, are numbers of records
 _SAMPLE = 1000  # distinct texts checked for dates
 _SHARE = 0.95  # share of texts that must parse as dates: files have typing errors
 
@@ -33,10 +35,12 @@ def suspicion(name: str, values: "pd.Series") -> str | None:
     """Explain why a column looks like an identifier or a date.
 
     - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
-    - Identifiers: texts that mostly occur once; whole numbers that rise (or fall) from each row to the next;
-      texts or whole numbers in a column with a name like ``patient_id``, ``visitId``, ``patient_key`` or
-      ``mrn`` with 20 values or two rows a value, unless a value occurs in more than 20 rows on average.
-      Columns of fewer than 20 rows are never called identifiers.
+    - Identifiers: texts that mostly occur once, or in few rows and have digits, where no text is much more
+      frequent than the others; whole numbers that rise (or fall) from each row to the next, that repeat far
+      less often than draws from their range would, that all have seven digits or more, or each of which
+      stands in one block of rows; texts or whole numbers in a column with a name like ``patient_id``,
+      ``visitId``, ``patient_key`` or ``mrn`` with 20 values or two rows a value, unless a value occurs in
+      more than 20 rows on average. Columns of fewer than 20 rows are never called identifiers.
 
     Parameters
     ----------
@@ -57,7 +61,8 @@ def suspicion(name: str, values: "pd.Series") -> str | None:
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
         numbers = numbers[~np.isnan(numbers)]
         whole = bool((numbers == np.round(numbers)).all())
-        reason = _suspicious_numbers(numbers) if len(numbers) and types.is_integer_dtype(values) else None
+        counted = types.is_integer_dtype(values) or (whole and len(numbers) < len(values))
+        reason = _suspicious_numbers(numbers) if len(numbers) and counted else None
     else:
         whole = True
         present = values.dropna()
@@ -83,6 +88,20 @@ def _suspicious_numbers(values: FloatArray) -> str | None:
     steps = np.diff(values)
     if len(values) >= _FEW and ((steps > 0).all() or (steps < 0).all()):
         return f"it numbers the rows, from {values[0]:.0f} to {values[-1]:.0f}"
+    if len(values) < _FEW:
+        return None
+    different, counts = np.unique(values, return_counts=True)
+    rows, ends = len(values), f", from {different[0]:.0f} to {different[-1]:.0f}"
+    repeats, wide = rows - len(different), different[-1] - different[0] + 1
+    by_chance = rows + wide * np.expm1(rows * np.log1p(-1 / wide)) if wide > 1 else rows
+    long = different[0] > 0 and len(f"{different[0]:.0f}") == len(f"{different[-1]:.0f}") >= _DIGITS
+    if 20 * repeats <= rows and (long or by_chance >= 9 + 4 * repeats):
+        return f"{len(different)} different whole numbers in {rows} rows{ends}"
+    blocks = 1 + int(np.count_nonzero(steps))
+    alike = counts.min() > 1 and 4 * counts.std() < counts.mean()
+    ordered = (steps >= 0).all() or (steps <= 0).all()  # a table may be sorted by a measurement
+    if _FEW <= len(different) == blocks and repeats > 4 and (alike or not ordered):
+        return f"each whole number stands in one block of rows{ends}"
     return None
 
 
@@ -93,4 +112,8 @@ def _suspicious_texts(values: "pd.Series") -> str | None:
         return f"dates or times, such as {sample.iloc[0]!r}"
     if len(values) >= _FEW and 2 * len(different) > len(values):
         return f"{len(different)} distinct texts in {len(values)} rows"
+    if len(different) >= _FEW and _ROWS_PER_CODE * len(different) >= len(values):
+        counts = values.value_counts().to_numpy()
+        if counts.std() <= counts.mean() and sample.str.contains(r"\d").mean() >= _SHARE:
+            return f"{len(different)} distinct codes in {len(values)} rows"
     return None

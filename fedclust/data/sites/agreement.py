@@ -23,11 +23,16 @@ import numpy as np
 
 from fedclust.data.cache import digest
 from fedclust.data.check.findings import spelling
-from fedclust.data.input_encoders import MISSING, CategoryColumn, Encoding, NumberColumn, TableEncoder
+from fedclust.data.input_encoders import (
+    MISSING,
+    CategoryColumn,
+    Encoding,
+    NumberColumn,
+    TableEncoder,
+    other_unit,
+)
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
-
-UNITS = 10.0  # a column whose values are this many times larger than elsewhere probably has another unit
 
 Label: TypeAlias = int | float | str
 
@@ -35,6 +40,7 @@ Kind: TypeAlias = Literal["number", "category", "empty"]
 NUMBER: Final = "number"
 CATEGORY: Final = "category"
 EMPTY: Final = "empty"
+_KEY = "or give a person's key with partition.group="
 _PLURAL = {NUMBER: "numbers", CATEGORY: "texts", EMPTY: "nothing"}
 
 
@@ -343,7 +349,9 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
         sizes = {site: each.columns[column.name].moments.size for site, each in left.items()}
         for site, size in sizes.items():
             others = [other for each, other in sizes.items() if each != site and other > 0]
-            cautions += _unit(site, column.name, size, statistics.median(others) if others else 0)
+            far = [other for other in others if other_unit(column.name, size, other)]
+            if 2 * len(far) > len(others):  # else most of the others are as it is
+                cautions.append(f"{site}: {other_unit(column.name, size, statistics.median_low(far))}")
     index = wanted.encoding == "index"
     width = len(numbers) + sum(1 if index else len(each.values) for each in categories)
     if wanted.columns and not width:
@@ -451,7 +459,8 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
     Raises
     ------
     ValueError
-        If one looks like an identifier or a date to more than half of the sites that have it.
+        If a column looks like an identifier or a date to half of the sites, even one that would not be used:
+        it may be the key that keeps a person's rows together.
     """
     kinds: dict[str, Kind] = dict.fromkeys(wanted.numbers or (), NUMBER)
     kinds |= dict.fromkeys(wanted.categories or (), CATEGORY)
@@ -461,15 +470,15 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
             reported = [each.columns[name].kind for each in left.values() if name in each.columns]
             kinds[name] = CATEGORY if reported.count(CATEGORY) > reported.count(NUMBER) else NUMBER
     reasons: dict[str, str] = {}
-    for name in kinds:
+    for name in held:
         unfit = [each.columns[name].unfit for each in left.values() if name in each.columns]
-        if 2 * sum(map(bool, unfit)) > len(unfit):
+        if any(unfit) and 2 * sum(map(bool, unfit)) >= len(left):
             reasons[name] = next(filter(None, unfit))
     if reasons:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         advice = "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]'"
         rule = f"columns must not be identifiers or dates, got {listed}"
-        raise ValueError(f"{rule}; {advice.format(','.join(reasons))}")
+        raise ValueError(f"{rule}; {advice.format(','.join(reasons))}, {_KEY}{next(iter(reasons))}")
     return kinds
 
 
@@ -478,9 +487,10 @@ def _misfit(statement: Statement, kinds: Mapping[str, Kind], who: str, where: st
     columns = statement.columns
     if missing := [name for name in kinds if name not in columns]:
         return f"it lacks the columns {', '.join(missing)}, which {who}"
-    for name in kinds:
-        if columns[name].unfit:
-            return f"column {name} looks like an identifier or a date ({columns[name].unfit})"
+    for name, column in columns.items():  # in use or not: it may be the key of persons
+        if column.unfit:
+            what = f"column {name} looks like an identifier or a date ({column.unfit})"
+            return f"{what}; leave it out, {_KEY}{name}"
     for name, kind in kinds.items():
         if columns[name].kind not in (kind, EMPTY):
             got = _PLURAL[columns[name].kind]
@@ -506,14 +516,6 @@ def _encoders(
         values = tuple(sorted(trained))
         categories.append(CategoryColumn(name, values, tuple(trained[value] for value in values)))
     return tuple(numbers), tuple(categories)
-
-
-def _unit(site: str, name: str, value: float, elsewhere: float) -> list[str]:
-    """Return a line if a column's values at a site differ greatly in size from those elsewhere."""
-    if not (value > 0 and elsewhere > 0 and abs(math.log(value / elsewhere)) >= math.log(UNITS)):
-        return []
-    sizes = f"its values are about {value:.3g}, those of the other sites {elsewhere:.3g}"
-    return [f"{site}: column {name} may be in another unit: {sizes}"]
 
 
 def _channels(left: Mapping[str, Statement]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -577,8 +579,5 @@ def other_units(site: str, statement: Statement, agreement: Agreement) -> list[s
     agreement
         The encoding, with the means and scales of all training rows of the sites that agreed on it.
     """
-    lines = []
-    for each in agreement.numbers:
-        size = statement.columns[each.name].moments.size
-        lines += _unit(site, each.name, size, math.hypot(each.mean, each.scale))
-    return lines
+    found = [each.other_unit(statement.columns[each.name].moments.size) for each in agreement.numbers]
+    return [f"{site}: {line}" for line in found if line]

@@ -21,7 +21,7 @@ from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import hold_out_client, holdout
 from fedclust.data.sites import Own, SiteError, agreement
-from fedclust.data.source import Labels, Part, column, find_column, table_of, values_of, whole_numbers
+from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import is_open, reason_of
@@ -142,10 +142,8 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
     with private(builder), builder.opened() as parts:
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
-        group = None if own.group is None else find_column(parts[0], own.group, "group")
-        if group is not None and isinstance(builder, Tables):
-            builder = dataclasses.replace(builder, ignore=[*builder.ignore, group])
-        warnings = _check(builder, parts, group)
+        builder = dataclasses.replace(builder, group=own.group)
+        warnings = _check(builder, parts)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
         named = builder.names_in(parts[0])
@@ -161,7 +159,8 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             rule = f"names of clients must be at most {_LONGEST} printable characters"
             raise SiteError(f"{rule}, got {unfit[0]!r}")
         ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
-        person = np.arange(len(labels)) if group is None else _persons(values_of(parts, group, kept))
+        persons = builder.persons(parts, kept)
+        person = np.arange(len(labels)) if persons is None else persons
         seed = seed if own.seed is None else own.seed
         held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
@@ -189,15 +188,14 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             if len(train):
                 held[client] = np.delete(train, validated), rows[tested], train[validated]
         if not held:
-            what = "rows" if group is None else "persons"
+            what = "rows" if persons is None else "persons"
             raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
         train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
         about = name, builder, parts, kept, labels, num_train, tuple(held), train_rows, test_rows
-        persons = None if group is None else person
         return SiteRows(*about, validation if own.fraction else (), warnings, persons)
 
 
-def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[str, ...]:
+def _check(builder: Builder, parts: Sequence[Part]) -> tuple[str, ...]:
     """Check a site's data; return the warnings, a line each.
 
     Raises
@@ -206,7 +204,7 @@ def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[
         If something must be mended first. Neither this nor the lines hold a value, a count or a path.
     """
     if isinstance(builder, Tables):
-        found = builder.findings(parts, group)
+        found = builder.findings(parts)
     elif isinstance(builder, Text):
         found = not_classes(column(parts[0], find_column(parts[0], builder.label, "label")).to_pandas())
     else:
@@ -215,16 +213,6 @@ def _check(builder: Builder, parts: Sequence[Part], group: str | None) -> tuple[
     if errors := [each for each in found if each.severity == "error"]:
         raise SiteError(f"{'; '.join(lines(errors, 3, _PUBLIC))}; fedclust check FILE shows where")
     return tuple(line[:900] for line in lines(found, 6, _PUBLIC))
-
-
-def _persons(keys: "pd.Series[Any]") -> IntArray:
-    """Number the persons of rows, shape (N,); a row without a key is a person of its own."""
-    import pandas as pd
-
-    codes = pd.factorize(keys)[0].astype(np.int64)
-    gaps = codes < 0
-    codes[gaps] = codes.max(initial=-1) + 1 + np.arange(gaps.sum())
-    return codes
 
 
 def key_of(name: str) -> int:

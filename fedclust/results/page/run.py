@@ -72,6 +72,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "pictures": made,
         "changes": [_sized(change) for change in run.changes if change["round"] > 0],
         "sites": report.site_rows(summary),
+        "everyone": report.EVERYONE,
         "site_columns": [[title, "long"] for title in report.SITE_COLUMNS],
         "ended": _figures(title, summary) if "strategy" in summary else None,
         "clusters": list(_clusters(run, classes)),

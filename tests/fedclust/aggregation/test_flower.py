@@ -39,13 +39,13 @@ from fedclust.aggregation.flower import (
     train_from,
 )
 from fedclust.federation import Clusters, Reply
-from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
 from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
 from fedclust.messages.training import TrainAnswer, read_instruction
 from fedclust.settings.composition import CONF
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.flower import assume_identity
 from fedclust.training.cohort import CohortUpdate, ModelMean
 
 AGGREGATORS = sorted(path.stem for path in (CONF / "aggregator").glob("*.yaml"))

@@ -16,9 +16,9 @@ from fedclust.aggregation.robust_rules import (
     allowed_attackers,
     geometric_median,
 )
-from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.codec import encode
 from fedclust.messages.training import TrainAnswer
+from fedclust.support.flower import assume_identity
 
 FEW = {"min_train_nodes": 1, "min_evaluate_nodes": 1, "min_available_nodes": 1}
 Rows = Sequence[Sequence[float]]

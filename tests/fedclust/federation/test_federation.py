@@ -180,8 +180,8 @@ def test_who_says_to_have_many_rows_is_named() -> None:
     rows = np.array([43, 43, 10**6, 12, 129])
     described = SimpleNamespace(num_train=rows, num_test=np.array([0, 5, 5, 5, 16]), client_names=None)
     assert capped_lines(described, 3.0) == [
-        "client 2 says 1,000,000 training rows, the median 43; counted as 129 (row_cap=3)",
-        "client 4 says 16 test rows, the median 5; counted as 15 (row_cap=3)",
+        "client 2 says 1,000,000 training rows, the median 43; a mean by rows counts 129 (row_cap=3)",
+        "client 4 says 16 test rows, the median 5; a mean by rows counts 15 (row_cap=3)",
     ]
     assert capped_lines(described, None) == []
 

@@ -5,9 +5,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from fedclust.federation import Clusters, Measured, RunFailed, run
-from fedclust.grids.local_grid import assume_identity
 from fedclust.messages.evaluation import Evaluation
 from fedclust.metrics import outcomes
+from fedclust.support.flower import assume_identity
 
 
 def answer(client: int, num_examples: int, loss: float, accuracy: float) -> Evaluation:

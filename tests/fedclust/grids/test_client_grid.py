@@ -5,19 +5,18 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedclust.federation import ClientGrid, CohortView, FederationError, LocalGrid
 from fedclust.grids import client_grid
 from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle, pack, unpack
-from fedclust.grids.local_grid import BlockingGrid, assume_identity
+from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import error_reason, hosted_clients
 from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Hosted
+from fedclust.support.flower import ErrorCode, NodeInfo, assume_identity
 
 K = 7
 

@@ -12,10 +12,10 @@ from flwr.simulation.ray_transport.ray_actor import BasicActorPool
 from fedclust.federation import FederationError, RunFailed
 from fedclust.grids import superlink
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.grids.local_grid import assume_identity
 from fedclust.grids.superlink import PromptGrid, SuperLink, end_hung_actors
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError
+from fedclust.support.flower import assume_identity
 
 
 class Slow(WrappedGrid):
@@ -132,7 +132,7 @@ def flower(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flower:
 
 
 def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.CaptureFixture[str]) -> None:
-    SuperLink("there").submit(["seed=3"], Path("/results/here"))
+    assert not SuperLink("there").submit(["seed=3"], Path("/results/here"))
     run, log, listed = flower.asked
     app = Path(superlink.__file__).parents[2]
     assert run[:3] == ["run", str(app), "there"]
@@ -142,6 +142,13 @@ def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.Ca
     assert listed == ["list", "there", "--run-id", "7", "--format", "json"]
     assert capfd.readouterr().out == "the log\n"
     assert flower.run_config == {"overrides": "seed=3", "output-dir": "/results/here"}
+
+
+def test_a_log_that_says_that_a_run_fell_to_chance(flower: Flower) -> None:
+    said = "The models predict no better than each client's class shares"
+    listed = {"success": True, "runs": [COMPLETED]}
+    flower.answers(run={"success": True, "run-id": "7"}, list=listed, log=f"INFO :\n{said}")
+    assert SuperLink("there").submit([], Path("x"))
 
 
 def test_overrides_are_sent_without_those_of_the_engine(flower: Flower) -> None:

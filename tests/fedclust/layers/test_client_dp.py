@@ -10,13 +10,13 @@ from hypothesis import given, strategies as st
 from scipy.stats import chi2
 
 from fedclust.federation import Reply
-from fedclust.grids.local_grid import assume_identity
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.packer import pack, unpack
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.runs.server import check_delta
+from fedclust.support.flower import assume_identity
 
 assume_identity()
 NO_MESSAGE = Message(RecordDict(), dst_node_id=1, message_type="train")

@@ -1,5 +1,7 @@
 """Three sites choose with whom they train; one of them has its labels the wrong way round."""
 
+import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvgM
+from rich.console import Console
 from torch import nn
 
 import fedclust
@@ -16,7 +19,7 @@ from fedclust.layers.coalitions import notes, worthwhile
 from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
 from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
 from fedclust.proof.coalitions import Fit, Scores
-from fedclust.results import SavedRun
+from fedclust.results import SavedRun, print_report
 from fedclust.strategies import Auto
 from fedclust.training import LocalTraining
 
@@ -69,6 +72,10 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     assert np.nanmax(crossed[1:, 0]) < 0.2
     assert min(crossed[1, 2], crossed[2, 1]) > 0.8
     assert (result.clients["personal"] == "none").all()
+    out = io.StringIO()
+    print_report(SavedRun(result.folder), Console(file=out, width=80, force_terminal=True, color_system=None))
+    row = r"(chosen|everyone|alone) +\d\.\d\d +\d\.\d\d to \d\.\d\d +\d"  # on one line
+    assert re.findall(row, out.getvalue()) == ["chosen", "everyone", "alone"] * 3
 
 
 def test_alike_sites_train_one_model() -> None:
@@ -76,6 +83,22 @@ def test_alike_sites_train_one_model() -> None:
     assert result.num_clusters == 1
     assert not result.summary["site_findings"]
     assert result.summary["decision"].startswith("Train one model for all: no site gains by leaving it")
+
+
+def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
+    draws = np.random.default_rng(3)
+    pairs = [(draws.normal(size=(100, 2)).astype("f4"), draws.integers(0, 2, 100)) for _ in range(3)]
+    result = run(pairs, 2, proof=True, num_nodes=2, folder=tmp_path)
+    # A fifth of 100 rows is tested; nothing is held out of the others, in either run.
+    common = SavedRun(tmp_path / "compare" / "fedavg")
+    assert result.clients["num_train"].tolist() == common.clients["num_train"].tolist() == [80, 80, 80]
+    assert result.sites["everyone_accuracy"].tolist() == common.clients["accuracy"].tolist()
+    assert result.clients["validation_loss_none"].isna().all()
+    assert {each["p_value"] for each in result.summary["proof"]["clusters"]} == {None}
+    # The compared run's clients choose their layer on a tenth of 80 rows. No coalition trains on them.
+    held = run(pairs, 2, proof=True, personal="auto")
+    assert held.clients["num_train"].tolist() == [72, 72, 72]
+    assert held.clients["validation_loss_none"].notna().all()
 
 
 def test_the_nodes_make_no_difference(tmp_path: Path) -> None:
@@ -165,9 +188,9 @@ def test_coalitions_are_for_a_handful_of_small_sites(asked, rows, number, found)
 
 def test_what_it_costs_is_said_before_round_1() -> None:
     cost, given_away = notes(4, 30, MODEL, trained=True)
-    # 2³ coalitions have a site, each with 5 folds and all rows: 48 models of 4 kB.
-    assert "15 coalitions of 4 sites: in each round a site trains 48 models, 0.2 MB" in cost
-    assert "1,440 trainings of a site" in cost
+    # 2³ coalitions have a site, each with 5 folds and all rows, but the run's own: 47 models of 4 kB.
+    assert "15 coalitions of 4 sites: in each round a site trains 47 models, 0.19 MB" in cost
+    assert "1,410 trainings of a site" in cost
     assert "each site's own travel" in given_away
     (refused,) = notes(4, 30, MODEL, trained=False)
     assert "no coalitions are trained" in refused
@@ -175,7 +198,7 @@ def test_what_it_costs_is_said_before_round_1() -> None:
 
 def answer(scores: Scores) -> ScoresAnswer:
     asked = ScoresQuestion((MODEL,) * 6, np.zeros(2), 1)
-    bounds = Bounds(num_train=np.array([20]), num_validation=np.array([5]))
+    bounds = Bounds(num_train=np.array([25]))
     content = encode(ScoresAnswer.of(scores, [Fit()]))
     return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))
 

@@ -86,11 +86,37 @@ def test_what_is_odd_is_named() -> None:
 
 def test_of_two_sites_one_is_turned() -> None:
     found = findings(SITES[:2], fits(0.1, number=2), np.full((2, 2), 9), ("benign", "malignant"))
-    text = "Of Cleveland and Hungary, what one calls benign the other calls malignant. Check both codings."
+    text = (
+        "Of Cleveland and Hungary, what Cleveland calls benign Hungary calls malignant. Check both codings."
+    )
     assert [(each["client"], each["text"]) for each in found] == [(0, text), (1, text)]
-    # With three classes any renaming may be behind it.
-    found = findings(SITES[:2], fits(0.1, number=2), np.full((2, 3), 9), ("low", "mid", "high"))
-    text = "Of Cleveland and Hungary, what one calls one class the other calls another. Check both codings."
-    assert [each["text"] for each in found] == [text, text]
-    (only,) = findings(SITES, fits(0.9, turned=0), np.full((4, 3), 9), ())
+    # With three classes, by the best renaming: here what Cleveland calls low is high in Hungary, and so on.
+    levels = "low", "mid", "high"
+    found = findings(SITES[:2], renamed(fits(0.1, number=2), 2, 0, 1), np.full((2, 3), 9), levels)
+    text = "what Cleveland calls low, mid and high Hungary calls high, low and mid. Check both codings."
+    assert [each["text"] for each in found] == [f"Of Cleveland and Hungary, {text}"] * 2
+
+
+def renamed(crossed: np.ndarray, *names: int) -> np.ndarray:
+    return np.concatenate([crossed, np.full((*crossed.shape[:2], len(names)), names)], axis=-1)
+
+
+def test_a_turned_site_is_told_which_class_is_which() -> None:
+    crossed = renamed(fits(0.9, turned=0), 0, 2, 1)
+    crossed[1, 0, 5:] = 1, 0, 2  # one of three models takes other classes for one another
+    (only,) = findings(SITES, crossed, np.full((4, 3), 9), ("low", "mid", "high"))
+    assert only["text"] == "What the others call mid and high it calls high and mid. Check its coding."
+    # The three do not agree on any class.
+    crossed[2, 0, 5:], crossed[3, 0, 5:] = (2, 1, 0), (0, 2, 1)
+    (only,) = findings(SITES, crossed, np.full((4, 3), 9), ())
     assert only["text"] == "What the others call one class it calls another. Check its coding."
+
+
+def test_a_site_of_one_class_that_the_others_models_call_otherwise_is_turned() -> None:
+    counts = np.array([[10, 10], [10, 10], [0, 9], [10, 10]])
+    crossed = fits(0.9)
+    crossed[:, 2] = 0.0, 0.0, 1.0, 0.0, 1.0  # no other site's model calls one of its nine rows disease
+    (only,) = findings(SITES, crossed, counts, ("healthy", "disease"))
+    assert (only["name"], only["kind"]) == ("Basel", "turned")
+    text = "It calls nearly all rows disease, and the others' models fewer of them than of their own rows."
+    assert only["text"] == f"{text} Check its coding."

@@ -169,3 +169,11 @@ def test_the_decision_of_a_method_is_printed(tmp_path: Path) -> None:
     table = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0}] * 2)
     why = "one cluster: clients' label shares differ no more than chance explains (p = 0.43)"
     assert why in told(tmp_path, table, decision=why).splitlines()
+
+
+def test_a_run_without_charts_ends_in_how_to_get_its_page(finished_run: Path, monkeypatch) -> None:
+    monkeypatch.setattr("fedclust.results.report.find_spec", lambda _: None)
+    out = io.StringIO()
+    print_report(SavedRun(finished_run), Console(file=out), brief=True)
+    (line,) = (each for each in out.getvalue().splitlines() if each.startswith("all figures: "))
+    assert line.endswith("; it writes the page, too, after pip install 'fedclust[charts]'")

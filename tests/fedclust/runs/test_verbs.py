@@ -1,14 +1,16 @@
 """What each verb of the command line says about itself, and what it does with its arguments."""
 
+import os
 import re
 import shlex
+import sys
 from importlib import import_module
 
 import pytest
 from hydra._internal.utils import get_args_parser
 
 import fedclust
-from fedclust.runs.command_line import _checked
+from fedclust.runs.command_line import _answer, _checked
 from fedclust.runs.verbs import _EXAMPLES, RUNS, VERBS, Parser, settings_parser
 
 
@@ -21,6 +23,15 @@ def test_a_help_fits_a_screen_and_begins_with_examples(run, verb: str) -> None:
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     assert lines[2].startswith("  fedclust")
+
+
+def test_a_reader_that_has_had_enough_gets_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    read, write = os.pipe()
+    os.close(read)  # as head does
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert _answer("help", ["strategy"]) == 141
+    assert capsys.readouterr().err == ""
 
 
 def _examples(text: str) -> list[list[str]]:

@@ -11,6 +11,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import fedclust
+from fedclust.clients.node import _prepare
 from fedclust.data import load as load_data
 from fedclust.data.input_encoders import ArrayEncoder
 from fedclust.messages.models import to_state
@@ -98,6 +99,35 @@ def test_the_label_prior_correction_is_applied_for_its_site(common, tmp_path, fo
         assert torch.equal(found, common.predict(client, inputs))
         by_hand = plain_model.double().log() + shift
         torch.testing.assert_close(found.double(), by_hand.softmax(-1), atol=1e-6, rtol=0)
+
+
+def test_a_fine_tuned_client_is_served_what_the_run_measured(folder, tmp_path) -> None:
+    table = pd.read_csv(folder / "patients.csv")
+    table.to_csv(tmp_path / "patients.csv", index=False)
+    overrides = [*settings(tmp_path, "fedavg", "finetune"), "personal.learning_rate=0.5"]
+    run = fedclust.load(fedclust.run(overrides).folder)
+    config = compose(overrides)
+    data = load_data(plain(config.dataset), plain(config.partition), 0)
+    served = fedclust.load_export(run.export(tmp_path / "out"))
+    bare = fedclust.load_export(run.export(tmp_path / "bare", sites=[]))
+    assert "before fine-tuning" in (tmp_path / "bare" / "index.json").read_text()
+    (tmp_path / "bare" / "client-1").mkdir()  # as a site does, whose node wrote the file
+    own = "client-1/model.safetensors"
+    shutil.copy(tmp_path / "out" / own, tmp_path / "bare" / own)
+    given = fedclust.load_export(tmp_path / "bare")
+    for client, name in enumerate(SITES):
+        rows, truth = table.iloc[data.test[client]], table["diagnosis"].iloc[data.test[client]]
+        found, before = served.predict(rows, site=name), bare.predict(rows, site=name)
+        assert (found.idxmax(axis=1) == truth).mean() == run.clients["personal_accuracy"][client]
+        assert (before.idxmax(axis=1) == truth).mean() == run.clients["accuracy"][client]
+        np.testing.assert_array_equal(run.predict(client, served.inputs(rows)).numpy(), found.to_numpy())
+        assert given.predict(rows, site=name).equals(found if client == 1 else before)
+    assert (run.clients["personal_accuracy"] != run.clients["accuracy"]).any()
+    table["diagnosis"] = table["diagnosis"].map({"ill": "well", "well": "ill"})
+    table.to_csv(tmp_path / "patients.csv", index=False)
+    _prepare.cache_clear()  # as in a new process
+    with pytest.raises(ValueError, match="rows must be on this machine .* label counts differ"):
+        fedclust.load(run.folder).finetuned(0)
 
 
 def test_the_folder_says_what_was_measured_and_nothing_else(exported, local) -> None:

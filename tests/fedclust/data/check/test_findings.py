@@ -40,6 +40,19 @@ def _found(columns: dict, labels: list = _LABELS, **options) -> list[tuple[str, 
         ([f"Smith {k}" for k in range(40)], ("error", "identifier", 0)),
         (["2024-01-31", "2024-02-01"] * 20, ("error", "identifier", 0)),
         (list(pd.date_range("2024-01-01", periods=40)), ("error", "identifier", 0)),
+        # 7 k mod 41 for k = 1 … 40: each of 1 … 40 once; 40 draws from them would repeat 14.5.
+        ([7 * k % 41 for k in range(1, 41)], ("error", "identifier", 0)),
+        ([float(7 * k % 41) for k in range(1, 40)] + [None], ("error", "identifier", 0)),
+        ([10_000_000 + 7919 * (7 * k % 41) for k in range(1, 41)], ("error", "identifier", 0)),
+        (
+            [7 * (k // 2) % 23 for k in range(40)],
+            ("error", "identifier", 0),
+        ),  # visits of 20 persons, in blocks
+        ([f"F{7 * k % 20:03d}" for k in range(40)], ("error", "identifier", 0)),  # two cases of each of 20
+        ([f"C{min(k, 19):02d}" for k in range(40)], None),  # codes of which one has half of the rows
+        ([50 + 7 * k % 20 for k in range(40)], None),  # two persons of each of 20 ages
+        ([50 + k % 38 for k in range(40)], None),  # weights: 2 repeats, by chance 14.5
+        (sorted([60, 60, 61] + [25 + 2 * k for k in range(37)]), None),  # sorted by age
         (_AGES, None),
         (_with(_AGES, {3: None}), None),
         (["3a", "3b", "1", "2"] * 10, None),  # grades: texts among few numbers

@@ -9,6 +9,8 @@ from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import agreement
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement, Wanted, agree
 
+_LIKE = "looks like an identifier or a date (its name); leave it out"
+_LIKE += ", or give a person's key with partition.group="
 TABLE, UNFIT = Wanted(columns=True), Column(agreement.NUMBER, unfit="its name")
 
 
@@ -102,6 +104,12 @@ def test_classes_are_those_configured(settings: dict, labels: tuple, expected: t
         ({"a": _site(x=_number(1, 2))}, Wanted(num_classes=3, columns=True), "num_classes must be 2"),
         ({"a": _site(("ill",), x=_number(1, 2))}, TABLE, "at least 2 different labels, got ill"),
         ({"a": _site(id=UNFIT)}, TABLE, r"got id \(its name\).*ignore=\[id\]"),
+        # An identifier at half of the sites: it would not be used, and persons be divided.
+        (
+            {name: _site(x=_number(1, 2), **{"case": UNFIT} if name < "c" else {}) for name in "abcd"},
+            TABLE,
+            r"got case \(its name\).*keep=\[case\]', or give a person's key with partition.group=case",
+        ),
         ({"a": _site(x=_number(1)), "b": _site(y=_number(1))}, TABLE, "must have a column besides the label"),
     ],
 )
@@ -125,6 +133,9 @@ def test_another_unit_is_said() -> None:
     assert agree(sites, TABLE).cautions == ()
     (caution,) = agree({**sites, "c": _site(height=_number(1.7, 1.8))}, TABLE).cautions
     assert caution.startswith("c: column height may be in another unit: its values are about 1.75")
+    # Micrometres: far from the others, and no other is far from most.
+    (caution,) = agree({**sites, "c": _site(height=_number(1.7e6, 1.8e6))}, TABLE).cautions
+    assert caution.startswith("c: column height may be in another unit: its values are about 1.75e+06")
 
 
 def test_channels_are_those_of_all_pixels() -> None:
@@ -164,7 +175,8 @@ DOSE, WARD = Column(agreement.NUMBER), Column(agreement.CATEGORY, values=("a", "
         (("no", "perhaps"), {"dose": DOSE, "ward": WARD}, "labels must be among no, yes, got perhaps"),
         (("no",), {"ward": WARD}, "it lacks the columns dose, which the run uses"),
         (("no",), {"dose": WARD, "ward": WARD}, "column dose must hold numbers as in the run, got texts"),
-        (("no",), {"dose": UNFIT, "ward": WARD}, "column dose looks like an identifier or a date (its name)"),
+        (("no",), {"dose": UNFIT, "ward": WARD}, f"column dose {_LIKE}dose"),
+        (("no",), {"dose": DOSE, "ward": WARD, "case": UNFIT}, f"column case {_LIKE}case"),  # unused
     ],
 )
 def test_a_late_table(labels: tuple, columns: dict, reason: str | None) -> None:

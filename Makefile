@@ -2,6 +2,7 @@
 # make flwr   run it in Flower's own simulation, such as make flwr OVERRIDES="rounds=3 seed=1"
 # make test   run the tests
 # make test-fast   run the tests that start no process and no whole run
+# make figures PAGES="PROOF SITES"   measure the figures of these pages again; without PAGES, list which are of former code
 # make check  check lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
 # make release-readme BASE=https://HOST/OWNER/fedclust   write build/README.md, with absolute links
@@ -14,7 +15,7 @@ PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: run flwr test test-fast check lint docs release-readme hub clean
+.PHONY: run flwr test test-fast figures check lint docs release-readme hub clean
 
 run: .venv/.installed
 	$(BIN)/python -m fedclust
@@ -30,6 +31,9 @@ test: .venv/.installed-dev
 FAST := $(addprefix tests/fedclust/,aggregation clustering federation layers messages metrics personal privacy proof support)
 test-fast: .venv/.installed-dev
 	$(BIN)/python -m pytest --numprocesses=2 --dist=loadfile $(FAST) tests/clients
+
+figures: .venv/.installed-dev
+	$(BIN)/python benchmarks/figures.py $(PAGES)
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .

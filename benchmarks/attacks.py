@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import commit_of, finished, grid_arguments, over_seeds, show, table
+from common import finished, grid_arguments, over_seeds, show, table
 from federations import PARTITIONS, Cell, run, summaries
 from liars import LIES, who
 from sklearn.metrics import adjusted_rand_score
@@ -75,10 +75,14 @@ _CLUSTERS_ATTACKED: dict[str, tuple[int, ...]] = {
     "many_rows": (1,),
     "label_flip": (3,),
 }
+_GROUPING = (
+    *("auto", "cfl", "clove", "clust_psi_pfl", "fecfl", "fedclust_weights"),
+    *("fedgwc", "fedsoft", "fesem", "fl_hc", "fmcl", "ifca", "pacfl"),
+)
 _CLAIMED: dict[str, tuple[tuple[str, str, int], ...]] = {
     "reversed_many": (
         *(("fedavg", "iid", number) for number in (1, 3)),
-        *((method, "conventions-20-10", number) for method in ("auto", "fmcl") for number in (1, 3)),
+        *((method, "conventions-20-10", number) for method in _GROUPING for number in (1, 3)),
     ),
     "reversed_hundred": (("fedavg", "iid", 1),),
     "only_many": (("fedavg", "iid", 1), ("fedavg", "iid", 3)),
@@ -310,9 +314,9 @@ def main() -> int:
         seeds = ", ".join(map(str, options.seeds))
         on_iid = f" ({min(options.rounds, _ROUNDS_ON_IID)} on IID)" if part == "models" else ""
         lasted = f"{options.rounds} rounds{on_iid}"
-        note = f"Commit {commit_of(folder)}, digits, 30 clients, {lasted}, seeds {seeds}."
+        note = f"Digits, 30 clients, {lasted}, seeds {seeds}."
         for mark, page in PAGES[part].items():
-            show(mark, "\n".join([note, "", *page(measured(grid))]).rstrip(), options.out)
+            show(mark, "\n".join([note, "", *page(measured(grid))]).rstrip(), options.out, folder)
     return int(not whole)
 
 

@@ -55,20 +55,25 @@ def git(*arguments: str) -> str:
     return done.stdout.strip()
 
 
+def checked_out() -> str:
+    """Name the commit that is checked out; changed, if a file that can move a figure differs from it."""
+    differs = git("status", "--porcelain", "-uno", "--", ".", ":!*.md", ":!*.png", ":!tests")
+    return git("rev-parse", "HEAD")[:8] + (", changed" if differs else "")
+
+
 def note_commit(folder: Path, **more: Any) -> None:
-    """Note which commit the runs of a folder are of, in ``provenance.json``."""
+    """Note in ``provenance.json`` of which commits the runs of a folder are: of every one that made some."""
     folder.mkdir(parents=True, exist_ok=True)
-    note = {"commit": git("rev-parse", "HEAD"), "changed": git("status", "--porcelain", "-uno").splitlines()}
+    there = [each for each in commit_of(folder).split(" and ") if each != "unknown"]
+    note = {"commits": list(dict.fromkeys([*there, checked_out()]))}
     (folder / "provenance.json").write_text(json.dumps(note | more, indent=2) + "\n", encoding="utf-8")
 
 
-def commit_of(folder: Path) -> str:
-    """Read which commits the runs of a folder are of."""
-    path = folder / "provenance.json"
-    note = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    # Several where folders were put together.
-    commits = note.get("commits") or [note.get("commit", "unknown")]
-    return " and ".join(str(each)[:7] for each in commits) + (", changed" if note.get("changed") else "")
+def commit_of(*folders: Path) -> str:
+    """Read which commits the runs of folders are of."""
+    notes = [path for folder in folders if (path := folder / "provenance.json").is_file()]
+    found = [commit for path in notes for commit in json.loads(path.read_text(encoding="utf-8"))["commits"]]
+    return " and ".join(dict.fromkeys(found)) or "unknown"
 
 
 def finished(folder: Path) -> bool:
@@ -167,8 +172,12 @@ def over_seeds(values: Sequence[float], digits: int = 3) -> str:
     return mean if len(found) == 1 else f"{mean} ± {found.std(ddof=1):.{digits}f}"
 
 
-def show(name: str, text: str, page: Path | None) -> None:
-    """Print a text; if a page is given, put it there between ``<!-- name -->`` and ``<!-- /name -->``."""
+def show(name: str, text: str, page: Path | None, *folders: Path) -> None:
+    """Print a text and the commit of the folders' runs, else the one checked out.
+
+    If a page is given, put both there between ``<!-- name -->`` and ``<!-- /name -->``.
+    """
+    text += f"\n\nCommit {commit_of(*folders) if folders else checked_out()}."
     print(text, flush=True)
     if page:
         marked = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)

@@ -14,11 +14,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from textwrap import fill
 
-from common import arguments, git, show, table
+from common import arguments, show, table
 
 _SMALL = (
     "compare=[]",
@@ -107,7 +106,7 @@ def _summary(digests: Mapping[str, Sequence[str]]) -> str:
     same = [name for name, found in digests.items() if {*found} == {found[0]} != {"failed"}]
     common = [name for name in same if name != "fedavg" and digests[name] == digests.get("fedavg")]
     lines = [
-        f"{date.today()}, commit {git('rev-parse', '--short', 'HEAD')}: the same in all of "
+        "The same in all of "
         f"{len(_WAYS)} ways ({'; '.join(_WAYS)}) for {len(same)} of {len(digests)} strategies: "
         f"{_listed(same)}."
     ]

@@ -1,40 +1,44 @@
-"""Draw the figures of the documentation's pages on the methods, from runs on the digits.
+"""Show the default run on README and docs/start.md, and draw the pages' pictures, from runs on the digits.
 
     python benchmarks/doc_figures.py FOLDER
 
-Makes the runs that FOLDER lacks, a minute in all, and writes docs/images/method_*.png and concepts.png.
+Makes the runs that FOLDER lacks, a minute in all.
 """
 
-import argparse
-from pathlib import Path
+import re
+import subprocess
+import sys
 
 import altair as alt
 import numpy as np
+from common import DOCS, ROOT, arguments, checked_out, show
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 import fedclust
 from fedclust.grids.nodes import hosted_clients
 from fedclust.results.charts import draw, save as save_chart
 from fedclust.results.charts.chart import COLOURS, GREY, data_of
 
-IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
 SMALL = ("partition.num_clients=12", "partition.groups=[7,5]", "training.steps=10", "rounds=12")
 RUNS = {
-    # strategy: (its overrides, its plot)
-    "fedgmcc": (SMALL, "outputs_along_chains"),
-    "auto": (("rounds=60",), "accuracy_per_round"),
+    # picture: (overrides, plot)
+    "method_fedgmcc": (("strategy=fedgmcc", *SMALL), "outputs_along_chains"),
+    "default_run": ((), "accuracy_per_round"),
 }
 NODES, ROUNDS = 3, 24
 WIDTH = 880
 
 
 def save(image: Image.Image, name: str) -> None:
-    """Save a picture as a small PNG, with as many colours as fit into 60 kB."""
+    """Save a picture as a small PNG that names its commit, with as many colours as fit into 60 kB."""
+    note = PngInfo()
+    note.add_text("commit", checked_out())
     size = WIDTH, round(image.height * WIDTH / image.width)
     small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
-    path = IMAGES / f"{name}.png"
+    path = DOCS / "images" / f"{name}.png"
     for colours in (256, 128, 64, 32, 16):
-        small.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+        small.quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True, pnginfo=note)
         if path.stat().st_size < 60_000:
             return
 
@@ -83,24 +87,39 @@ def concepts(result: fedclust.Result) -> alt.HConcatChart:
     return left | (right + lines)
 
 
+def first_screen(printed: str) -> str:
+    """Shorten what the default run printed to its last progress, the verdict and the clusters."""
+    lines = [line.rstrip() for line in printed.splitlines()]
+    last = {line.split(":")[0]: line for line in lines if re.match(r"\w+: round \d+/", line)}
+    verdict = next(number for number, line in enumerate(lines) if line.startswith("Train "))
+    clusters = next(number for number, line in enumerate(lines) if "groupings from" in line)
+    page = next(line for line in lines if line.startswith("all figures:"))
+    page = re.sub(r"report \S+,", "report outputs/<date>/<time>,", page)
+    return "\n".join([*last.values(), *lines[verdict : clusters + 1], "  …", page])
+
+
 def main() -> None:
     """Make the runs, draw the figures."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    for strategy, (overrides, plot) in RUNS.items():
-        where = folder / strategy
+    folder = arguments(__doc__, folder=True).parse_args().folder.resolve()
+    for name, (overrides, plot) in RUNS.items():
+        where, printed = folder / name, folder / f"{name}.txt"
         if not (where / "summary.json").is_file():
-            fedclust.run([f"strategy={strategy}", *overrides, f"output_dir={where}"])
+            command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={where}"]
+            folder.mkdir(parents=True, exist_ok=True)
+            with printed.open("w", encoding="utf-8") as file:
+                subprocess.run(command, cwd=ROOT, check=True, stdout=file, stderr=subprocess.STDOUT)
         result = fedclust.load(where)
         (drawn,) = [path for path in draw(where) if path.stem == plot]
         with Image.open(drawn) as image:
-            save(image, f"method_{strategy}")
-        if strategy == "auto":
+            save(image, name)
+        if not overrides:
             save_chart(concepts(result), where / "concepts.png")
             with Image.open(where / "concepts.png") as image:
                 save(image, "concepts")
-        print(strategy, result.num_clusters, "clusters, accuracy", result.summary["mean_client_accuracy"])
+            screen = first_screen(printed.read_text(encoding="utf-8"))
+            verdict = next(line for line in screen.splitlines() if line.startswith("Train "))
+            for page, shown in ((ROOT / "README.md", screen), (DOCS / "start.md", verdict)):
+                show("default run", f"```text\n{shown}\n```", page)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,4 @@
-"""Run the experiments of docs/RESULTS.md, each in a folder that records the commit and the command.
-
-    python benchmarks/experiments.py FOLDER [NAME …] [--seeds 0 1 2] [--threads 1]
-    python benchmarks/results.py FOLDER     makes docs/RESULTS.md from it
-
-Runs are one after another; a finished run is not repeated. Datasets are read from ../shared/data.
-"""
+"""The experiments of docs/RESULTS.md, each run in a folder that records the commit and the command."""
 
 import os
 import platform
@@ -14,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from common import ROOT, arguments, finished, note_commit
+from common import ROOT, note_commit
 
 
 @dataclass(frozen=True)
@@ -56,11 +50,6 @@ EXPERIMENTS = {
     "fmnist-similarity-0": fashion_mnist(
         "similarity, S = 0", "partition=similarity", "partition.similarity=0"
     ),
-    "emnist-fedgmcc": Experiment(
-        "EMNIST, a client per k-means cluster of the images",
-        ("experiment=fedgmcc_emnist62", "dataset.path=../shared/data/emnist62"),
-        seeds=(0,),
-    ),
     "digits-conventions": Experiment("Digits, two labelling conventions", (ONE_SHOT,)),
     "digits-dirichlet": Experiment(
         "Digits, Dirichlet, α = 0.1", ("partition=dirichlet", "partition.alpha=0.1", ONE_SHOT)
@@ -82,7 +71,7 @@ EXPERIMENTS = {
 }  # fmt: skip
 
 
-def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
+def make(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
     """Run one command in the repository's root; return its exit status."""
     command = " ".join(("python -m fedclust", *overrides))
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
@@ -92,28 +81,3 @@ def run(overrides: tuple[str, ...], folder: Path, threads: int) -> int:
     print(command, flush=True)
     asked = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={folder}"]
     return subprocess.run(asked, cwd=ROOT, env=environment, check=False).returncode
-
-
-def main() -> int:
-    """Run the command line; return 1 if a run failed."""
-    parser = arguments(__doc__, folder=True)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}")
-    parser.add_argument("--seeds", type=int, nargs="+")
-    parser.add_argument("--threads", type=int, default=1)
-    options = parser.parse_args()
-    if unknown := sorted(set(options.names) - set(EXPERIMENTS)):
-        parser.error(f"NAME must be among {', '.join(EXPERIMENTS)}, got {', '.join(unknown)}")
-    failed = False
-    for name in options.names or EXPERIMENTS:
-        for seed in options.seeds or EXPERIMENTS[name].seeds:
-            folder = (options.folder / name / f"seed-{seed}").resolve()
-            if folder.is_dir() and not finished(folder):
-                print(f"{folder}: has not finished; remove it to run it again", file=sys.stderr)
-                failed = True
-            elif not folder.is_dir():
-                failed |= run(EXPERIMENTS[name].command(seed), folder, options.threads) != 0
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

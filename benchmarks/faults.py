@@ -1,7 +1,6 @@
 """Break runs in every way that this machine allows, and write docs/RELIABILITY.md of what happened.
 
-python benchmarks/faults.py --out outputs/faults [--only TEXT]    run the faults that are not done yet
-python benchmarks/faults.py --out outputs/faults --write docs/RELIABILITY.md    write the page
+    python benchmarks/faults.py FOLDER [--only TEXT] [--write]    the faults, and their tables
 
 Each fault is a small real run in processes of its own: 30 clients on the digits. What was done is kept in
 ``faults.jsonl`` below the folder; delete a line to do it again. Faults of full and read-only disks need the
@@ -17,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import faults_runs as do
-from common import arguments, show, table
+from common import arguments, note_commit, show, table
 from faults_runs import Place, Row, clients, damaged, deployed, on_a_disk, resumed, simulated
 
 _RAY = ("engine=ray", "engine.num_nodes=3", "engine.num_cpus=0.6", "engine.num_gpus=0")
@@ -139,16 +138,12 @@ FAULTS: dict[str, dict[str, Callable[[Place], Row]]] = {
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line."""
-    parser = arguments(__doc__)
-    parser.add_argument("--out", type=Path, required=True, help="folder of the runs and of faults.jsonl")
+    parser = arguments(__doc__, page="RELIABILITY", folder=True)
     parser.add_argument("--only", default="", help="only faults whose engine and name contain this")
-    parser.add_argument("--write", type=Path, help="write the tables of what was done, and run nothing")
     options = parser.parse_args(given)
-    results, place = options.out / "faults.jsonl", Place(options.out.resolve())
+    results, place = options.folder / "faults.jsonl", Place(options.folder.resolve())
     done = read(results)
-    if options.write:
-        write(done, options.write)
-        return 0
+    note_commit(options.folder)
     for engine, name in ((engine, name) for engine, named in FAULTS.items() for name in named):
         if (key := f"{engine}: {name}") in done or options.only not in key:
             continue
@@ -158,6 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
         with results.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
         print(json.dumps(row, ensure_ascii=False), flush=True)
+    write(read(results), options.write, options.folder)
     return 0
 
 
@@ -167,7 +163,7 @@ def read(results: Path) -> dict[str, dict]:
     return {row["key"]: row for row in map(json.loads, lines)}
 
 
-def write(done: dict[str, dict], page: Path) -> None:
+def write(done: dict[str, dict], page: Path | None, folder: Path) -> None:
     """Write each engine's table of which something was done."""
     for engine, named in FAULTS.items():
         rows = [
@@ -176,7 +172,8 @@ def write(done: dict[str, dict], page: Path) -> None:
             if (row := done.get(f"{engine}: {name}"))
         ]
         if rows:
-            show(engine, table(["fault", "what the user saw", "exit code", "what was lost"], rows), page)
+            head = ["fault", "what the user saw", "exit code", "what was lost"]
+            show(engine, table(head, rows), page, folder)
 
 
 def _status(code: int) -> int:

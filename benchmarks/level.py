@@ -1,8 +1,8 @@
 """How often the test of docs/PROOF.md errs, what gains it finds, and how often the printed interval covers.
 
-    python benchmarks/level.py [--cases 600]
+    python benchmarks/level.py [--cases 600] [--write]
 
-Prints a table in Markdown. First the share of simulated comparisons in which B is called better at 5 %, by
+A table. First the share of simulated comparisons in which B is called better at 5 %, by
 its true gain. Differences of Brier scores are normal with standard deviation 0.3; or skewed: in 2 % of rows
 a loss of 1.2, else a small gain; or nearly alike: in 0.5 % of rows a loss of 2, else a tiny gain. Then the
 share of 95 % intervals, on twice as many test rows, that contain the true gain, where held-out rows called B
@@ -12,7 +12,7 @@ better and where not: up to `cases` of each, of ten times as many.
 from collections.abc import Callable
 
 import numpy as np
-from common import arguments, table
+from common import arguments, show, table
 
 from fedclust.proof.figure import ENOUGH_ROWS, interval, margins
 from fedclust.proof.paired import LARGEST_BRIER, compare, evidence, most_rows
@@ -86,9 +86,10 @@ def coverage(draw: Draw, gain: float, sizes: list[int], cases: int) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = arguments(__doc__)
+    parser = arguments(__doc__, page="PROOF")
     parser.add_argument("--cases", type=int, default=600)
-    cases = parser.parse_args().cases
+    given = parser.parse_args()
+    cases = given.cases
     header = ["rows of clients, differences", "better at a gain of 0", "0.02", "0.05", "0.1"]
     rows = [
         [
@@ -99,7 +100,8 @@ def main() -> None:
         for kind, draw in KINDS.items()
         for name, sizes in SIZES.items()
     ]
-    print(table([*header, "interval covers a gain of 0: better / not", "0.02", "0.04"], rows))
+    text = table([*header, "interval covers a gain of 0: better / not", "0.02", "0.04"], rows)
+    show("level", text, given.write)
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ from settings import Setting, Training
 from torch import nn
 
 from fedclust.federation import ClientGrid
-from fedclust.grids.local_grid import DirectGrid, answer, assume_identity
+from fedclust.grids.local_grid import DirectGrid, answer
 from fedclust.messages.models import from_state
 from fedclust.settings.composition import to_run_config
+from fedclust.support.flower import assume_identity
 
 STRATEGIES = ("fedavg", "fedgwc", "clust_psi_pfl", "fmcl", "fedgmcc")
 SETTING = ("partition.num_clients=20", "partition.groups=[12,8]", "training.steps=1")

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import DATA, arguments, commit_of, finished, note_commit, over_seeds, show, table
+from common import DATA, arguments, finished, note_commit, over_seeds, show, table
 from sklearn.model_selection import train_test_split
 
 import fedclust
@@ -113,7 +113,7 @@ def main() -> None:
             table(head, [row(each, runs, found["fedavg"]) for each, runs in found.items()]),
         ]
         text += [f"FLamby's own results: {PUBLISHED}"] if "FLamby" in title else []
-    show("natural", "\n\n".join([*text, f"Seeds 901 to 905, {commit_of(folder)}."]), given.write)
+    show("natural", "\n\n".join([*text, "Seeds 901 to 905."]), given.write, folder)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections import Counter
 from unittest.mock import patch
 
 import numpy as np
-from common import arguments, commit_of, finished, note_commit, show, table
+from common import arguments, finished, note_commit, show, table
 from federations import PARTITIONS
 
 import fedclust
@@ -69,8 +69,8 @@ def main() -> None:
             cells += [f"{strangers}", f"{total[way]['stranger none']}"]
             lines.append([f"{PARTITIONS[cell].title}: {title}", *cells])
     head = ["", "right", "wrong", "none", "strangers placed", "strangers in none"]
-    text = f"{table(head, lines)}\n\nSeeds 911 to 915, {commit_of(given.folder)}."
-    show("placed", text, given.write)
+    text = f"{table(head, lines)}\n\nSeeds 911 to 915."
+    show("placed", text, given.write, given.folder)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from common import commit_of, grid_arguments, over_seeds, show, table
+from common import grid_arguments, over_seeds, show, table
 from federations import DATASETS, PARTITIONS, Cell, run, summaries
 
 METHODS: dict[str, tuple[str, ...]] = {
@@ -110,10 +110,11 @@ def main() -> int:
     grid = cells(options.folder.resolve(), options.datasets, options.seeds)
     whole = options.no_run or run(grid, options.folder, options.workers)
     seeds = ", ".join(map(str, options.seeds))
-    note = f"Commit {commit_of(options.folder)}, 30 clients, seeds {seeds}, mean ± sample standard deviation."
+    note = f"30 clients, seeds {seeds}, mean ± sample standard deviation."
     for dataset in options.datasets:
         title, *tables = page([cell for cell in grid if cell.dataset == dataset])
-        show(f"grid of {dataset}", "\n".join([title, "", note, *tables]).rstrip(), options.out)
+        text = "\n".join([title, "", note, *tables]).rstrip()
+        show(f"grid of {dataset}", text, options.out, options.folder)
     return int(not whole)
 
 

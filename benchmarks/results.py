@@ -1,9 +1,9 @@
-"""Write docs/RESULTS.md from the folders that benchmarks/experiments.py made: no number is typed by hand.
+"""Run the experiments of docs/RESULTS.md, and write their tables: no number is typed by hand.
 
-    python benchmarks/results.py FOLDER [--out docs/RESULTS.md]
+    python benchmarks/results.py FOLDER [NAME …] [--seeds 0 1 2] [--threads 1] [--no-run]
 
-Each table stands between the two marks of its experiment; one whose runs are not in the folder stays as it
-is, with the commit it is from.
+Each table stands between the two marks of its experiment. Runs are one after another; a finished one is not
+repeated. Datasets are read from ../shared/data.
 """
 
 import json
@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import ROOT, arguments, show, table
-from experiments import EXPERIMENTS, Experiment
+from common import DOCS, arguments, finished, show, table
+from experiments import EXPERIMENTS, Experiment, make
 from published_rows import published_for, row_of
 
 from fedclust.results import SavedRun
@@ -126,7 +126,6 @@ def section(experiment: Experiment, runs: Sequence[SavedRun], provenance: Sequen
         f"Rounds: {runs[0].summary['rounds']}, scored every {' or '.join(map(str, sorted(scored)))}; "
         f"clients: {runs[0].summary['num_clients']}; weighted PSI of the partition: "
         f"{measured(Column('', ('weighted_psi',), 2), [run.summary for run in runs])}.",
-        f"Commit: {', '.join(sorted({_commit(each) for each in provenance}))}; "
         f"{provenance[0]['device']}, {provenance[0]['threads']} thread.",
     ]
     if len(runs) == 1 and min(scored) > 1:
@@ -179,29 +178,33 @@ def _course(run: SavedRun) -> str:
     return ", ".join(f"{value:.3f} ({number})" for number, value in zip(rounds, values, strict=True))
 
 
-def _commit(provenance: Mapping[str, Any]) -> str:
-    changed = provenance.get("changed", [])
-    return f"`{provenance['commit'][:7]}`" + (
-        f" with {len(changed)} changed file{'s' * (len(changed) > 1)}" if changed else ""
-    )
-
-
 def main() -> int:
-    """Run the command line; return 1 if there are no results."""
+    """Run the command line; return 1 if a run failed."""
     parser = arguments(__doc__, folder=True)
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "RESULTS.md")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPERIMENTS)}")
+    parser.add_argument("--seeds", type=int, nargs="+")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-run", action="store_true", help="write the tables of what is there")
+    parser.add_argument("--out", type=Path, default=DOCS / "RESULTS.md")
     options = parser.parse_args()
-    there = False
-    for name, experiment in EXPERIMENTS.items():
+    if unknown := sorted(set(options.names) - set(EXPERIMENTS)):
+        parser.error(f"NAME must be among {', '.join(EXPERIMENTS)}, got {', '.join(unknown)}")
+    failed = False
+    for name in options.names or EXPERIMENTS:
+        experiment = EXPERIMENTS[name]
+        for seed in [] if options.no_run else options.seeds or experiment.seeds:
+            folder = (options.folder / name / f"seed-{seed}").resolve()
+            if folder.is_dir() and not finished(folder):
+                print(f"{folder}: has not finished; remove it to run it again", file=sys.stderr)
+                failed = True
+            elif not folder.is_dir():
+                failed |= make(experiment.command(seed), folder, options.threads) != 0
         folders = [path.parent for path in sorted((options.folder / name).glob("seed-*/summary.json"))]
         if folders:
             provenance = [json.loads((folder / "provenance.json").read_text("utf-8")) for folder in folders]
             text = section(experiment, [SavedRun(folder) for folder in folders], provenance)
-            show(name, text.rstrip(), options.out)
-            there = True
-        else:
-            print(f"{name}: no finished run in {options.folder}, its table stays", file=sys.stderr)
-    return int(not there)
+            show(name, text.rstrip(), options.out, *folders)
+    return int(failed)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from common import DATA, arguments, commit_of, note_commit, show, table
+from common import DATA, arguments, note_commit, show, table
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
@@ -142,8 +142,8 @@ def main() -> None:
     text = [table(head, [cells for cells, _ in lines]), ""]
     short = [f"- {each}" for _, some in lines for each in some]
     text += ["Short of the bar:", "", *short] if short else ["No case falls short of the bar."]
-    text += ["", f"{given.seeds} seeds, {ROUNDS} rounds, {commit_of(folder)}."]
-    show("sites", "\n".join(text), given.write)
+    text += ["", f"{given.seeds} seeds, {ROUNDS} rounds."]
+    show("sites", "\n".join(text), given.write, folder)
 
 
 if __name__ == "__main__":

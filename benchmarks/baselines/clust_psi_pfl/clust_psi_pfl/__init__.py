@@ -1,0 +1,1 @@
+"""Clust-PSI-PFL for Fashion-MNIST."""

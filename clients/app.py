@@ -12,6 +12,7 @@ from flwr.clientapp import ClientApp
 from fedclust.clients.node import Node, OwnSites, own_sites
 from fedclust.data.dataset import FederatedData, content_digest
 from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
+from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.training import read_instruction
@@ -69,20 +70,22 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
     def register(work: Work) -> Work:
         @careful
         def respond(message: Message, context: Context) -> Message:
-            node, bundle = Node.of(context), is_bundle(message.content)
-            if wants_all_rows(message.content):
+            content = separated(message.content)
+            node, bundle = Node.of(context), is_bundle(content)
+            if wants_all_rows(content):
                 node = replace(node, data=_without_holdout(node.data))
             hosts = f"hosts {list(node.clients)}"
             if not bundle and len(node.clients) != 1:
                 raise Sendable(f"a node of several clients must be sent bundles, this one {hosts}")
-            contents = unpack(message.content)[0] if bundle else {node.clients[0]: message.content}
+            contents = unpack(content)[0] if bundle else {node.clients[0]: content}
             mine = {client: each for client, each in contents.items() if client in node.clients}
             made, failed = _answered(work, node, mine, read)
             errors = dict(failed)
             for client in contents.keys() - mine.keys():
                 errors[client] = f"client {client} must be hosted by this node, it {hosts}"
             if bundle:
-                return Message(pack(made, errors), reply_to=message)
+                answer = pack(made, errors)
+                return Message(joined(answer) if is_joined(message.content) else answer, reply_to=message)
             for error in errors.values():
                 raise Sendable(error)
             return Message(*made.values(), reply_to=message)

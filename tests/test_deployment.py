@@ -173,6 +173,30 @@ def test_three_hospitals_reach_what_the_simulation_reaches(machines: Machines, t
     assert agreement["refused"] == {}
 
 
+def test_three_hospitals_choose_with_whom_they_train_as_the_simulation_does(
+    machines: Machines, tmp_path: Path
+) -> None:
+    east = machines.folder / "east" / "patients.csv"
+    rows = pd.read_csv(east)
+    rows.assign(diagnosis=rows["diagnosis"].map({"ill": "well", "well": "ill"})).to_csv(east, index=False)
+    run = next(block for where, block in _blocks() if "strategy=fedavg" in block and where == "coordinator")
+    chosen = "strategy=auto training.learning_rate=0.3 rounds=4"
+    asked = re.sub(r"strategy=fedavg 'compare=\[\]' proof=false rounds=3 evaluate_every=3", chosen, run)
+    machines.run("coordinator", asked.replace("$PWD/first", "$PWD/chosen"))
+    deployed = fedclust.load(machines.folder / "coordinator" / "chosen")
+    sites = ", ".join(f"{site}: '{machines.folder / site / 'patients.csv'}'" for site in SITES)
+    simulated = fedclust.run(
+        [
+            *("dataset=csv", "dataset.label=diagnosis", "partition=own", f"partition.sites={{{sites}}}"),
+            *chosen.split(),
+            f"output_dir={tmp_path / 'simulated'}",
+        ]
+    )
+    for key in ("sites", "site_findings", "assignment", "failed_replies"):
+        assert deployed.summary[key] == simulated.summary[key], key
+    assert any("east" in str(finding) for finding in deployed.summary["site_findings"])
+
+
 DEPLOY = ROOT / "deploy"
 SERVICE = {"image", "restart", "depends_on", "command", "ports", "volumes", "profiles", "environment"}
 

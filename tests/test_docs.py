@@ -109,7 +109,7 @@ def test_every_strategy_is_on_a_page() -> None:
 
 def test_pictures_of_methods_are_small() -> None:
     pictures = [DOCS / "images" / "concepts.png", *(DOCS / "images").glob("method_*.png")]
-    assert len(pictures) == 3
+    assert len(pictures) == 2
     assert max(path.stat().st_size for path in pictures) < 60_000
 
 

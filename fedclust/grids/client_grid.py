@@ -32,6 +32,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
+from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
 from fedclust.messages.codec import filled
@@ -423,6 +424,7 @@ class ClientGrid(WrappedGrid):
         super().__init__(grid)
         self._wait, self._poll, self._say = wait, poll, say
         self._min_clients = min_clients
+        self._direct = getattr(grid, "complete", False)  # messages reach the nodes as they are
         self._connected = False
         owners, without = None if hosts is None else {*hosts.values()}, min_clients is not None
         self._nodes = NodeRegistry(grid, wait, say, hosts, owners=owners, without=without)
@@ -617,6 +619,7 @@ class ClientGrid(WrappedGrid):
             content = pack(contents, all_rows=self.all_rows)
             sent = self._meter.count("down", content, self._by_client(contents))
             most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
+            content = content if self._direct else joined(content)
             ttl = max(message.metadata.ttl for message in by_place.values())
             parcels.append((Message(content, node, kind, ttl=ttl, group_id=group), by_place, most))
         waiting = [parcel[0] for parcel in parcels]
@@ -668,10 +671,11 @@ class ClientGrid(WrappedGrid):
             reason = f"the node's reply must have at most {most} bytes, it has {size}"
         else:
             try:
-                found, errors = unpack(answer.content, len(asked))
+                content = separated(answer.content, limit)
+                found, errors = unpack(content, len(asked))
                 code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the node's reply lacks this client"
                 contents = {place: found[place] for place in asked if place in found}
-                self._meter.count("up", answer.content, self._by_client(contents), sizes)
+                self._meter.count("up", content, self._by_client(contents), sizes)
             except ValueError as error:
                 reason = f"the node's reply cannot be read: {error}"
         return [

@@ -231,7 +231,7 @@ def within(
     replies, server_round, caps
         The replies to a round of training, and what limits them.
     described
-        Training rows of each client, as it says, shape (K,); None if nobody asked: the replies say it.
+        Training rows of each client, as it says, shape (K,); None if nobody asked: then none are capped.
 
     Returns
     -------
@@ -239,13 +239,11 @@ def within(
     """
     if caps == ANY:
         return list(replies), []
-    if described is None:
-        rows = {reply.client: reply.num_examples for reply in replies}
-    else:
-        rows = dict(enumerate(described.tolist()))
-    if (most := caps.most_rows(np.array([*rows.values()]))) is not None:
+    if described is not None and (most := caps.most_rows(described)) is not None:
         replies = [
-            replace(each, num_examples=min(each.num_examples, most)) if rows[each.client] > most else each
+            replace(each, num_examples=min(each.num_examples, most))
+            if described[each.client] > most
+            else each
             for each in replies  # which say more where rows are pooled
         ]
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}

@@ -67,6 +67,21 @@ def from_numpy(values: NDArray) -> Array:
     return Array(dtype, values.shape, _NPY, header + values.tobytes())
 
 
+def is_npy(array: Array) -> bool:
+    """Return whether an array is in NumPy's format, by what it declares."""
+    return array.stype == _NPY and isinstance(array.data, bytes) and bool(array.data)
+
+
+def from_bytes(data: bytes) -> Array:
+    """Return the array of a ``.npy`` file's bytes; of other bytes one that :func:`to_numpy` refuses."""
+    array = Array("", (), _NPY, data)
+    try:
+        values = to_numpy(array)
+    except ValueError:
+        return array
+    return Array(str(values.dtype), values.shape, _NPY, data)
+
+
 @lru_cache(maxsize=4096)
 def _parse(header: bytes) -> tuple[tuple[int, ...], Literal["C", "F"], np.dtype, int]:
     """Read shape, memory order, type and number of bytes of the values."""

@@ -67,25 +67,22 @@ def test_a_pull_is_lowered_to_one_example_at_most() -> None:
 
 def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started, toy) -> None:
     # Five clients move by 1 with one example each; the sixth says to have a million and moves by −3. Its pull
-    # counts for ten, or its rows for three times the median: 3 examples either way. (5 · 1 − 3 · 3) / (5 + 3)
-    # is −0.5; without a limit it were −3.
+    # counts for ten: 10 / (1 · 3) = 3 examples, and (5 · 1 − 3 · 3) / (5 + 3) is −0.5; without a limit it
+    # were −3. Nobody asked how many rows there are, so the cap on them does nothing.
     clients = toy(
         move=lambda client, number: -3.0 if client == ATTACKER else 1.0,
         num_examples=lambda client: 10**6 if client == ATTACKER else 1,
     )
     for nodes in (1, 6):  # whoever shares a node
         found = {}
-        for caps in ((10.0, None), (10.0, 3.0), (None, None)):
+        for caps in ((10.0, None), (10.0, 3.0), (None, 3.0), (None, None)):
             strategy = ClusteredStrategy(update_pull_cap=caps[0], row_cap=caps[1])
             started(strategy, 1, nodes, clients=clients)
             found[caps] = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
         np.testing.assert_allclose(found[10.0, None], -0.5, atol=1e-6)
         np.testing.assert_allclose(found[10.0, 3.0], -0.5, atol=1e-6)
+        np.testing.assert_allclose(found[None, 3.0], -3.0, atol=1e-4)
         np.testing.assert_allclose(found[None, None], -3.0, atol=1e-4)
-    # Nobody asked for descriptions: of nodes with one client each, replies say who has many rows.
-    strategy = started(ClusteredStrategy(), 1, 6, clients=clients)
-    found = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
-    np.testing.assert_allclose(found, -0.5, atol=1e-6)
 
 
 def test_rows_count_for_at_most_three_times_the_median_clients(started, toy) -> None:

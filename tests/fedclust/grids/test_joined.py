@@ -1,0 +1,109 @@
+"""All arrays of a message travel as one and come back as they were; a layout that does not fit is refused."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given, strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedclust.grids.joined import is_joined, joined, separated
+from fedclust.support.array_bytes import from_numpy, to_numpy
+
+VALUES = hnp.arrays(
+    st.sampled_from([np.float32, np.int64, np.bool_]), hnp.array_shapes(min_dims=0, max_dims=2, min_side=0)
+)
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=3)
+)
+def test_arrays_come_back_as_they_were(records) -> None:
+    content = RecordDict(
+        {
+            name: ArrayRecord({key: from_numpy(each) for key, each in of.items()})
+            for name, of in records.items()
+        }
+    )
+    content["said"] = ConfigRecord({"round": 3})
+    content["measured"] = MetricRecord({"loss": 0.5})
+    content["other"] = ArrayRecord({"torch": Array("float32", (1,), "torch", b"bytes")})
+    sent = joined(content)
+    assert is_joined(sent) == any(map(len, records.values()))
+    assert sum(map(len, sent.array_records.values())) <= 2  # all that are NumPy's as one, and the other
+    back = separated(sent)
+    assert {*back} == {*content}
+    for name, record in content.items():
+        assert {*back[name]} == {*record}
+        if isinstance(record, ArrayRecord):
+            for key, array in record.items():
+                assert back[name][key].data == array.data
+                assert (back[name][key].dtype, back[name][key].shape) == (array.dtype, tuple(array.shape))
+        else:
+            assert back[name] == record
+
+
+def test_a_content_without_arrays_is_sent_as_it_is() -> None:
+    content = RecordDict({"said": ConfigRecord({"round": 3}), "empty": ArrayRecord()})
+    assert joined(content) is content
+    assert separated(content) is content
+
+
+def sent(**layout: object) -> RecordDict:
+    """A message with the arrays a/x and a/y, with a part of its layout replaced."""
+    message = joined(
+        RecordDict({"a": ArrayRecord({"x": from_numpy(np.zeros(1)), "y": from_numpy(np.ones(2))})})
+    )
+    message["fedclust-layout"] = ConfigRecord({**message["fedclust-layout"], **layout})
+    return message
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"records": ["a"]},
+        {"keys": ["x", "x"]},
+        {"keys": [1, 2]},
+        {"records": 5},
+        {"sizes": [136, 145]},  # one more than 136 + 144: a header of 128 bytes and numbers of 8
+        {"sizes": [136, 143]},
+        {"sizes": [280, 0]},
+        {"sizes": [281, -1]},
+        {"sizes": [136.0, 144.0]},
+        {"sizes": [True, True]},
+        {"sizes": 280},
+        {"records": [], "keys": [], "sizes": []},
+    ],
+)
+def test_a_layout_that_does_not_fit_is_refused(layout) -> None:
+    assert [len(array.data) for array in separated(sent())["a"].values()] == [136, 144]
+    with pytest.raises(ValueError, match="arrays must be joined as their layout says"):
+        separated(sent(**layout))
+
+
+def test_more_arrays_than_asked_for_and_other_records_are_refused() -> None:
+    assert len(separated(sent(), most=2)["a"]) == 2
+    with pytest.raises(ValueError, match="at most 1 arrays, got 2"):
+        separated(sent(), most=1)
+    twice = sent()
+    twice["a"] = ConfigRecord({"round": 3})
+    with pytest.raises(ValueError, match="'a' is there already"):
+        separated(twice)
+    for missing in ("fedclust-arrays", "fedclust-layout"):
+        broken = sent()
+        broken[missing] = MetricRecord({"loss": 0.5})
+        with pytest.raises(ValueError, match="arrays must be joined"):
+            separated(broken)
+    del broken["fedclust-arrays"]
+    with pytest.raises(ValueError, match="arrays must be joined"):
+        separated(broken)
+
+
+def test_a_damaged_array_is_refused_when_it_is_read() -> None:
+    message = sent()
+    values = to_numpy(message["fedclust-arrays"]["all"]).copy()
+    values[0] ^= 1  # the first byte of the magic number of a/x
+    message["fedclust-arrays"] = ArrayRecord({"all": from_numpy(values)})
+    found = separated(message)["a"]
+    np.testing.assert_array_equal(to_numpy(found["y"]), [1, 1])
+    with pytest.raises(ValueError, match="must be in NumPy's format"):
+        to_numpy(found["x"])

@@ -29,13 +29,14 @@ groups. It is treated as missing, which the model allows for any entry (:func:`b
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
+from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -43,7 +44,7 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 
 _FILLINGS = 10
 _SOFTNESS = 0.8
-_KMEANS_STARTS = 4
+_KMEANS_STARTS, _KMEANS_PASSES = 4, 30
 # Up to this many rounds or clients the whole matrix is decomposed; with more, only the needed vectors.
 _SMALL = 128
 
@@ -202,9 +203,22 @@ def _decomposed(sparse: Any, left: FloatArray, right: FloatArray, seed: int) -> 
 
 
 def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray]:
-    labels = kmeans(points, num_groups, seed % 2**32, _KMEANS_STARTS)
-    if len(np.unique(labels)) == num_groups:
-        yield labels
+    """Yield the tightest of a few groupings by K-means, unless one has an empty group."""
+    # SciPy's, not scikit-learn's, whose import takes longer than all that `auto` computes in a run.
+    from scipy.cluster.vq import ClusterError, kmeans2
+
+    draws, tightest = np.random.default_rng(seed), np.inf
+    best: IntArray | None = None
+    for _ in range(_KMEANS_STARTS):
+        with suppress(ClusterError):  # an empty group
+            means, labels = kmeans2(
+                points, num_groups, _KMEANS_PASSES, minit="++", missing="raise", seed=draws
+            )
+            within = float(np.square(points - means[labels]).sum())
+            if within < tightest:
+                tightest, best = within, labels.astype(np.int64)
+    if best is not None and len(np.unique(best)) == num_groups:
+        yield best
 
 
 SHRINKAGE = 1.0

@@ -17,8 +17,7 @@ Sources: Stone, "Cross-validatory choice and assessment of statistical predictio
 Statistical Society B 36, 1974; the choice within one standard error: Breiman et al., "Classification and
 Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve where scores say nothing:
 Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other",
-Annals of Mathematical Statistics 18, 1947; the exact test of two shares: Fisher, "The logic of inductive
-inference", Journal of the Royal Statistical Society 98, 1935.
+Annals of Mathematical Statistics 18, 1947.
 """
 
 import math
@@ -41,7 +40,6 @@ ALL_UP_TO = 5
 LEAVE, WITHIN = 2.0, 1.0
 """Standard errors by which an arm must beat everyone's, and within which arms count as equal."""
 _FEWEST_ROWS = 8
-_LEVEL = 0.0228  # of one side beyond two standard errors
 
 
 def coalitions(num_sites: int, proposed: Iterable[Coalition] = ()) -> tuple[Coalition, ...]:
@@ -218,13 +216,11 @@ class Fit:
     Attributes
     ----------
     right
-        With two classes, the area under the curve; with more, the share of rows predicted right. Where all
-        rows but one at most are of one class, the share that the model calls so. In [0, 1].
+        With two classes, the area under the curve; with more, the share of rows predicted right. In [0, 1].
     by_chance
-        What a model that knows nothing would have; 0 in the last case, where only what the model calls the
-        rows of its own site tells.
+        What a model that knows nothing would have.
     error
-        Standard error of `right`; 1 in the last case, and where nothing is known.
+        Standard error of `right`; 1 where nothing is known.
     renaming
         How much more is right with the classes renamed.
     renaming_error
@@ -264,14 +260,12 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
 
     Returns
     -------
-    The fit; without rows, one that says nothing.
+    The fit; one that says nothing where the rows are of one class.
     """
     check_shapes(logits=(logits, "rows? classes"), labels=(labels, "rows?"), fold=(fold, "rows?"))
     classes, rows = logits.shape[1], len(labels)
-    held, same = np.bincount(labels, minlength=classes), tuple(range(classes)) if classes > 2 else ()
-    if held.sum() - held.max() <= 1:
-        share = float((logits.argmax(axis=1) == held.argmax()).mean()) if rows else 0.5
-        return Fit(share, 0.0 if rows else 0.5, names=same)
+    if len(np.unique(labels)) < 2:
+        return Fit(names=tuple(range(classes)) if classes > 2 else ())
     if classes == 2:
         from scipy.stats import rankdata
 
@@ -310,19 +304,13 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
     )
 
 
-def ways(fits: FloatArray, counts: IntArray) -> tuple[BoolArray, BoolArray]:
+def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
     """Return which models fit which rows the wrong and which the right way round, by two standard errors.
-
-    A site's rows of one class have no order. There the model counts as the wrong way round if it calls fewer
-    of them by that class than of its own site's rows have it, and as the right way round if more: by Fisher's
-    exact test, given how many of both sites' rows together are called so, at two standard errors' level.
 
     Parameters
     ----------
     fits
         The numbers of each :class:`Fit`, the model's site first, NaN where unknown, shape (K, K, 5 or more).
-    counts
-        Training rows of each site and class, shape (K, C).
 
     Returns
     -------
@@ -330,30 +318,22 @@ def ways(fits: FloatArray, counts: IntArray) -> tuple[BoolArray, BoolArray]:
         Whether more is right with the classes renamed; and else, whether more is right than by chance. Each
         of shape (K, K).
     """
-    from scipy.stats import hypergeom
-
-    share, chance, error, renaming, renaming_error = np.moveaxis(fits[..., :5], -1, 0)
+    right, chance, error, renaming, renaming_error = np.moveaxis(fits[..., :5], -1, 0)
     wrong = renaming > 2 * renaming_error
-    right = ~wrong & (share - chance > 2 * error)
-    for model, site in np.argwhere((chance == 0) & (error == 1)):
-        rows, label, own = counts[site].sum(), counts[site].argmax(), counts[model]
-        called = round(share[model, site] * rows)
-        drawn = hypergeom(own.sum() + rows, own[label] + called, rows)
-        wrong[model, site], right[model, site] = drawn.cdf(called) < _LEVEL, drawn.sf(called - 1) < _LEVEL
-    return wrong, right
+    return wrong, ~wrong & (right - chance > 2 * error)
 
 
-def turned_sites(fits: FloatArray, counts: IntArray) -> list[int]:
+def turned_sites(fits: FloatArray) -> list[int]:
     """Name the sites whose classes are the wrong way round for more of the others' models than the right way.
 
     Parameters
     ----------
-    fits, counts
+    fits
         As for :func:`ways`.
 
     Returns
     -------
     Ids of the sites; both of two, of which one is turned.
     """
-    wrong, right = ways(fits, counts)
+    wrong, right = ways(fits)
     return np.flatnonzero(wrong.sum(axis=0) > right.sum(axis=0)).tolist()

@@ -168,7 +168,7 @@ def findings(
     is of another population.
     """
     labels = list(classes) or [str(label) for label in range(counts.shape[1])]
-    turned, (wrong_way, right_way) = turned_sites(fits, counts), ways(fits, counts)
+    turned, (wrong_way, right_way) = turned_sites(fits), ways(fits)
     found = list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
@@ -185,9 +185,6 @@ def findings(
         if len(sites) > 2 and site.client in turned:
             this, that = _renamed(fits[wrong_way[:, site.client], site.client, 5:], labels)
             text = f"What the others call {this} it calls {that}. Check its coding."
-            if counts[site.client].sum() - counts[site.client].max() <= 1:
-                text = f"It calls nearly all rows {labels[counts[site.client].argmax()]}, "
-                text += "and the others' models fewer of them than of their own rows. Check its coding."
             add(site, "turned", text)
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             add(

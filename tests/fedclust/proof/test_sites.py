@@ -110,13 +110,3 @@ def test_a_turned_site_is_told_which_class_is_which() -> None:
     crossed[2, 0, 5:], crossed[3, 0, 5:] = (2, 1, 0), (0, 2, 1)
     (only,) = findings(SITES, crossed, np.full((4, 3), 9), ())
     assert only["text"] == "What the others call one class it calls another. Check its coding."
-
-
-def test_a_site_of_one_class_that_the_others_models_call_otherwise_is_turned() -> None:
-    counts = np.array([[10, 10], [10, 10], [0, 9], [10, 10]])
-    crossed = fits(0.9)
-    crossed[:, 2] = 0.0, 0.0, 1.0, 0.0, 1.0  # no other site's model calls one of its nine rows disease
-    (only,) = findings(SITES, crossed, counts, ("healthy", "disease"))
-    assert (only["name"], only["kind"]) == ("Basel", "turned")
-    text = "It calls nearly all rows disease, and the others' models fewer of them than of their own rows."
-    assert only["text"] == f"{text} Check its coding."

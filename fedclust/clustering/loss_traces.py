@@ -44,7 +44,7 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 
 _FILLINGS = 10
 _SOFTNESS = 0.8
-_KMEANS_STARTS, _KMEANS_PASSES = 4, 30
+_KMEANS_STARTS, _KMEANS_PASSES = 4, 10
 # Up to this many rounds or clients the whole matrix is decomposed; with more, only the needed vectors.
 _SMALL = 128
 

@@ -7,8 +7,10 @@ that has not seen it. A site reports the mean of these rows' Brier scores by eac
 products of any two (:class:`Scores`): every standard error of a paired difference follows, and no row leaves
 it.
 
-A site leaves *everyone* only for an arm that is better by more than two standard errors; it then takes the
-simplest within one standard error of the best (docs/SITES.md has what either rule alone does).
+Arms of one coalition differ by the correction alone, which costs nothing where sites' labels are alike: the
+corrected one stands unless it is worse by more than one standard error. A site leaves *everyone* only for an
+arm that is better by more than two; it then takes the simplest within one standard error of the best: larger
+coalitions first.
 
 The *cross-site matrix* has each site's own model on every other site's rows. It shows what no site can see by
 itself: that the others' models order its rows the wrong way round.
@@ -187,8 +189,8 @@ def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
     plain, corrected = 0, 1
     if scores is None or scores.count < _FEWEST_ROWS:
         return Choice(arms[plain], arms[plain])
-    worse, error = scores.difference(plain, corrected)
-    stands = corrected if worse > WITHIN * error else plain
+    worse, error = scores.difference(corrected, plain)
+    stands = plain if worse > WITHIN * error else corrected
     against = [scores.difference(stands, place) for place in range(len(arms))]
     if not any(gain > LEAVE * error for gain, error in against):
         return Choice(arms[stands], arms[stands])
@@ -201,7 +203,7 @@ def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
     ]
     taken = min(
         within,
-        key=lambda place: (-sizes[arms[place].coalition], arms[place].corrected, scores.means[place]),
+        key=lambda place: (-sizes[arms[place].coalition], not arms[place].corrected, scores.means[place]),
     )
     return Choice(arms[taken], arms[stands], *against[taken])
 

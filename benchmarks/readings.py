@@ -96,6 +96,7 @@ def main() -> None:
         "",
         "clusters: share of rounds",
         "first round with more than one",
+        "share of rounds with the known groups",
         "adjusted Rand, last round",
         "accuracy",
     ]

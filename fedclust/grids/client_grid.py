@@ -372,7 +372,7 @@ def is_lost(reply: Message) -> bool:
 
 # Limits on a node's reply before it is read: a multiple of what it was sent, because means may be in float64
 # and each client may send its own model; and bytes for each client, for everything that is not a model.
-_TIMES_SENT, _BYTES_PER_CLIENT, _ENTRIES_PER_CLIENT = 16, 2**28, 2**14
+_TIMES_SENT, _BYTES_PER_CLIENT, _ENTRIES_PER_CLIENT, _ARRAYS_PER_CLIENT = 16, 2**28, 2**14, 2**8
 
 
 class ClientGrid(WrappedGrid):
@@ -613,22 +613,26 @@ class ClientGrid(WrappedGrid):
     def _exchange(self, messages: Sequence[Message], timeout: float | None) -> list[Message]:
         """Send one message per node, and split its answer; offline clients get an error at once."""
         replies: list[Message] = []
-        parcels: list[tuple[Message, dict[int, Message], int]] = []
+        parcels: list[tuple[Message, dict[int, Message], tuple[int, int]]] = []
         for (node, kind, group), by_place in self._by_node(messages, replies).items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
             content = pack(contents, all_rows=self.all_rows)
             sent = self._meter.count("down", content, self._by_client(contents))
-            most = len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT)
+            arrays = sum(len(each) for each in content.values() if isinstance(each, ArrayRecord))
             content = content if self._direct else joined(content)
+            limits = (
+                len(by_place) * (_TIMES_SENT * sent + _BYTES_PER_CLIENT),
+                len(by_place) * (_TIMES_SENT * arrays + _ARRAYS_PER_CLIENT),
+            )
             ttl = max(message.metadata.ttl for message in by_place.values())
-            parcels.append((Message(content, node, kind, ttl=ttl, group_id=group), by_place, most))
+            parcels.append((Message(content, node, kind, ttl=ttl, group_id=group), by_place, limits))
         waiting = [parcel[0] for parcel in parcels]
         answers = {
             answer.metadata.reply_to_message_id: answer
             for answer in (self._grid.send_and_receive(waiting, timeout=timeout) if waiting else ())
         }
-        for asked, by_place, most in parcels:
-            replies += self._open(answers.get(asked.metadata.message_id), by_place, most, timeout)
+        for asked, by_place, limits in parcels:
+            replies += self._open(answers.get(asked.metadata.message_id), by_place, limits, timeout)
         return replies
 
     def _by_node(
@@ -654,9 +658,14 @@ class ClientGrid(WrappedGrid):
         return grouped
 
     def _open(
-        self, answer: Message | None, asked: Mapping[int, Message], most: int, timeout: float | None
+        self,
+        answer: Message | None,
+        asked: Mapping[int, Message],
+        limits: tuple[int, int],
+        timeout: float | None,
     ) -> list[Message]:
-        """Split a node's answer into one reply per client."""
+        """Split a node's answer, of so many bytes and joined arrays at most, into one reply per client."""
+        most, most_joined = limits
         contents: dict[int, RecordDict] = {}
         errors: dict[int, str] = {}
         sizes: dict[int, int] = {}
@@ -671,7 +680,7 @@ class ClientGrid(WrappedGrid):
             reason = f"the node's reply must have at most {most} bytes, it has {size}"
         else:
             try:
-                content = separated(answer.content, limit)
+                content = separated(answer.content, most_joined)
                 found, errors = unpack(content, len(asked))
                 code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the node's reply lacks this client"
                 contents = {place: found[place] for place in asked if place in found}

@@ -6,7 +6,7 @@ round. On the way to and from SuperNodes a message therefore has one array with 
 that says whose they are.
 """
 
-from collections.abc import Iterator
+import json
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from fedclust.messages.codec import filled
 from fedclust.support.array_bytes import from_bytes, from_numpy, is_npy, to_numpy
 
-_ARRAYS, _ALL, _LAYOUT = "fedclust-arrays", "all", "fedclust-layout"
+_ARRAYS, _ALL, _LAYOUT, _SIZES = "fedclust-arrays", "all", "fedclust-layout", "sizes"
 
 
 def is_joined(content: RecordDict) -> bool:
@@ -27,15 +27,14 @@ def joined(content: RecordDict) -> RecordDict:
     """Put the bytes of all arrays into one; records without arrays, or with others than NumPy's, stay."""
     records = {name: each for name, each in content.items() if isinstance(each, ArrayRecord) and each}
     whole = {name: each for name, each in records.items() if all(map(is_npy, each.values()))}
-    arrays = [(name, key, array.data) for name, record in whole.items() for key, array in record.items()]
-    if not arrays:
+    if not whole:
         return content
-    names, keys, data = map(list, zip(*arrays, strict=True))
-    layout = {"records": names, "keys": keys, "sizes": [*map(len, data)]}
-    together = from_numpy(np.frombuffer(b"".join(data), np.uint8))
+    data = b"".join(array.data for record in whole.values() for array in record.values())
+    sizes = {name: {key: len(each.data) for key, each in record.items()} for name, record in whole.items()}
     rest = {name: each for name, each in content.items() if name not in whole}
-    arrays_record, layout_record = filled(ArrayRecord, {_ALL: together}), filled(ConfigRecord, layout)
-    return filled(RecordDict, {**rest, _ARRAYS: arrays_record, _LAYOUT: layout_record})
+    together = filled(ArrayRecord, {_ALL: from_numpy(np.frombuffer(data, np.uint8))})
+    layout = filled(ConfigRecord, {_SIZES: json.dumps(sizes, separators=(",", ":"))})
+    return filled(RecordDict, {**rest, _ARRAYS: together, _LAYOUT: layout})
 
 
 def separated(content: RecordDict, most: int | None = None) -> RecordDict:
@@ -55,35 +54,24 @@ def separated(content: RecordDict, most: int | None = None) -> RecordDict:
     """
     if not is_joined(content):
         return content
+    rest = {name: record for name, record in content.items() if name not in (_ARRAYS, _LAYOUT)}
     try:
-        records: dict[str, dict[str, Array]] = {}
-        for name, key, data in _parts(content, most):
-            if key in (record := records.setdefault(name, {})):
-                raise ValueError(f"two are called {key[:80]!r}")
-            record[key] = from_bytes(data)
-        rest = {name: record for name, record in content.items() if name not in (_ARRAYS, _LAYOUT)}
-        if both := rest.keys() & records.keys():
-            raise ValueError(f"a record {min(both)[:80]!r} is there already")
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        # Not content.config_records, which builds a dictionary of all records.
+        layout: Any = content[_LAYOUT]
+        together: Any = content[_ARRAYS]
+        if most is not None and layout[_SIZES].count(":") > 2 * most:  # before anything is built of it
+            raise ValueError(f"at most {most} arrays")
+        data, end = to_numpy(together[_ALL]).tobytes(), 0
+        for name, sizes in json.loads(layout[_SIZES]).items():
+            if name in rest or not sizes or any(type(size) is not int or size < 1 for size in sizes.values()):
+                raise ValueError(f"{name[:80]!r} must be a new record, of arrays of at least 1 byte")
+            arrays = dict[str, Array]()
+            for key, size in sizes.items():
+                arrays[key] = from_bytes(data[end : end + size])
+                end += size
+            rest[name] = filled(ArrayRecord, arrays)
+        if end != len(data):
+            raise ValueError(f"sizes must add up to {len(data)}, got {end}")
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ValueError(f"arrays must be joined as their layout says: {error!r:.200}") from error
-    return filled(RecordDict, {**rest, **{name: filled(ArrayRecord, each) for name, each in records.items()}})
-
-
-def _parts(content: RecordDict, most: int | None) -> Iterator[tuple[str, str, bytes]]:
-    """List the record, the key and the bytes of each array."""
-    layout: Any = content[_LAYOUT]
-    together: Any = content[_ARRAYS]
-    values = to_numpy(together[_ALL])
-    names, keys, sizes = layout["records"], layout["keys"], layout["sizes"]
-    if most is not None and len(sizes) > most:
-        raise ValueError(f"at most {most} arrays, got {len(sizes)}")
-    if values.dtype != np.uint8 or values.ndim != 1:
-        raise ValueError(f"bytes, got {values.dtype} of shape {values.shape}")
-    if {*map(type, sizes)} != {int} or {*map(type, names), *map(type, keys)} != {str}:
-        raise TypeError("names must be texts and sizes whole numbers")
-    if min(sizes) < 1 or sum(sizes) != len(values):
-        raise ValueError(f"sizes must be positive and add up to {len(values)}")
-    data, start = values.tobytes(), 0
-    for name, key, size in zip(names, keys, sizes, strict=True):
-        yield name, key, data[start : start + size]
-        start += size
+    return filled(RecordDict, rest)

@@ -74,12 +74,17 @@ def is_npy(array: Array) -> bool:
 
 def from_bytes(data: bytes) -> Array:
     """Return the array of a ``.npy`` file's bytes; of other bytes one that :func:`to_numpy` refuses."""
-    array = Array("", (), _NPY, data)
+    header = data[len(_MAGIC) : _begin(data)] if data.startswith(_MAGIC) else b""
+    return Array(*_declared(header), _NPY, data)
+
+
+@lru_cache(maxsize=4096)
+def _declared(header: bytes) -> tuple[str, tuple[int, ...]]:
     try:
-        values = to_numpy(array)
-    except ValueError:
-        return array
-    return Array(str(values.dtype), values.shape, _NPY, data)
+        shape, _, dtype, _ = _parse(header)
+    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
+        return "", ()
+    return str(dtype), shape
 
 
 @lru_cache(maxsize=4096)

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from fedclust.federation import ClientGrid, CohortView, FederationError, LocalGrid
 from fedclust.grids import client_grid
 from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle, pack, unpack
+from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import error_reason, hosted_clients
 from fedclust.grids.superlink import PromptGrid
@@ -526,3 +527,29 @@ def test_a_reply_of_more_bytes_than_it_may_have_is_not_looked_into(monkeypatch: 
     monkeypatch.setattr(client_grid, "unpack", None)
     (reply, *_) = _connected(_app(), 1).send_and_receive(_messages([0, 1]))
     assert "the node's reply must have at most 20 bytes, it has" in reply.error.reason
+
+
+class _Joins(WrappedGrid):
+    """Answers in the joined form, as nodes do over a SuperLink."""
+
+    complete = False
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        for each in (asked := list(messages)):
+            each.content = separated(each.content)
+        replies = list(self._grid.send_and_receive(asked, timeout=timeout))
+        for reply in replies:
+            reply.content = joined(reply.content)
+        return replies
+
+
+def test_a_reply_of_more_arrays_than_it_may_have_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = ClientGrid(_Joins(LocalGrid(_app(), {}, 1)))
+    grid.connect()
+    assert _failed(grid.send_and_receive(_messages([0, 1]))) == {}
+    monkeypatch.setattr(client_grid, "_TIMES_SENT", 0)
+    monkeypatch.setattr(client_grid, "_BYTES_PER_CLIENT", 10**6)
+    monkeypatch.setattr(client_grid, "_ARRAYS_PER_CLIENT", 0)
+    failed = _failed(grid.send_and_receive(_messages([0, 1])))
+    assert {*failed} == {0, 1}
+    assert "arrays must be joined as their layout says: ValueError('at most 0 arrays')" in failed[0]

@@ -7,10 +7,10 @@ that has not seen it. A site reports the mean of these rows' Brier scores by eac
 products of any two (:class:`Scores`): every standard error of a paired difference follows, and no row leaves
 it.
 
-Arms of one coalition differ by the correction alone, which costs nothing where sites' labels are alike: the
-corrected one stands unless it is worse by more than one standard error. A site leaves *everyone* only for an
-arm that is better by more than two; it then takes the simplest within one standard error of the best: larger
-coalitions first.
+Arms of one coalition differ by the correction alone, which costs nothing where sites' labels are alike: of
+*everyone* the corrected one stands unless it is worse by more than one standard error. A site leaves it only
+for an arm that is better by more than two; it then takes the simplest within one standard error of the best:
+larger coalitions first, and corrected before plain.
 
 The *cross-site matrix* has each site's own model on every other site's rows. It shows what no site can see by
 itself: that the others' models order its rows the wrong way round.

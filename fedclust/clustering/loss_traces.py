@@ -210,7 +210,7 @@ def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray
     draws, tightest = np.random.default_rng(seed), np.inf
     best: IntArray | None = None
     for _ in range(_KMEANS_STARTS):
-        with suppress(ClusterError), np.errstate(invalid="ignore"):  # an empty group; equal points
+        with suppress(ClusterError), np.errstate(invalid="ignore", divide="ignore"):  # empty; equal points
             means, labels = kmeans2(
                 points, num_groups, _KMEANS_PASSES, minit="++", missing="raise", seed=draws
             )

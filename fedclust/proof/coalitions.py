@@ -201,10 +201,15 @@ def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
         for more, error in [scores.difference(place, best)]
         if more <= WITHIN * error or place == best
     ]
-    taken = min(
-        within,
-        key=lambda place: (-sizes[arms[place].coalition], not arms[place].corrected, scores.means[place]),
-    )
+
+    def order(place: int) -> tuple[int, bool, float]:
+        arm = arms[place]
+        size = sizes[arm.coalition]
+        # Of everyone's arms the one that stands; alone there is nothing to correct.
+        preferred = arms[stands].corrected if arm.coalition == 0 else size > 1
+        return -size, arm.corrected != preferred, float(scores.means[place])
+
+    taken = min(within, key=order)
     return Choice(arms[taken], arms[stands], *against[taken])
 
 

@@ -16,6 +16,12 @@ from numpy.typing import NDArray
 
 _NPY = "numpy.ndarray"  # Flower's name for arrays in .npy format
 _MAGIC = np.lib.format.magic(1, 0)
+_LONGEST = 2**10  # bytes of a header that is remembered
+# What NumPy's parser raises for headers that are not one; () as a type is an IndexError.
+_UNREADABLE = (
+    *(ValueError, TypeError, LookupError, ArithmeticError, SyntaxError),
+    *(tokenize.TokenError, RecursionError, MemoryError),
+)
 
 
 def to_numpy(array: Array) -> NDArray:
@@ -41,7 +47,7 @@ def to_numpy(array: Array) -> NDArray:
         if len(data) - start != size:
             raise ValueError(f"must have {size} bytes of values, got {len(data) - start}")
         return np.ndarray(shape, dtype, data, start, order=order)
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+    except _UNREADABLE as error:
         raise ValueError(f"cannot be read: {' '.join(str(error).split())[:200]}") from error
 
 
@@ -75,14 +81,15 @@ def is_npy(array: Array) -> bool:
 def from_bytes(data: bytes) -> Array:
     """Return the array of a ``.npy`` file's bytes; of other bytes one that :func:`to_numpy` refuses."""
     header = data[len(_MAGIC) : _begin(data)] if data.startswith(_MAGIC) else b""
-    return Array(*_declared(header), _NPY, data)
+    told = _declared(header) if len(header) <= _LONGEST else ("", ())
+    return Array(*told, _NPY, data)
 
 
 @lru_cache(maxsize=4096)
 def _declared(header: bytes) -> tuple[str, tuple[int, ...]]:
     try:
         shape, _, dtype, _ = _parse(header)
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError):
+    except _UNREADABLE:
         return "", ()
     return str(dtype), shape
 

@@ -110,6 +110,7 @@ def _wrong_arrays(record: str, name: str, good: np.ndarray) -> dict[str, Damage]
     """List damages that any array of numbers can have."""
     data, shape, dtype = from_numpy(good).data, good.shape, str(good.dtype)
     header = data[: -good.nbytes]
+    no_type = "{'descr': (), 'fortran_order': False, 'shape': ()}".ljust(len(header) - 11) + "\n"
 
     def array(raw: bytes, stype: str = "numpy.ndarray") -> Damage:
         return Raw(record, name, Array(dtype=dtype, shape=shape, stype=stype, data=raw))
@@ -122,6 +123,7 @@ def _wrong_arrays(record: str, name: str, good: np.ndarray) -> dict[str, Damage]
         "header only": array(header),
         "trailing bytes": array(data + b"\0" * 8),
         "header of code": array(header.replace(b"{", b"(", 1) + data[len(header) :]),
+        "header without a type": array(header[:10] + no_type.encode() + data[len(header) :]),
         "header of another version": array(data[:6] + b"\x07\x07" + data[8:]),
         "pickled": array(b"\x80\x04N.", "pickle"),
         "unknown stype": array(data, "no.such"),

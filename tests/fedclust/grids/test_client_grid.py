@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
 from fedclust.federation import ClientGrid, CohortView, FederationError, LocalGrid
-from fedclust.grids import client_grid
+from fedclust.grids import client_grid, joined as joined_module
 from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle, pack, unpack
 from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid
@@ -544,6 +544,7 @@ class _Joins(WrappedGrid):
 
 
 def test_a_reply_of_more_arrays_than_it_may_have_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(joined_module, "_MANY", 0)
     grid = ClientGrid(_Joins(LocalGrid(_app(), {}, 1)))
     grid.connect()
     assert _failed(grid.send_and_receive(_messages([0, 1]))) == {}
@@ -552,4 +553,4 @@ def test_a_reply_of_more_arrays_than_it_may_have_is_not_looked_into(monkeypatch:
     monkeypatch.setattr(client_grid, "_ARRAYS_PER_CLIENT", 0)
     failed = _failed(grid.send_and_receive(_messages([0, 1])))
     assert {*failed} == {0, 1}
-    assert "arrays must be joined as their layout says: ValueError('at most 0 arrays')" in failed[0]
+    assert "arrays must be joined as their layout says: ValueError('at most 0 characters')" in failed[0]

@@ -5,9 +5,10 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from hypothesis import given, strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from hypothesis.extra import numpy as hnp
 
+from fedclust.grids import joined as module
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.support.array_bytes import from_numpy, to_numpy
 
@@ -16,6 +17,23 @@ VALUES = hnp.arrays(
 )
 
 
+@pytest.fixture(autouse=True)
+def _any_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 0)
+
+
+def test_many_small_arrays_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MANY", 3)
+    small = {str(number): from_numpy(np.zeros(1)) for number in range(4)}  # of 136 bytes
+    assert is_joined(joined(RecordDict({"a": ArrayRecord(small)})))
+    large = small | {"0": from_numpy(np.zeros(2**16))}  # of 2¹⁹ + 128 bytes, more than 4 · 2¹⁶
+    few = {number: small[number] for number in "012"}
+    for arrays in (few, large):
+        content = RecordDict({"a": ArrayRecord(arrays)})
+        assert joined(content) is content
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.dictionaries(st.text(max_size=3), st.dictionaries(st.text(max_size=3), VALUES, max_size=3), max_size=3)
 )
@@ -92,6 +110,8 @@ def test_more_arrays_than_asked_for_and_other_records_are_refused() -> None:
     assert len(separated(sent(), most=2)["a"]) == 2
     with pytest.raises(ValueError, match="at most 1 arrays"):
         separated(sent(), most=1)
+    with pytest.raises(ValueError, match="at most 1024 characters"):
+        separated(sent('{"a":[' + "[]," * 512 + "[]]}"), most=2)
     twice = sent()
     twice["a"] = ConfigRecord({"round": 3})
     with pytest.raises(ValueError, match="'a' must be a new record"):

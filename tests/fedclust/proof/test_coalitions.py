@@ -74,19 +74,28 @@ EVERYONE, PRIOR = Arm(0, False), Arm(0, True)
         ([(0.38, 0.3), (0.40, 0.3), (0.40, 0.3), (0.30, 0.3)], Arm(1, True), PRIOR),  # 0.10 is 2.3
         # Corrected is 0.07, 1.6 of them, worse than plain.
         ([(0.33, 0.3), (0.40, 0.3), (0.36, 0.3), (0.40, 0.3)], EVERYONE, EVERYONE),
-        # Alone as it is is best, alone corrected within one standard error of it, or 2.3 of them worse.
+        # Two sites' model as it is is best, corrected it is within one standard error, or 2.3 of them worse.
         ([(0.60, 0.3), (0.60, 0.3), (0.30, 0.3), (0.31, 0.3)], Arm(1, True), PRIOR),
         ([(0.60, 0.3), (0.60, 0.3), (0.30, 0.3), (0.40, 0.3)], Arm(1, False), PRIOR),
     ],
 )
 def test_a_site_leaves_at_two_standard_errors_and_chooses_within_one(columns, chosen, everyone) -> None:
-    found = choose([3, 1], scores_of(*columns))
+    found = choose([3, 2], scores_of(*columns))
     assert (found.arm, found.everyone) == (chosen, everyone)
 
 
 def test_of_equal_arms_the_larger_coalition_is_chosen() -> None:
     columns = [(0.6, 0.3), (0.6, 0.3), (0.5, 0.3), (0.31, 0.3), (0.5, 0.3), (0.3, 0.3)]
     assert choose([3, 2, 1], scores_of(*columns)).arm == Arm(1, True)
+
+
+def test_alone_nothing_is_corrected_and_of_everyones_arms_the_one_that_stands_is_chosen() -> None:
+    columns = [(0.6, 0.3), (0.6, 0.3), (0.3, 0.3), (0.3, 0.3)]
+    assert choose([3, 1], scores_of(*columns)).arm == Arm(1, False)
+    # Corrected is 0.044 worse than plain, 1.03 of √(0.09 + 0.09)/√99. The last arm is 0.003 better than plain
+    # in every row, so the site leaves. The third is best, all are within √(0.09 + 0.36)/√99 = 0.067 of it.
+    columns = [(0.388, 0.3), (0.432, 0.3), (0.38, 0.6), (0.385, 0.3)]
+    assert choose([3, 2], scores_of(*columns)) == Choice(EVERYONE, EVERYONE)
 
 
 def test_nothing_is_chosen_without_rows() -> None:

@@ -229,15 +229,17 @@ def page_of_liars(runs: pd.DataFrame) -> Iterator[str]:
         told = sorted({*here["number"]} - {0})
         rows = []
         for method, lies in READ.items():
+            same_cells: dict[tuple[str, ...], list[str]] = {}
             for lie in lies:
-                row = [f"`{method}`", LIES[lie].title]
+                row = list[str]()
                 for number in told:
                     same = here[(here["lie"] == lie) & (here["number"] == (lie != "none") * number)]
                     own, common = same[same["name"] == method], same[same["name"] == FEDAVG]
                     found = f"{own['rand'].mean():.2f} ({own['clusters'].mean():g})" if len(own) else "–"
                     row += [found + "".join(own["alone"][:1]), _accuracy(own), _accuracy(common)]
-                if any(each != "–" for each in row[2:]):
-                    rows.append(row)
+                if any(each != "–" for each in row):
+                    same_cells.setdefault(tuple(row), []).append(LIES[lie].title)
+            rows += [[f"`{method}`", "; ".join(titles), *cells] for cells, titles in same_cells.items()]
         header = ["method", "lie"]
         for number in told:
             header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]

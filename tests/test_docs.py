@@ -133,7 +133,7 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "site" / "methods" / "fedgwc.html").read_text("utf-8")
     assert "<math " in page  # equations that a browser draws by itself
-    assert "Most parts of one split" in page  # from the dataclass, not retyped
+    assert "largest number of parts of one split" in page  # from the dataclass, not retyped
     mathematics = (tmp_path / "site" / "api" / "clustering.html").read_text("utf-8")
     for path in (Path(fedclust.__file__).parent / "clustering").rglob("[!_]*.py"):
         assert f'id="module-fedclust.clustering.{".".join(_parts(path))}"' in mathematics, path

@@ -86,7 +86,7 @@ def prototype_rule(clients: int, draws: np.random.Generator) -> Callable[[], obj
     prototypes[counts == 0] = np.nan
     scatter = np.where(counts > 1, 1.0, 0.0)
     parameters = prototype_groups.Parameters()
-    return lambda: prototype_groups.assign(prototypes, counts, scatter, parameters, seed=0)
+    return lambda: prototype_groups.assign(prototypes, counts, scatter, parameters)
 
 
 WORK = (fedgwc_update, fedgwc_test, psi_search, label_rule, fmcl_distances, prototype_rule)

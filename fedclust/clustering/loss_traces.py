@@ -160,8 +160,6 @@ def coordinates(entries: Entries, centred: bool, rank: int, seed: int) -> FloatA
     -------
     Shape (K, r).
     """
-    from scipy.sparse import csr_array
-
     values = entries.values
     if centred:
         values = values - (entries.sum_by_client(values) / entries.lengths)[entries.clients]
@@ -173,22 +171,27 @@ def coordinates(entries: Entries, centred: bool, rank: int, seed: int) -> FloatA
         # Filled matrix = (known entries − their approximation), which is sparse, + the approximation.
         filled = _SOFTNESS * right
         known = np.einsum("nr,nr->n", left[entries.rounds], filled[entries.clients])
-        sparse = csr_array((values - known, (entries.rounds, entries.clients)), shape=shape)
-        left, right = _decomposed(sparse, left, filled, seed)
+        left, right = _decomposed(entries, values - known, left, filled, seed)
     return right
 
 
-def _decomposed(sparse: Any, left: FloatArray, right: FloatArray, seed: int) -> tuple[FloatArray, FloatArray]:
-    """Approximate a sparse matrix plus ``left @ right.T`` by one of the same rank, in the same form.
+def _decomposed(
+    at: Entries, values: FloatArray, left: FloatArray, right: FloatArray, seed: int
+) -> tuple[FloatArray, FloatArray]:
+    """Approximate values at entries plus ``left @ right.T`` by a matrix of the same rank, in the same form.
 
     A large matrix is not formed: it has 40 entries per client but any number of rounds.
     """
+    rank, shape = left.shape[1], (at.num_rounds, at.num_clients)
+    if min(shape) <= max(_SMALL, rank):
+        filled = left @ right.T
+        filled[at.rounds, at.clients] += values
+        u, sizes, v = np.linalg.svd(filled, full_matrices=False)
+        return u[:, :rank], v[:rank].T * sizes[:rank]
+    from scipy.sparse import csr_array
     from scipy.sparse.linalg import LinearOperator, svds
 
-    rank = left.shape[1]
-    if min(sparse.shape) <= max(_SMALL, rank):
-        u, sizes, v = np.linalg.svd(sparse.toarray() + left @ right.T, full_matrices=False)
-        return u[:, :rank], v[:rank].T * sizes[:rank]
+    sparse = csr_array((values, (at.rounds, at.clients)), shape=shape)
     transposed = sparse.T.tocsr()
     matrix = LinearOperator(
         sparse.shape,
@@ -512,26 +515,22 @@ def unlike_others(of: Entries) -> BoolArray:
     Whether each entry is far from the others, shape (N,).
     """
     far = np.zeros(len(of.values), dtype=bool)
-    ends = np.cumsum(np.bincount(of.rounds, minlength=of.num_rounds))[:-1]
-    for places in np.split(np.arange(len(of.values)), ends):
-        if len(places) < _FEWEST:
-            continue
+    sizes = np.bincount(of.rounds, minlength=of.num_rounds)
+    firsts = np.cumsum(sizes) - sizes
+    for size in np.unique(sizes[sizes >= _FEWEST]):  # rounds with so many entries, all at once
+        places = firsts[sizes == size, None] + np.arange(size)
         values = of.values[places]
-        low, high = np.percentile(values, [25, 75])
-        if high == low:
-            continue
-        order = np.argsort(values, kind="stable")
-        ordered = values[order]
-        padded = np.concatenate([np.full(_NEIGHBOURS, -np.inf), ordered, np.full(_NEIGHBOURS, np.inf)])
+        low, high = np.percentile(values, [25, 75], axis=1, keepdims=True)
+        order = np.argsort(values, axis=1, kind="stable")
+        ordered = np.take_along_axis(values, order, axis=1)
+        padded = np.pad(ordered, ((0, 0), (_NEIGHBOURS, _NEIGHBOURS)), constant_values=np.inf)
         # In order of size, the two nearest are among the two before and the two after.
-        apart = np.stack(
-            [
-                np.abs(padded[_NEIGHBOURS + step : len(padded) - _NEIGHBOURS + step] - ordered)
-                for step in (-2, -1, 1, 2)
-            ]
-        )
+        apart = [
+            np.abs(padded[:, _NEIGHBOURS + step : _NEIGHBOURS + step + size] - ordered)
+            for step in (-2, -1, 1, 2)
+        ]
         second = np.sort(apart, axis=0)[_NEIGHBOURS - 1]
-        far[places[order]] = second > _FAR * (high - low)
+        far[np.take_along_axis(places, order, axis=1)] = (second > _FAR * (high - low)) & (high > low)
     return far
 
 

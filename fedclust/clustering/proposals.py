@@ -43,40 +43,42 @@ class Proposal:
         return int(self.labels.max()) + 1
 
 
-def cut(distances: FloatArray, num_parts: int, min_size: int) -> IntArray | None:
-    """Cut an average-linkage tree where it first has `num_parts` parts that are large enough.
+def cuts(distances: FloatArray, numbers: Iterable[int], min_size: int) -> dict[int, IntArray]:
+    """Cut an average-linkage tree where it first has so many parts that are large enough.
 
     A few odd clients are merged last, so a plain cut in two often splits off one of them. Here the tree is
-    cut into 2, 3, … groups until `num_parts` of them have `min_size` clients; each client of a smaller one
-    then joins the large one that is nearest on average.
+    cut into 2, 3, … groups until so many of them have `min_size` clients; each client of a smaller one then
+    joins the large one that is nearest on average.
 
     Parameters
     ----------
     distances
         Symmetric distances with diagonal 0, shape (n, n).
-    num_parts
-        Parts wanted, >= 2.
+    numbers
+        Numbers of parts wanted, each >= 2.
     min_size
         Fewest clients of a part, >= 1.
 
     Returns
     -------
-    Part of each client, numbered in order of first appearance, shape (n,); None if no cut has so many.
+    Part of each client, numbered in order of first appearance, shape (n,), by number of parts; numbers that
+    no cut has are left out.
     """
-    if len(distances) < max(num_parts * min_size, 2):
-        return None
+    found, missing = dict[int, IntArray](), {each for each in numbers if each * min_size <= len(distances)}
+    if not missing:
+        return found
     pairs, _ = grouping.merges(distances, "average")
-    for number in range(1, len(distances) + 1):
+    for number in range(2, len(distances) + 1):  # each adds one large part at most
         groups = grouping.cut(pairs, number)
         large = np.flatnonzero(np.bincount(groups) >= min_size)
-        if len(large) < num_parts:
-            continue
-        if len(large) > num_parts:
-            return None  # one merge made several parts large at once
-        to_part = np.stack([distances[:, groups == part].mean(axis=1) for part in large], axis=1)
-        labels = np.where(np.isin(groups, large), groups, large[to_part.argmin(axis=1)])
-        return in_order_of_appearance(labels)
-    return None
+        if len(large) in missing:
+            to_part = np.stack([distances[:, groups == part].mean(axis=1) for part in large], axis=1)
+            labels = np.where(np.isin(groups, large), groups, large[to_part.argmin(axis=1)])
+            found[len(large)] = in_order_of_appearance(labels)
+            missing.remove(len(large))
+        if not missing:
+            break
+    return found
 
 
 def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
@@ -96,8 +98,7 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
     """
     distances = cosine_distances(updates)
     most = min(_MOST_PARTS, len(updates) - 1)
-    cuts = {number: cut(distances, number, min_size) for number in {*_NUMBERS, *range(2, most + 1)}}
-    groupings = {number: labels for number, labels in cuts.items() if labels is not None}
+    groupings = cuts(distances, {*_NUMBERS, *range(2, most + 1)}, min_size)
     scores = {number: silhouette(distances, labels) for number, labels in groupings.items()}
     best = max(scores, key=lambda number: (scores[number], -number), default=0)
     return [Proposal("updates", groupings[number]) for number in sorted({*_NUMBERS, best} & {*groupings})]
@@ -198,8 +199,8 @@ def by_prototypes(
     np.fill_diagonal(apart, 0.0)
     between = apart[np.ix_(groups, groups)]
     numbers = {*_NUMBERS, int(np.count_nonzero(np.bincount(groups) >= min_size))} - {0, 1}
-    groupings = [cut(between, number, min_size) for number in sorted(numbers)]
-    return [Proposal("prototypes", labels) for labels in groupings if labels is not None], report.alone
+    groupings = cuts(between, numbers, min_size)
+    return [Proposal("prototypes", groupings[number]) for number in sorted(groupings)], report.alone
 
 
 def distinct(

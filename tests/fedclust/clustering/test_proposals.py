@@ -4,7 +4,7 @@ from hypothesis import given, strategies as st
 
 from fedclust.clustering import proposals
 from fedclust.clustering.loss_traces import Trace, deviations
-from fedclust.clustering.proposals import Proposal, by_labels, by_prototypes, by_updates, cut, distinct, place
+from fedclust.clustering.proposals import Proposal, by_labels, by_prototypes, by_updates, distinct, place
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 
 # Seven points on a line: two pairs close together, a triple, and everything else far apart.
@@ -16,17 +16,18 @@ def on_a_line(points: np.ndarray) -> np.ndarray:
 
 
 def test_a_cut_in_two_and_in_three() -> None:
-    assert cut(on_a_line(LINE), 2, 2).tolist() == [0, 0, 0, 0, 1, 1, 1]
-    assert cut(on_a_line(LINE), 3, 2).tolist() == [0, 0, 1, 1, 2, 2, 2]
-    assert cut(on_a_line(LINE), 4, 2) is None  # seven clients do not make four parts of two
-    assert cut(on_a_line(LINE[:3]), 2, 2) is None
+    in_two, in_three = [0, 0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2, 2]
+    found = proposals.cuts(on_a_line(LINE), [2, 3, 4], 2)  # seven clients do not make four parts of two
+    assert {number: labels.tolist() for number, labels in found.items()} == {2: in_two, 3: in_three}
+    assert proposals.cuts(on_a_line(LINE), [3], 2)[3].tolist() == in_three
+    assert not proposals.cuts(on_a_line(LINE[:3]), [2], 2)
 
 
 def test_an_odd_client_does_not_take_the_place_of_a_part() -> None:
     # A plain cut in two would be {1000} and the rest; it joins the nearest large part.
     odd = np.append(LINE, 1000.0)
-    assert cut(on_a_line(odd), 2, 2).tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    assert cut(on_a_line(odd), 2, 1).tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+    assert proposals.cuts(on_a_line(odd), [2], 2)[2].tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert proposals.cuts(on_a_line(odd), [2], 1)[2].tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
 
 
 def planted(draws: np.random.Generator, sizes: tuple[int, ...], strength: float) -> tuple:

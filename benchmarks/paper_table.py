@@ -5,6 +5,7 @@
     python benchmarks/paper_table.py FOLDER fmcl_imagenette          FMCL, Table 1
     … --rows FedAvg HACCS CFL --columns alpha=0.3 similarity=0       some of them
     … --dry-run                                                      only the commands
+    … --write                                                        the tables into docs/RESULTS.md, too
 
 EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, then writes
 FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read from ../shared/data unless --data is
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import DATA, arguments, finished, note_commit, side_by_side, table
+from common import DATA, arguments, finished, note_commit, show, side_by_side, table
 from published_rows import lookup, published_for, row_of, tables_of
 from results import COLUMNS, measured, published
 
@@ -226,7 +227,7 @@ def _panel(place: tuple[int | None, Column], rows: Mapping[str, Sequence[Mapping
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; return 1 if a run failed, 2 if something is missing."""
-    parser = arguments(__doc__, folder=True)
+    parser = arguments(__doc__, page="RESULTS", folder=True)
     parser.add_argument("experiment")
     parser.add_argument("--rows", nargs="+", help="names of the paper's rows; all unless given")
     parser.add_argument("--columns", nargs="+", help="such as alpha=0.3 similarity=0; all unless given")
@@ -249,7 +250,8 @@ def main(given: Sequence[str] | None = None) -> int:
             print(shlex.join(["python", "-m", "fedclust", *run.overrides, f"output_dir={run.folder}"]))
         return 0
     whole = make(runs, folder, options.workers)
-    print(write(options, runs, out))
+    text = write(options, runs, out)
+    show(options.experiment, re.sub(r"^#+", r"\g<0>##", text, flags=re.M).strip(), options.write, folder)
     return int(not whole)
 
 

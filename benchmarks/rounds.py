@@ -3,6 +3,7 @@
     python benchmarks/rounds.py digits [--turns 7] [--ways fedclust-local stock-flower ...] [--write]
     python benchmarks/rounds.py cnn
     python benchmarks/rounds.py published-pfllib    and others of benchmarks/published.py
+    … --before COMMIT    what was checked out then takes turns, too
 
 pfl-research is included if it is installed: pip install 'fedclust[benchmark]'. --write puts the table into
 docs/PERFORMANCE.md. Run it on an idle machine; on a busy one only ratios are meaningful.
@@ -14,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from common import arguments, free_ports, machine, rates, show
+from common import ROOT, arguments, free_ports, git, machine, rates, show
 from published import PUBLISHED
 from settings import SETTINGS
 from turns import Group, interleave
@@ -55,12 +56,13 @@ def available(ways: Sequence[str]) -> list[str]:
     return [way for way in ways if not missing or not way.startswith("pfl")]
 
 
-def start(setting: str, way: str, log: Path) -> Group:
+def start(setting: str, way: str, log: Path, checkout: Path = ROOT) -> Group:
     """Start the processes of a way."""
     _, size, environment = WAYS[way]
+    environment = {**environment, "PYTHONPATH": str(checkout)}
     if "MASTER_ADDR" in environment:
-        environment = {**environment, "MASTER_PORT": str(free_ports(1)[0])}
-    command = [sys.executable, str(Path(__file__).with_name("ways.py")), setting, way]
+        environment["MASTER_PORT"] = str(free_ports(1)[0])
+    command = [sys.executable, str(checkout / "benchmarks" / "ways.py"), setting, way]
     return Group(command, size, environment, log)
 
 
@@ -70,20 +72,28 @@ def main() -> None:
     parser.add_argument("setting", choices=[*SETTINGS, *PUBLISHED])
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--ways", nargs="+", choices=WAYS)
+    parser.add_argument("--before", metavar="COMMIT")
     asked = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="fedclust-benchmark-"))
     print(f"logs: {logs}", file=sys.stderr)
     setting, groups = (SETTINGS | PUBLISHED)[asked.setting], dict[str, Group]()
+    names, before = {way: name for way, (name, _, _) in WAYS.items()}, logs / "before"
     try:
+        if asked.before:
+            git("worktree", "add", "--detach", str(before), asked.before)
+            names["before"] = f"{names['fedclust-local']}, commit {asked.before}"
+            groups["before"] = start(asked.setting, "fedclust-local", logs / "before.log", before)
         for way in available(asked.ways or setting.ways or list(WAYS)):
             groups[way] = start(asked.setting, way, logs / f"{way}.log")
         seconds = interleave(groups, asked.turns)
     finally:
         for group in groups.values():
             group.close()
+        if before.exists():
+            git("worktree", "remove", "--force", str(before))
     cohort = setting.cohort or setting.clients
-    found = {WAYS[way][0]: [cohort / took for took in values] for way, values in seconds.items()}
-    text = rates("clients per second", found, WAYS["fedclust-local"][0])
+    found = {names[way]: [cohort / took for took in values] for way, values in seconds.items()}
+    text = rates("clients per second", found, names["fedclust-local"])
     show(
         asked.setting,
         f"{setting.title}. {setting.report}\n\n{machine()}, {asked.turns} turns.\n\n{text}",

@@ -1,12 +1,14 @@
 """Train and score the models of coalitions on a site's rows."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clients.app import Answers, answers
 from fedclust.clients.node import Node
+from fedclust.clustering import label_prior
 from fedclust.messages.coalitions import (
     FOLDS,
     ScoresAnswer,
@@ -22,7 +24,7 @@ from fedclust.proof import brier_scores
 from fedclust.proof.coalitions import Scores, fit_of, folds
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
 _IDS = 2**32  # a job's id is made of the client's, which is smaller, and the model's number
 
@@ -78,12 +80,12 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
         jobs += [Job(client, rows, to_state(each)) for each in question.models[own:]]
         try:
             measured = node.trainer.logits(jobs)
-            shifts = question.shifts.reshape(question.coalitions, -1)
-            brier = [
-                np.concatenate([brier_scores(*each, shift) for each in measured[first : first + FOLDS]])
-                for first, own_shift in zip(range(0, own, FOLDS), shifts, strict=True)
-                for shift in (None, own_shift)
-            ]
+            brier = []
+            for first, shifts in zip(range(0, own, FOLDS), _shifts(question, measured[:FOLDS]), strict=True):
+                arms = measured[first : first + FOLDS]
+                brier.append(np.concatenate([brier_scores(*each) for each in arms]))
+                both = zip(arms, shifts, strict=True)
+                brier.append(np.concatenate([brier_scores(*each, shift) for each, shift in both]))
             fits = [
                 fit_of(logits, labels, fold) if labels.ndim == 1 else blank
                 for logits, labels in measured[own:]
@@ -93,6 +95,18 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"
     return found, errors
+
+
+def _shifts(question: ScoresQuestion, parts: Sequence[tuple[FloatArray, IntArray]]) -> FloatArray:
+    """Return each coalition's label-prior correction for each fold, shape (coalitions, folds, C).
+
+    It is made of the site's labels without the fold: with them, it would have seen what it is scored on.
+    """
+    classes = question.num_classes
+    held = np.stack([np.bincount(labels.ravel(), minlength=classes) for _, labels in parts])
+    without = held.sum(axis=0) - held
+    pairs = zip(question.shares.reshape(-1, classes), question.pseudo_examples, strict=True)
+    return np.stack([label_prior.correction(without, own, each or math.inf) for own, each in pairs])
 
 
 @answers(SiteFiguresQuestion)

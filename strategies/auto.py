@@ -182,7 +182,9 @@ class Auto(ClusteredStrategy):
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps.of(self.options)
-        self.coalitions = Coalitions(self.cross_fits, self._proposed_coalitions, caps)
+        self.coalitions = Coalitions(
+            self.cross_fits, self._proposed_coalitions, caps, lambda: self.may_correct
+        )
         super().add_layers(*further, private=private)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
@@ -195,13 +197,9 @@ class Auto(ClusteredStrategy):
         kept = self.options.serve_round == "best"  # models of an earlier round are those of clusters
         return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES and not kept
 
-    def cross_fits(self, federation: Federation, model: ArrayRecord) -> bool:
+    def cross_fits(self, rows: IntArray, model: ArrayRecord) -> bool:
         """Whether coalitions of a handful of sites train, see :mod:`fedclust.layers.coalitions`."""
-        described = federation.describe()
-        if not self._may_choose(len(described.num_train)):
-            return False
-        held_out = described.num_validation if len(described.num_validation) else 0
-        return worthwhile(self.parameters.coalitions, described.num_train + held_out, model)
+        return self._may_choose(len(rows)) and worthwhile(self.parameters.coalitions, rows, model)
 
     def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
         """List groups of sites that the witnesses propose before round 1."""
@@ -222,7 +220,7 @@ class Auto(ClusteredStrategy):
         FederationError
             If no client has held-out rows to compare models on, and clients are too many for coalitions.
         """
-        few = self.cross_fits(federation, model)
+        few = self.cross_fits(federation.describe().rows, model)
         if not few and not federation.describe().num_validation.any():
             raise FederationError(
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
@@ -295,7 +293,7 @@ class Auto(ClusteredStrategy):
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """Say what trials may cost at most, or coalitions do."""
-        few, told = self.cross_fits(federation, model), list[str]()
+        few, told = self.cross_fits(federation.describe().rows, model), list[str]()
         if self._may_choose(federation.num_clients):
             told = coalition_notes(federation.num_clients, rounds, model, few)
         if few:
@@ -435,7 +433,8 @@ class Auto(ClusteredStrategy):
                 labels[positions_of(answered, trace.members)] = each.labels
                 found.append(Proposal(each.source, labels))
         votes = described.num_validation[trace.members] > 0
-        return proposals.distinct(found, smallest, given.max_proposals, votes), trained, alone
+        voting = votes if votes.any() else None  # where sites cross-fit, nothing is held out
+        return proposals.distinct(found, smallest, given.max_proposals, voting), trained, alone
 
     def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train each trial's parts for a round, on the clients that trained the cluster's own model."""
@@ -512,7 +511,7 @@ class Auto(ClusteredStrategy):
             parts = [len(trial.models) for trial in trials]
             number, level = trials[0].proposals, trials[0].level
             choice = auto.choose(compared, parts, number, level)
-            if len(set(parts)) == 2 and max(choice.p_values) <= level:
+            if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
                 between = compare_trials(federation, clusters.members(cluster), coarse, fine, least)
                 choice = auto.choose(compared, parts, number, level, between)

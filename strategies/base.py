@@ -147,6 +147,9 @@ class ClusteredStrategy(Strategy):
     own_personal: ClassVar[type[Personal]] = NoLayer
     """The personal layers where none are given."""
 
+    may_correct: bool = True
+    """Whether the run's personal layers include the label-prior correction."""
+
     own_layers: ClassVar[tuple[type[Layer], ...]] = ()
     """Layers that belong to the method."""
 
@@ -420,8 +423,8 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
-    def cross_fits(self, federation: Federation, model: ArrayRecord) -> bool:
-        """Whether clients choose by cross-fitting, so that the method needs no rows held out of training."""
+    def cross_fits(self, rows: IntArray, model: ArrayRecord) -> bool:
+        """Whether clients with so many rows choose by cross-fitting: none are then held out of training."""
         return False
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:

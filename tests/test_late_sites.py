@@ -111,6 +111,20 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     )
 
 
+def test_a_run_that_outgrows_coalitions_can_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedclust.strategies.auto.MOST_SITES", 2)  # until east comes in round 3
+    sites = _tables(tmp_path)
+    _federate(tmp_path / "whole", sites, rounds=4, strategy="auto", proof="true")
+    _federate(tmp_path / "part", sites, rounds=3, strategy="auto", proof="true")
+    # Its last round is run again.
+    _federate(tmp_path / "part", sites, 2, rounds=4, strategy="auto", proof="true", resume=tmp_path / "part")
+    whole, part = (load(tmp_path / name).summary for name in ("whole", "part"))
+    assert part["sites"] == whole["sites"]
+    assert len(part["sites"]) == 2
+
+
 def test_a_site_that_joins_a_private_run_pays_from_its_first_round_on(tmp_path: Path) -> None:
     from dp_accounting import get_epsilon_gaussian
 

@@ -63,6 +63,11 @@ def test_the_flip_that_arithmetic_predicts() -> None:
     assert personal["failures"] == []
     assert personal["figures"]["none"]["mean_client_accuracy"] == 0.5
     assert personal["figures"]["prior"]["mean_client_accuracy"] == 1.0
+    # Brier scores of the first client: its shares 1 + 0.9² + 0.1² − 2 (0.9 · 3/4 + 0.1 · 1/4) = 0.42; without
+    # the correction, at σ(−1), σ(1), σ(2) and σ(3), (0.14 + 1.07 + 1.55 + 0.00)/4 = 0.69; with it 0.19.
+    assert "collapsed" not in found.summary
+    plain = fedclust.simulate("fedavg", _still(), FOUR, rounds=1, training=STILL)
+    assert plain.summary["collapsed"] is True
     assert found.clients["personal"].tolist() == ["prior"] * 4
     assert found.clients["personal_accuracy"].tolist() == [1.0] * 4
     shifts = np.stack(found.clients["prior_shift"].tolist())

@@ -69,7 +69,7 @@ def pseudo_examples(counts: IntArray, level: float = 0.05) -> float:
     return max((1 - correlation) / correlation, 1 / len(counts))
 
 
-def correction(counts: IntArray, trained_on: IntArray, pseudo_examples: float) -> FloatArray:
+def correction(counts: IntArray, trained_on: IntArray | FloatArray, pseudo_examples: float) -> FloatArray:
     """Compute the correction of each client's logits: ln(P̂_ic / q_c).
 
     P̂_ic = (n_ic + m̂ q_c)/(n_i + m̂), with q the class shares of the examples that the model was trained on.
@@ -79,7 +79,7 @@ def correction(counts: IntArray, trained_on: IntArray, pseudo_examples: float) -
     counts
         Training examples of each class on each client, shape (K, C). A client without any gets 0.
     trained_on
-        Examples of each class that the model was trained on, shape (C,).
+        Examples of each class that the model was trained on, or their shares, shape (C,).
     pseudo_examples
         m̂ > 0, infinite for no correction.
 

@@ -84,6 +84,11 @@ class Descriptions:
         """Number of test samples of each client and class, shape (K, C); raises as :attr:`train_counts`."""
         return self._counts()[1]
 
+    @property
+    def rows(self) -> IntArray:
+        """Number of each client's rows that train or are held out of training, shape (K,)."""
+        return self.num_train + (self.num_validation if len(self.num_validation) else 0)
+
     def answers(self) -> list[Description]:
         """List each client's description, as far as it is kept."""
         counts = self.counts or (self.num_train[:, None], self.num_test[:, None])  # not by class

@@ -8,6 +8,7 @@ train with it.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,6 +19,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps, Reply, by_cluster
+from fedclust.clustering import label_prior
+from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.federation.clusters import Clusters, Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
@@ -177,14 +180,21 @@ class Coalitions(Layer):
         Proposes further ones.
     caps
         How far updates may move a model.
+    may_correct
+        Whether sites may choose the label-prior correction.
     """
 
     memory_type: ClassVar[Any] = Trained | None
 
     def __init__(
-        self, wanted: Callable[[Federation, ArrayRecord], bool], witnesses: Witnesses, caps: Caps
+        self,
+        wanted: Callable[[IntArray, ArrayRecord], bool],
+        witnesses: Witnesses,
+        caps: Caps,
+        may_correct: Callable[[], bool],
     ) -> None:
         self._wanted, self._witnesses, self._caps = wanted, witnesses, caps
+        self._may_correct = may_correct
         self.trained: Trained | None = None
         self._aggregators: list[Strategy] = []
         self._sent: dict[int, dict[str, ArrayRecord]] = {}
@@ -197,7 +207,7 @@ class Coalitions(Layer):
 
     def before_round(self, run: Run) -> Clusters:
         """List the coalitions before round 1; after a choice, go on with the model for all."""
-        if run.number == 1 and self._wanted(run.federation, run.initial):
+        if run.number == 1 and self._wanted(run.federation.describe().rows, run.initial):
             sites, model = run.clusters.num_clients, run.initial
             further = self._witnesses(run.federation, model) if sites > ALL_UP_TO else ()
             listed = coalitions(sites, further)
@@ -296,18 +306,24 @@ class Coalitions(Layer):
         trained, federation = self.trained, run.federation
         clients, counts = run.clusters.num_clients, federation.describe().train_counts
         sites = range(len(trained.coalitions[0]))
+        may_correct = self._may_correct()
         shifts = [
-            prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
+            may_correct * prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
             for members in trained.coalitions
         ]
+        tables = [limit_sizes(counts[list(members)]) for members in trained.coalitions]
+        examples = [label_prior.pseudo_examples(each[each.any(axis=1)]) for each in tables]
         alone = [trained.coalitions.index((site,)) for site in sites]
         questions = {}
         for site in sites:
             own = trained.of(site)
             models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
             models += [trained.on_all_rows(alone[other]) for other in sites if other != site]
-            shift = np.concatenate([shifts[place][site] for place in own])
-            questions[site] = ScoresQuestion(tuple(models), shift, len(own))
+            pseudo = [examples[place] if may_correct else math.inf for place in own]
+            shares = np.concatenate(
+                [tables[place].sum(axis=0) / max(1, tables[place].sum()) for place in own]
+            )
+            questions[site] = ScoresQuestion.of(models, shares, pseudo)
         answers = federation.ask(questions, server_round=run.number).replies
         choices: list[Choice | None] = [None] * clients
         fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
@@ -315,7 +331,10 @@ class Coalitions(Layer):
             own, answer = trained.of(site), answers.get(site)
             scores = None if answer is None else answer.scores
             found = choose([len(trained.coalitions[place]) for place in own], scores)
-            arm, everyone = (Arm(own[each.coalition], each.corrected) for each in (found.arm, found.everyone))
+            arm, everyone = (
+                Arm(own[each.coalition], each.corrected and may_correct)
+                for each in (found.arm, found.everyone)
+            )
             choices[site] = replace(found, arm=arm, everyone=everyone)
             if answer is not None:
                 others = [other for other in sites if other != site]

@@ -136,23 +136,37 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     ----------
     models
         Of each coalition that contains the site, the models without each fold; then the further models.
-    shifts
-        Label-prior correction of the site's logits for each coalition, shape (coalitions, C), in one list.
-    coalitions
-        Number of these coalitions.
+    shares
+        Share of each class in each coalition's training rows, shape (coalitions, C), in one list.
+    pseudo_examples
+        m̂ of each coalition's label-prior correction, see :mod:`fedclust.clustering.label_prior`; 0 where it
+        is infinite, for no correction. A site makes its own for each fold, from its labels without the fold.
     """
 
     kind = "query.coalitions"
     place = codec.Place("coalitions", codec.ConfigRecord)
 
     models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
-    shifts: Annotated[FloatArray, codec.Numbers()]
-    coalitions: Annotated[int, codec.Whole(1)]
+    shares: Annotated[FloatArray, codec.Numbers(0, 1)]
+    pseudo_examples: Annotated[FloatArray, codec.Numbers(0, at_least=1)]
+
+    @classmethod
+    def of(
+        cls, models: Sequence[ArrayRecord], shares: FloatArray, pseudo_examples: Sequence[float]
+    ) -> "ScoresQuestion":
+        """Make the question; without a correction m̂ is infinite."""
+        pseudo = np.array(pseudo_examples, dtype=float)
+        return cls(tuple(models), shares, np.where(np.isinf(pseudo), 0, pseudo))
+
+    @property
+    def coalitions(self) -> int:
+        """Number of coalitions that contain the site."""
+        return len(self.pseudo_examples)
 
     @property
     def num_classes(self) -> int:
         """Number of classes C."""
-        return len(self.shifts) // self.coalitions
+        return len(self.shares) // self.coalitions
 
     @property
     def others(self) -> int:

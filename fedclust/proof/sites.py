@@ -140,7 +140,10 @@ def headline(sites: Sequence[Site], turned: Sequence[str] = ()) -> str:
     text = "Who trains with whom: " + "; ".join(parts)
     if len(everyone) == len(sites):
         text = "Train one model for all: no site gains by leaving it"
-    return text + (f"; check the coding of {joined(turned)} first" if turned else "")
+    if not turned:
+        return text
+    every = 2 < len(sites) == len(turned)
+    return f"{text}; check {'the codings of all sites' if every else f'the coding of {joined(turned)}'} first"
 
 
 def findings(
@@ -184,7 +187,10 @@ def findings(
         held = np.flatnonzero(counts[site.client])
         if len(sites) > 2 and site.client in turned:
             this, that = _renamed(fits[wrong_way[:, site.client], site.client, 5:], labels)
-            text = f"What the others call {this} it calls {that}. Check its coding."
+            wrong = [each.name for each in sites if wrong_way[each.client, site.client]]
+            others = "the others" if len(wrong) == len(sites) - 1 else joined(wrong)
+            verb = "calls" if len(wrong) == 1 else "call"
+            text = f"What {others} {verb} {this} it calls {that}. Check its coding."
             add(site, "turned", text)
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             add(

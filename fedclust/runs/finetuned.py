@@ -66,7 +66,7 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(clients, own_metrics=tuple(built["metrics"]), num_newcomers=late)
         except USER_ERRORS as error:
-            raise ValueError(f"{_ROWS}: {error}") from error
+            raise ValueError(f"{_ROWS}: {error}; an export with sites=[] (--sites) has none") from error
 
     return together
 

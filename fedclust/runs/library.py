@@ -193,8 +193,8 @@ class Result:
         """Predict class probabilities for rows of a client, with the model that serves it.
 
         Where the client uses the label-prior correction (``personal=prior``, or ``auto`` that chose it), that
-        is applied. Where it uses a fine-tuned model, that is used if its rows are on this machine, see
-        :meth:`finetuned`, and otherwise the model that serves it.
+        is applied. Where it uses a fine-tuned model, that is made again from its rows, see :meth:`finetuned`;
+        of sites whose rows never were on this machine, the model before fine-tuning predicts.
 
         Parameters
         ----------

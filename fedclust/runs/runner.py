@@ -30,6 +30,7 @@ from fedclust.newcomers.placing import Newcomers, against_common, place_newcomer
 from fedclust.personal.layers import PRIOR, Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import counted, prove_grouping
+from fedclust.proof.verdict import COLLAPSED
 from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.progress import Progress, quiet_flower
@@ -334,7 +335,9 @@ class StrategyRun(Observer):
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            verdict = dataclasses.replace(verdict, text=decided.text, grouped=decided.grouped, p_value=None)
+            first = f"{COLLAPSED}; " if verdict.figure.collapsed else ""
+            text = first + decided.text
+            verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:
             by_common = ~proof.served_by_cluster(strategy.clusters.num_clients)
@@ -400,7 +403,10 @@ class StrategyRun(Observer):
         travelled = self._grid.traffic.since(begin)
         layers |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
         layers["seconds"] = time.perf_counter() - began
-        return self._show(summaries.personal_table(table, personal, layered), {**summary, "personal": layers})
+        summary = {key: value for key, value in summary.items() if key != "collapsed"} | {"personal": layers}
+        if summed(layered.measured[personal.choice]).get("collapsed"):
+            summary["collapsed"] = True
+        return self._show(summaries.personal_table(table, personal, layered), summary)
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""

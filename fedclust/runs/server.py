@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp, strategy as flower
@@ -34,7 +35,7 @@ from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state
 from fedclust.models import construction
-from fedclust.personal.layers import Auto as BestLayer, Personal, check_validation
+from fedclust.personal.layers import PRIOR, Auto as BestLayer, Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
@@ -119,6 +120,10 @@ class Plan:
     strategies: Mapping[str, ClusteredStrategy]
     layers: Mapping[str, Personal]
     privacy: Privacy
+
+    def __post_init__(self) -> None:
+        for name, strategy in self.strategies.items():
+            strategy.may_correct = PRIOR in self.layers[name].asked
 
     @classmethod
     def of(cls, config: DictConfig, settings: RunSettings) -> "Plan":
@@ -214,9 +219,12 @@ class Plan:
             If a resumed run has trained on all rows and something is to decide on held-out ones now.
         """
         model = from_state(network.state_dict())
-        crossing = [name for name, each in self.strategies.items() if each.cross_fits(federation, model)]
-        needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         begun = None if saved is None else saved.roster.described
+        rows = federation.describe().rows
+        if saved is not None and begun is not None:  # of those it began with
+            rows = begun.rows[np.array(saved.roster.joined) == 0]
+        crossing = [name for name, each in self.strategies.items() if each.cross_fits(rows, model)]
+        needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
         if all_rows and federation.describe().num_validation.any():
             if needed:

@@ -257,7 +257,7 @@ def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> lis
 
 def of(num_clients: int) -> Any:
     """Clients as far as notes look at them."""
-    described = SimpleNamespace(num_train=np.full(num_clients, 20))
+    described = SimpleNamespace(rows=np.full(num_clients, 20))
     return SimpleNamespace(num_clients=num_clients, describe=lambda: described)
 
 
@@ -300,6 +300,23 @@ def test_rows_are_held_out_of_clients_that_bring_none(strategy) -> None:
     clients = [train for train, *_ in own_clients(4, 0)]
     result = simulate(strategy, nn.Linear(4, 2), clients, rounds=2, training=TRAINING)
     assert result.summary["personal"]["choice"] == "auto"
+
+
+def test_three_finalists_may_all_be_better() -> None:
+    draws = np.random.default_rng(0)  # three codings of six classes
+    labels = draws.integers(0, 6, (18, 160))
+    rows = (2 * np.eye(6, 8)[labels] + 0.4 * draws.normal(size=(18, 160, 8))).astype("float32")
+    labels = (labels + np.repeat([0, 1, 3], 6)[:, None]) % 6
+    torch.manual_seed(0)
+    strategy = Auto(parameters=Parameters(finalists=3, warmup=3, probation=3))
+    training = LocalTraining(learning_rate=0.2, batch_size=16, epochs=2)
+    result = simulate(
+        strategy, nn.Linear(8, 6), list(zip(rows, labels, strict=True)), rounds=8, training=training
+    )
+    decided = [each for each in result.summary["trials"] if each["rounds"] > 1 and "level" in each]
+    assert {each["parts"] for each in decided} == {2, 3}
+    assert len(decided) == 3
+    assert sum(each["kept"] for each in decided) == 1
 
 
 def test_what_is_said_before_round_1() -> None:

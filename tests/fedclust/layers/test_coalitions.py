@@ -19,6 +19,7 @@ from fedclust.layers.coalitions import notes, worthwhile
 from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
 from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
 from fedclust.proof.coalitions import Fit, Scores
+from fedclust.proof.verdict import COLLAPSED
 from fedclust.results import SavedRun, print_report
 from fedclust.strategies import Auto
 from fedclust.training import LocalTraining
@@ -80,6 +81,61 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     print_report(SavedRun(result.folder), Console(file=out, width=80, force_terminal=True, color_system=None))
     row = r"(chosen|everyone|alone) +\d\.\d\d +\d\.\d\d to \d\.\d\d +\d"  # on one line
     assert re.findall(row, out.getvalue()) == ["chosen", "everyone", "alone"] * 3
+
+
+def test_of_six_sites_those_that_witnesses_put_together_train_together() -> None:
+    data = sites(turned=None, number=6)
+    data[3:] = [tuple((inputs, 1 - labels) for inputs, labels in parts) for parts in data[3:]]
+    result = run(data)
+    assert result.assignment.tolist() == [0, 0, 0, 1, 1, 1]
+    assert result.sites["train_with"].tolist()[0] == ["site 1", "site 2"]
+    (text,) = {each["text"] for each in result.summary["site_findings"] if each["client"] == 0}
+    assert text == "What site 3, site 4 and site 5 call 0 it calls 1. Check its coding."
+    assert "check the codings of all sites first" in result.summary["decision"]
+
+
+def skewed(share: float = 0.9) -> list:
+    """Rows that say little; two of three sites have mostly one class."""
+    draws, made = np.random.default_rng(0), []
+    for often in (1 - share, share, 0.5):
+        parts = []
+        for count in (60, 0, 40):
+            labels = (draws.random(count) < often).astype(np.int64)
+            parts.append(((labels[:, None] + 2 * draws.normal(size=(count, 2))).astype(np.float32), labels))
+        made.append(tuple(parts))
+    return made
+
+
+def test_sites_choose_no_correction_that_personal_leaves_out() -> None:
+    assert "prior" in run(skewed()).sites["correction"].tolist()
+    result = run(skewed(), personal="none", proof=True)
+    assert set(result.sites["correction"]) == {"none"}
+    chosen = result.sites["chosen_accuracy"].tolist()
+    assert result.clients["accuracy"].tolist() == chosen
+    assert result.verdict["accuracy_of_groups"] == pytest.approx(np.mean(chosen))  # 40 test rows each
+    served = [
+        float((result.predict(site, torch.tensor(test[0])).argmax(1).numpy() == test[1]).mean())
+        for site, (*_, test) in enumerate(skewed())
+    ]
+    assert served == pytest.approx(chosen)
+
+
+def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
+    # 0.6 and 0.4 of the coalition's rows, and m̂ = 2; the site has 3 and 2, a row in each fold.
+    question = ScoresQuestion.of((MODEL,) * 10, np.array([0.6, 0.4, 0.6, 0.4]), [2.0, np.inf])
+    parts = [(np.zeros((1, 2)), np.array([label])) for label in (0, 0, 0, 1, 1)]
+    found, without = clients._shifts(question, parts)
+    # Without the first row 2 and 2 are left: P = (2 + 2 · 0.6)/6, (2 + 2 · 0.4)/6. Without the last, 3 and 1.
+    first = np.log([3.2 / 6 / 0.6, 2.8 / 6 / 0.4])
+    last = np.log([4.2 / 6 / 0.6, 1.8 / 6 / 0.4])
+    np.testing.assert_allclose(found, [first, first, first, last, last])
+    assert not without.any()  # where m̂ is infinite
+
+
+def test_models_that_learn_nothing_say_so_first() -> None:
+    draws = np.random.default_rng(0)
+    data = [(draws.normal(size=(80, 2)).astype("f4"), draws.integers(0, 2, 80)) for _ in range(3)]
+    assert run(data, proof=True).verdict["text"].startswith(f"{COLLAPSED}; ")
 
 
 def test_alike_sites_train_one_model() -> None:
@@ -201,7 +257,7 @@ def test_what_it_costs_is_said_before_round_1() -> None:
 
 
 def answer(scores: Scores) -> ScoresAnswer:
-    asked = ScoresQuestion((MODEL,) * 6, np.zeros(2), 1)
+    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf])
     bounds = Bounds(num_train=np.array([25]))
     content = encode(ScoresAnswer.of(scores, [Fit()]))
     return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))

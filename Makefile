@@ -13,7 +13,8 @@ RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
 PYTHON ?= $(shell for name in python3 python3.13 python3.12 python3.11; do \
   $$name -c $(RECENT) >/dev/null 2>&1 && echo $$name && break; done)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+  --config-settings editable_mode=compat
 
 .PHONY: run flwr test test-fast figures check lint docs release-readme hub clean
 

@@ -69,7 +69,7 @@ def run(case: str, seed: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     given: dict[str, Any] = {"rounds": ROUNDS, "training": TRAINING, "seed": seed, "num_classes": 2}
     model = nn.Linear(clients[0][0][0].shape[1], 2)
-    auto = simulate("auto", model, clients, personal="none", **given)
+    auto = simulate("auto", model, clients, **given)
     common = simulate("fedavg", model, clients, personal="prior", **given).clients
     sites = auto.summary["sites"]
     return {

@@ -20,7 +20,7 @@ from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores, hits
 from fedclust.settings.allowed import NotAllowed
-from fedclust.support.reasons import reason_of
+from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Scores
@@ -101,8 +101,10 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
 @one_by_one
 def confusion(node: Node, question: measuring.ConfusionQuestion, clients: list[int]) -> Answers:
     """Count labels and predictions of each client's received model on its own test part."""
-    counts = node.trainer.confusions(_tests(node, question.arrays, clients))
-    return dict(zip(clients, map(measuring.Confusion, counts), strict=True)), {}
+    counts, errors = together(
+        clients, lambda some: node.trainer.confusions(_tests(node, question.arrays, some))
+    )
+    return {client: measuring.Confusion(each) for client, each in counts.items()}, errors
 
 
 _REPLY = "reply"  # value of a simulated node's `predictions`
@@ -122,12 +124,14 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
         return {}, dict.fromkeys(clients, reason)
     from scipy.special import softmax  # few runs ask for predictions
 
-    found, errors = {}, {}
-    jobs = _tests(node, question.arrays, clients)
-    for job, (logits, labels) in zip(jobs, node.trainer.logits(jobs), strict=True):
-        client, number = job.client, len(job.rows)
-        chances = softmax(logits.astype(np.float32), axis=-1)
-        made = found[client] = measuring.Predictions(number, job.rows, labels, chances)
+    found = {}
+    predicted, errors = together(
+        clients, lambda some: node.trainer.logits(_tests(node, question.arrays, some))
+    )
+    for client, (logits, labels) in predicted.items():
+        rows = node.data.test[client]
+        number, chances = len(rows), softmax(logits.astype(np.float32), axis=-1)
+        made = found[client] = measuring.Predictions(number, rows, labels, chances)
         if where == _REPLY:
             continue
         found[client] = measuring.Predictions(number)
@@ -230,8 +234,8 @@ def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
         try:
             (first, labels), (second, _) = node.trainer.logits(pair)
             gains = brier_scores(first, labels, asked[client].shift_a) - brier_scores(second, labels)
-        except ValueError as error:  # a model that has diverged has no probabilities
-            errors[client] = str(error)
+        except RAISED as error:  # also a model that has diverged, which has no probabilities
+            errors[client] = reason_of(error)
         else:
             answered[client] = measuring.ProofAnswer.of(evidence(gains, [asked[client].margin]))
     return answered, errors

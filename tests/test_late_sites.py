@@ -15,7 +15,7 @@ from fedclust import load
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results.recorder import comparable
 from fedclust.runs.server import federate, make_engine
-from fedclust.settings.composition import compose
+from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
 
 SITES = ("bad", "east", "north", "south")  # in the order of their nodes
@@ -59,7 +59,9 @@ def _tables(folder: Path) -> str:
     return f"partition.sites={{{', '.join(named)}}}"
 
 
-def _federate(folder: Path, sites: str, done: int = 0, **settings: object) -> str:
+def _federate(
+    folder: Path, sites: str, done: int = 0, *, since: tuple[int, int] = (2, 3), **settings: object
+) -> str:
     overrides = [
         "dataset=csv", "dataset.label=ill", "partition=own", sites, "partition.min_clients=2",
         "partition.settle=0", "strategy=fedavg", "proof=false", "model=mlp", "training.steps=2", "wait=1",
@@ -67,7 +69,7 @@ def _federate(folder: Path, sites: str, done: int = 0, **settings: object) -> st
         *(f"{key}={value}" for key, value in settings.items()),
     ]  # fmt: skip
     config = compose(expand(overrides))
-    late = Moving(make_engine(config), {"bad": 2, "east": 3}, {"north": 5}, done)
+    late = Moving(make_engine(config), dict(zip(SITES, since, strict=False)), {"north": 5}, done)
     folder.mkdir(exist_ok=True)
     with (folder.parent / f"{folder.name}.log").open("w") as log:
         federate(config, late, folder, Console(file=log, width=400))
@@ -123,6 +125,20 @@ def test_a_run_that_outgrows_coalitions_can_be_resumed(
     whole, part = (load(tmp_path / name).summary for name in ("whole", "part"))
     assert part["sites"] == whole["sites"]
     assert len(part["sites"]) == 2
+
+
+def test_a_run_is_resumed_without_a_site_that_joined_it(tmp_path: Path) -> None:
+    sites, part = _tables(tmp_path), tmp_path / "part"
+    _federate(part, sites, rounds=4, evaluate_every=1)
+    # Its last round is run again, so it goes on after round 3, in which east has joined.
+    _federate(part, sites, 3, since=(99, 99), rounds=5, evaluate_every=1, resume=part)
+    table = load(part).clients.set_index("name")
+    assert table["client"].to_dict() == {"north": 0, "south": 1, "east": 2}
+    assert table["last_round"].to_dict() == {"north": 4, "south": 5, "east": 3}
+    with (tmp_path / "north.csv").open("a") as file:
+        file.write("0,a,no,99\n")
+    with pytest.raises(ConfigError, match="resume must have the encoding of"):
+        _federate(part, sites, 4, since=(99, 99), rounds=6, evaluate_every=1, resume=part)
 
 
 def test_a_site_that_joins_a_private_run_pays_from_its_first_round_on(tmp_path: Path) -> None:

@@ -295,10 +295,10 @@ def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> i
     return total
 
 
-def _entries(content: RecordDict) -> int:
-    """Count the records of a content and their entries; of many records, the records alone."""
+def _entries(content: RecordDict, most: int) -> int:
+    """Count the records of a content and their entries; of more records than `most`, the records alone."""
     number = len(content)
-    return number + sum(map(len, content.values())) if number < _ENTRIES_PER_CLIENT else number
+    return number + sum(map(len, content.values())) if number <= most else number
 
 
 def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
@@ -666,6 +666,7 @@ class ClientGrid(WrappedGrid):
     ) -> list[Message]:
         """Split a node's answer, of so many bytes and joined arrays at most, into one reply per client."""
         most, most_joined = limits
+        limit = max(most_joined, len(asked) * _ENTRIES_PER_CLIENT)
         contents: dict[int, RecordDict] = {}
         errors: dict[int, str] = {}
         sizes: dict[int, int] = {}
@@ -674,7 +675,7 @@ class ClientGrid(WrappedGrid):
             code, reason = ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s"
         elif answer.has_error():
             code, reason = answer.error.code, error_reason(answer.error)
-        elif (number := _entries(answer.content)) > (limit := len(asked) * _ENTRIES_PER_CLIENT):
+        elif (number := _entries(answer.content, limit)) > limit:
             reason = f"the node's reply must have at most {limit} records and entries, it has {number}"
         elif (size := content_bytes(answer.content, sizes)) > most:
             reason = f"the node's reply must have at most {most} bytes, it has {size}"

@@ -429,7 +429,7 @@ class NodeRegistry:
     def update(self) -> None:
         """Ask new nodes for their clients, and remove nodes that have left.
 
-        A node with an error is left out, and the reason is printed.
+        A node with an error is left out, after the start also one without an answer; the reason is printed.
 
         Raises
         ------
@@ -452,10 +452,17 @@ class NodeRegistry:
             if self.owners is not None and not any(map(host.is_meant, self.owners)):
                 self._leave_out(new.pop(node), "the hosts file does not name it")
         questions = [Message(RecordDict(), node, QUERY_CLIENTS) for node in new]
-        for reply in self.grid.send_and_receive(questions, timeout=self.timeout) if questions else ():
+        replies = list(self.grid.send_and_receive(questions, timeout=self.timeout)) if questions else []
+        asked = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
+        for reply in replies:
+            # By the question: the SuperLink replies for a node under its own id.
+            about = reply.metadata
+            node = asked.get(about.reply_to_message_id, about.src_node_id)
+            if node not in new:
+                continue
+            host = new.pop(node)
             if reply.has_error() and reply.error.code in NODE_LOST:
                 continue
-            host = new.get(reply.metadata.src_node_id, Host(reply.metadata.src_node_id, ()))
             try:
                 host = (self.read or self._read_ids)(reply, host)
                 if self._data and host.data and host.data != self._data:
@@ -468,6 +475,8 @@ class NodeRegistry:
                 if not (self._started or self.without):
                     raise FederationError(f"{host.described}: {error}") from error
                 self._leave_out(host, str(error))
+        for host in new.values() if self._started else ():  # asking it again would stop everybody again
+            self._leave_out(host, f"no answer within {self.timeout:g} s")
         self._settle()
 
     def _leave_out(self, host: Host, reason: str) -> None:

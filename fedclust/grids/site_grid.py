@@ -162,6 +162,7 @@ class SiteGrid(ClientGrid):
             self._stand(standing[0], known)
         else:
             self._agree()
+            self._names += tuple(name for name in known if name not in self._names)  # of sites that are away
         self._nodes.start()
         self._connected = True
         first = known or sorted(self._present())
@@ -272,10 +273,10 @@ class SiteGrid(ClientGrid):
         for _ in range(_TRIES):
             questions = [Message(each, dst_node_id=node, message_type=query) for node, each in asked.items()]
             for reply in self._grid.send_and_receive(questions, timeout=self._wait) if questions else ():
-                # The SuperLink replies for a node that is lost, under its own id.
-                sent = {each.metadata.message_id or None: each.metadata.dst_node_id for each in questions}
-                about = reply.metadata
-                replies[sent.get(about.reply_to_message_id, about.src_node_id)] = reply
+                # By the question: the SuperLink replies for a node that is lost, under its own id.
+                sent = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
+                if (node := sent.get(reply.metadata.reply_to_message_id)) is not None:
+                    replies[node] = reply
             # A process that a busy machine could not start in time is not the site's fault.
             asked = {node: each for node, each in asked.items() if node in replies and is_lost(replies[node])}
         stated: dict[int, Stated] = {}
@@ -340,10 +341,27 @@ class SiteGrid(ClientGrid):
             text += "; refused: " + "; ".join(f"{each}: {why}" for why, each in sites.items())
         return FederationError(text)
 
+    def _own(self, registered: Registered, host: Host) -> tuple[Registered, list[str]]:
+        """Ignore what a node refuses of other nodes' sites, and which clients it adds to them.
+
+        Otherwise it could exclude them, by refusing them or with data that do not fit.
+        """
+        others = [each for node, each in self._registered.items() if node != host.node]
+        taken = {site for each in others for site in each.site_of.values()}
+        claims = registered.site_of.items()
+        site_of = {name: site for name, site in claims if site not in taken or name in self._names}
+        refused = {site: why for site, why in registered.refused.items() if site not in taken}
+        ignored = {*registered.refused} - {*refused} | {site for name, site in claims if name not in site_of}
+        line = f"{host.label} speaks for site {{}}, which another node serves: ignored"
+        return Registered(site_of, refused), [line.format(site) for site in sorted(ignored)]
+
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Record the sites of a node; return it with its clients and its sites' names."""
         node = host.node
         registered, others = self._rules.divided(read_answer(Registered, reply), host)
+        if self._connected:
+            registered, more = self._own(registered, host)
+            others += more
         for claim in others:
             self._say(claim)
         self._registered[node] = registered

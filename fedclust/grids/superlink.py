@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
+from flwr.serverapp import Grid
 
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.settings.composition import CONF, ConfigError, join_overrides
 from fedclust.settings.run_options import COLLAPSED
-from fedclust.support.flower import ErrorCode, simulation_actors
+from fedclust.support.flower import ErrorCode, isolate_unreadable_replies, simulation_actors
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
@@ -29,6 +30,10 @@ class PromptGrid(WrappedGrid):
     A reply is noticed late by at most a tenth of the time that it took to arrive, and by at most a second.
     Polling takes at most about a tenth of the time, however slow it is.
     """
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        isolate_unreadable_replies()
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None

@@ -45,7 +45,8 @@ LARGEST_NUMBER = float(np.finfo(np.float32).max)
 MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can name one alone; files and terminals cannot hold it
+_CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f]|{_SURROGATE.pattern}")
 _KINDS = {"f": "numbers", "iu": "whole numbers", "u": "whole numbers without a sign"}
 
 Record = ArrayRecord | ConfigRecord | MetricRecord
@@ -396,6 +397,8 @@ class Texts(Entry):
             raise at.bad(f"{name} must be a text, got {short(value)}")
         if len(value) > self.longest:
             raise at.bad(f"{name} must be at most {self.longest} characters long, got {short(value)}")
+        if _SURROGATE.search(value):
+            raise at.bad(f"{name} must be a text that UTF-8 can hold, got {short(value)}")
         if self.printable and not (value and value.isprintable()):
             raise at.bad(f"{name} must be printable, got {short(value)}")
         return value if self.raw else _CONTROL.sub(" ", value)

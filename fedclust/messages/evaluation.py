@@ -48,12 +48,13 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
             raise at.bad(f"{name} must be a number, got {codec.short(value)}")
     num_examples = _ROWS.read(figures[NUM_EXAMPLES], NUM_EXAMPLES, at)
     for name, share in figures.items():
-        if name not in _SHARES or 0 <= share <= 1:
+        if name not in _SHARES or (num_examples and 0 <= share <= 1):
             continue
         # A ranking figure may be undefined, and every figure is without test rows.
-        undefined = math.isnan(share) and (name in _RANKING or num_examples == 0)
-        if not (undefined or -_ROUND_OFF <= share <= 1 + _ROUND_OFF):
-            raise at.bad(f"{name} must be in [0, 1], got {share}")
+        undefined = math.isnan(share) and (name in _RANKING or not num_examples)
+        if not (undefined or (num_examples and -_ROUND_OFF <= share <= 1 + _ROUND_OFF)):
+            rule = "in [0, 1]" if num_examples else "NaN without test rows"
+            raise at.bad(f"{name} must be {rule}, got {share}")
     _check_loss(figures[LOSS], LOSS, at)
     return {name: float(value) for name, value in figures.items()}
 
@@ -114,6 +115,11 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     if gaps.sum() > bins or len(set(shapes)) > 1:
         raise at.bad(f"{_GAPS} must add up to at most {bins} and each have its counts, got shapes {shapes}")
     places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
+    if places is not None:
+        scored = [np.bincount(places // NUM_BINS, each, len(actual)) for each in (positives, negatives)]
+        if not np.array_equal(scored, [actual, sums[0] - actual]):
+            rule = "each class's rows and to all others"
+            raise at.bad(f"{_POSITIVES} and {_NEGATIVES} must add up to {rule}, they do not")
     return Outcomes(actual, predicted, hits, places, positives, negatives, confusion)
 
 

@@ -8,7 +8,7 @@ import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 
-from fedclust.messages.codec import as_record
+from fedclust.messages.codec import as_record, short
 from fedclust.support.array_bytes import from_numpy, same_layout, to_numpy
 from fedclust.typing import FloatArray, State
 
@@ -115,7 +115,7 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
         template's type.
     """
     if arrays.keys() != template.keys():
-        raise ValueError(f"arrays must be named {list(template)[:20]}, got {list(arrays)[:20]}")
+        raise ValueError(f"arrays must be named {short(list(template))}, got {short(list(arrays))}")
     made: dict[str, Array] = {}
     as_sent = list(arrays) == list(template)
     for name, wanted in template.items():

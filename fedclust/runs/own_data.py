@@ -86,7 +86,8 @@ def join_sites(
             raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
     if sites.stood:  # then the agreement in the folder holds
         return fill(config, agreed), sites
-    about = {"clients": list(sites.names), "agreement": asdict(sites.agreement)}
+    # Of a run to resume, other clients may have joined since.
+    about = {"clients": list(standing[1] if standing else sites.names), "agreement": asdict(sites.agreement)}
     about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:
         _check_same(saved, json.loads(json.dumps(about)), folder)

@@ -6,11 +6,17 @@ A test checks that no other module imports anything else of Flower, so a new rel
 
 import gc
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from flwr.app import Message
 from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode as ErrorCode
 from flwr.proto.node_pb2 import NodeInfo as NodeInfo
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    inflate_object_from_contents,
+    pull_objects,
+)
 from flwr.supercore.run import Run as Run
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -36,6 +42,27 @@ def assume_identity(run_id: int = RUN_ID, node_id: int = SERVER) -> None:
 def set_message_id(message: Message, message_id: str) -> None:
     """Set the message id that the reply refers to; Flower sets it where a SuperLink takes the message."""
     message.metadata.__dict__["_message_id"] = message_id
+
+
+def isolate_unreadable_replies() -> None:
+    """Make Flower return an error for a reply that it cannot read, as for one that it cannot fetch.
+
+    By itself it raises, and all replies of that poll are lost: the SuperLink hands each out only once.
+    """
+    from flwr.superlink.grid import http_grid
+
+    def fetch(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, Any]:
+        *_, message_id = object_ids  # its parts come first
+        contents = pull_objects(object_ids, pull_object_fn)
+        try:
+            message = inflate_object_from_contents(message_id, contents)
+            if not isinstance(message, Message):
+                raise TypeError(f"a reply must be a message, got {type(message).__name__}")
+        except Exception as error:  # the bytes are the node's, and Flower's readers raise anything
+            raise ObjectPullError(message_id, f"it cannot be read: {error!r:.200}") from error
+        return {message_id: message}
+
+    vars(http_grid).update(pull_objects=fetch, inflate_object_from_contents=lambda name, of: of[name])
 
 
 def simulation_actors() -> list[Any]:

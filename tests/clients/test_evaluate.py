@@ -100,19 +100,32 @@ def test_each_cluster_measures_its_own_model(node, tell, other) -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyError("an odd batch"), GeneratorExit("an odd batch"), SystemExit(3)])
-@pytest.mark.parametrize("kind", ["evaluate", "losses"])
-def test_data_that_cannot_be_measured_cost_one_client(node, tell, model, monkeypatch, kind, raised) -> None:
-    honest = getattr(Trainer, kind)
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [
+        ("evaluate", "evaluate"),
+        ("losses", "query.losses"),
+        ("confusions", "query.confusion"),
+        ("logits", "query.predictions"),
+        ("logits", "query.alone"),
+    ],
+)
+def test_data_that_cannot_be_measured_cost_one_client(
+    node, tell, model, monkeypatch, method, kind, raised
+) -> None:
+    honest = getattr(Trainer, method)
 
     def measure(self, jobs, **options):
         if any(job.client == 1 for job in jobs):
             raise raised
         return honest(self, jobs, **options)
 
-    monkeypatch.setattr(Trainer, kind, measure)
-    asked = tell() if kind == "evaluate" else encode(evaluation.LossesQuestion([model]))
-    kind = kind if kind == "evaluate" else f"query.{kind}"
-    contents, errors = node(SEVERAL).ask_clients(kind, dict.fromkeys((0, 1, 3), asked))
+    monkeypatch.setattr(Trainer, method, measure)
+    alone = evaluation.AloneQuestion(model, model, EVEN, EVEN, epochs=1)
+    questions = {each.kind: encode(each) for each in (evaluation.LossesQuestion([model]), alone)}
+    asked = questions.get(kind, tell())
+    answering = node({**SEVERAL, "predictions": "reply"})
+    contents, errors = answering.ask_clients(kind, dict.fromkeys((0, 1, 3), asked))
     assert errors == {1: f"{type(raised).__name__}: {raised}"}
     assert sorted(contents) == [0, 3]
 

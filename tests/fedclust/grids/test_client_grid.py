@@ -17,7 +17,7 @@ from fedclust.grids.nodes import error_reason, hosted_clients
 from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Hosted
-from fedclust.support.flower import ErrorCode, NodeInfo, assume_identity
+from fedclust.support.flower import SERVER, ErrorCode, NodeInfo, assume_identity
 
 K = 7
 
@@ -176,13 +176,19 @@ class _Nodes(WrappedGrid):
         super().__init__(LocalGrid(app, {}, number))
         self.all = list(self._grid.get_node_ids())
         self.online, self.silent, self.joining, self.shared = list(online), [], [], shared
+        self.instead: Error | None = None  # of the SuperLink's, where a node is silent
 
     def get_node_ids(self) -> list[int]:
         return [self.all[node] for node in self.online]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages, silent = list(messages), [self.all[node] for node in self.silent]
         replies = list(super().send_and_receive(messages, timeout=timeout))
-        return [r for r in replies if r.metadata.src_node_id not in [self.all[node] for node in self.silent]]
+        lost = [each for each in messages if each.metadata.dst_node_id in silent]
+        errors = [Message(self.instead, reply_to=each) for each in lost if self.instead is not None]
+        for each in errors:
+            each.metadata.__dict__["_src_node_id"] = SERVER
+        return [each for each in replies if each.metadata.src_node_id not in silent] + errors
 
     def grow(self) -> None:
         self.online += self.joining
@@ -316,6 +322,32 @@ def test_who_is_left_out_of_a_run() -> None:
     line = "node 'site-2' claims clients 0-1, which belong to node 'site-0': refused; "
     line += "node 'site-2' claims clients 2, which belong to node 'site-1': refused"
     assert _left_out(_hosting((0, 1), (2,), (0, 1, 2)), [0, 1], [1, 2]) == ([2], line)
+
+
+@pytest.mark.parametrize(
+    ("instead", "why"),
+    [
+        (None, "no answer within 600 s"),
+        (Error(ErrorCode.MESSAGE_UNAVAILABLE, "gone"), "cannot serve its clients: gone"),
+    ],
+)
+def test_a_node_that_comes_and_does_not_answer_is_asked_once(instead: Error | None, why: str) -> None:
+    asked, said = list[int](), list[str]()
+
+    def hosted(node: int) -> Hosted:
+        asked.append(node)
+        return Hosted((node,), 3)
+
+    nodes = _Nodes(_app(hosted), online=[0, 1])
+    grid = ClientGrid(nodes, min_clients=2, say=said.append)
+    grid.connect()
+    nodes.online, nodes.silent, nodes.instead = [0, 1, 2], [2], instead
+    assert [grid.newcomers(), grid.newcomers(), asked] == [[], [], [0, 1, 2]]
+    assert said == [f"node {nodes.all[2]} is left out: {why}"]
+    nodes.online = [0, 1]
+    assert grid.newcomers() == []
+    nodes.online, nodes.silent = [0, 1, 2], []
+    assert grid.newcomers() == [2]
 
 
 def test_clients_that_come_after_the_start_join_when_they_are_admitted() -> None:
@@ -527,6 +559,17 @@ def test_a_reply_of_more_bytes_than_it_may_have_is_not_looked_into(monkeypatch: 
     monkeypatch.setattr(client_grid, "unpack", None)
     (reply, *_) = _connected(_app(), 1).send_and_receive(_messages([0, 1]))
     assert "the node's reply must have at most 20 bytes, it has" in reply.error.reason
+
+
+def test_a_reply_may_have_the_more_entries_the_more_arrays_were_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_grid, "_ENTRIES_PER_CLIENT", 0)
+    monkeypatch.setattr(client_grid, "_ARRAYS_PER_CLIENT", 0)
+    # One array was sent, so 16 are allowed. The reply has a model of one, two metrics and an index of one.
+    grid = _connected(_app(), 1)
+    assert _failed(grid.send_and_receive(_messages([0]))) == {}
+    monkeypatch.setattr(client_grid, "_TIMES_SENT", 6)
+    line = "the node's reply must have at most 6 records and entries, it has 7"
+    assert _failed(grid.send_and_receive(_messages([0]))) == {0: line}
 
 
 class _Joins(WrappedGrid):

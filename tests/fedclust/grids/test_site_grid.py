@@ -182,6 +182,38 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
     assert grid.get_node_ids() == [1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    "claim", [Registered.of({}, {"north": "it is mine"}), Registered.of({"north": ("north/more",)})]
+)
+def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registered) -> None:
+    said: list[str] = []
+    grid = _grid({**NODES, 3: claim}, say=said.append)
+    contexts = _contexts(grid)
+    evil = contexts.pop(5)
+    grid.connect()
+    contexts[5] = evil
+    assert grid.newcomers() == []
+    assert said[-1] == "node 5 speaks for site north, which another node serves: ignored"
+    gone = contexts.pop(3)  # north's node
+    assert grid.get_node_ids() == [0, 2, 3]
+    gone.node_id, contexts[9] = 9, gone
+    assert grid.get_node_ids() == [0, 1, 2, 3]
+
+
+def test_a_site_that_joined_a_run_may_be_away_when_it_is_resumed() -> None:
+    first, nodes = _grid({0: NODES[0], 1: NODES[2]}), {0: NODES[0], 1: NODES[2], 2: NODES[1]}
+    first.connect()
+    grid = _grid(nodes)
+    contexts = _contexts(grid)
+    away = contexts.pop(4)
+    assert grid.connect((*first.names, "north"), (first.agreement, first.names)) == 4
+    assert (grid.names, grid.get_node_ids()) == (("east", "south/w1", "south/w2", "north"), [0, 1, 2])
+    assert not grid.stood  # so that data that have changed are noticed
+    contexts[4] = away
+    assert grid.get_node_ids() == [0, 1, 2, 3]
+    assert list(_told(grid).values()) == [{"south/w1": 1, "south/w2": 2}, {"east": 0}, {"north": 3}]
+
+
 def _column(moments: dict[str, float]) -> dict:
     column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
     return {"columns": {"x": column}}

@@ -4,10 +4,15 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.simulation.ray_transport.ray_actor import BasicActorPool
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.superlink.grid import http_grid
+from flwr.superlink.grid.http_grid import HttpGrid
 
 from fedclust.federation import FederationError, RunFailed
 from fedclust.grids import superlink
@@ -15,7 +20,7 @@ from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.superlink import PromptGrid, SuperLink, end_hung_actors
 from fedclust.settings.allowed import from_run_config
 from fedclust.settings.composition import ConfigError
-from fedclust.support.flower import assume_identity
+from fedclust.support.flower import ErrorCode, Run, assume_identity
 
 
 class Slow(WrappedGrid):
@@ -85,6 +90,50 @@ def test_a_message_that_flower_does_not_take_is_answered_at_once(ask, taken, ref
     errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
     line = "Flower did not take the message: it is too large for the SuperLink, or malformed"
     assert (errors, len(replies)) == (dict.fromkeys(refused, line), 2)
+
+
+class Client:
+    """Flower's connection to a SuperLink whose nodes reply at once; the first one's reply is damaged."""
+
+    PushObject = None
+
+    def __init__(self, messages: list[Message]) -> None:
+        self.messages, self.objects, self.replies = messages, dict[str, bytes](), list[Message]()
+
+    def PushMessages(self, _: Any) -> SimpleNamespace:
+        for place, message in enumerate(self.messages):
+            content = RecordDict({"config": ConfigRecord({"place": place})})
+            reply = Message(content, reply_to=message)
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            for name, each in get_all_nested_objects(reply).items():
+                bad = place == 0 and isinstance(each, ConfigRecord)
+                self.objects[name] = b"ConfigRecord  2\x00\xff\xff" if bad else each.deflate()
+            self.replies.append(reply)
+        asked = [each.metadata.message_id for each in self.messages]
+        return SimpleNamespace(message_ids=asked, objects_to_push=[], session_id="")
+
+    def PullMessages(self, _: Any) -> SimpleNamespace:
+        replies, self.replies = self.replies, []  # each is handed out once
+        sent = [http_grid.message_to_proto(http_grid.remove_content_from_message(each)) for each in replies]
+        return SimpleNamespace(messages_list=sent, message_object_trees=[*map(get_object_tree, replies)])
+
+    def PullObject(self, request: Any) -> SimpleNamespace:
+        content = self.objects[request.object_id]
+        return SimpleNamespace(object_found=True, object_available=True, object_content=content)
+
+    def ConfirmMessageReceived(self, _: Any) -> None: ...
+
+
+def test_a_reply_that_flower_cannot_read_costs_its_node_alone() -> None:
+    assume_identity(1)
+    grid, messages = HttpGrid(token="any"), [Message(RecordDict(), node, "query") for node in (11, 12)]
+    grid.set_run(Run.create_empty(1))
+    grid._client = Client(messages)  # type: ignore[assignment]
+    bad, good = PromptGrid(grid).send_and_receive(messages, timeout=60)
+    assert bad.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+    assert "it cannot be read: DecodeError" in bad.error.reason
+    assert bad.metadata.reply_to_message_id == messages[0].metadata.message_id
+    assert good.content["config"]["place"] == 1
 
 
 # Answers from a file by command, and keeps what it was asked and the run configuration it was given.

@@ -150,6 +150,20 @@ TRAINED = MESSAGES[0][0]
 ONES = np.ones((3, 2), np.uint8)
 
 
+def _scores(positives: list[int], negatives: list[int]) -> dict[str, np.ndarray]:
+    """Make counts in the first bin of each of two classes."""
+    counts = {"score-positives": positives, "score-negatives": negatives}
+    return {"score-gaps": np.array([1, 4096], np.uint16), **{k: np.array(v, "u1") for k, v in counts.items()}}
+
+
+def test_without_rows_every_share_is_undefined() -> None:
+    none = {**dict.fromkeys(FIGURES, np.nan), "num-examples": 0.0}
+    assert decode(evaluation.Evaluation, encode(evaluation.Evaluation(7, none)), Reading(7))
+    told = encode(evaluation.Evaluation(7, {**none, "accuracy": 0.5}))
+    with pytest.raises(BadReply, match=r"accuracy must be NaN without test rows, got 0\.5"):
+        decode(evaluation.Evaluation, told, Reading(7))
+
+
 def test_a_diverged_model_s_counts_have_no_bins() -> None:
     counted = outcomes(np.array([0, 1]), np.array([0, 0]), np.full((2, 2), np.nan))
     told = encode(evaluation.Evaluation(7, FIGURES, counted))
@@ -167,6 +181,9 @@ def test_a_diverged_model_s_counts_have_no_bins() -> None:
         ({"class-counts": ONES, "score-gaps": np.array([8193], np.uint16)}, "add up to at most 8192"),
         ({"class-counts": ONES, "score-gaps": np.array([1], np.uint16)}, r"got shapes \(\(1,\), \(0,\)"),
         ({"class-counts": ONES, "confusion": np.ones((2, 2), np.uint8)}, "must add up to class-counts"),
+        # Two rows, one of each class: in each class's bins, one positive and one negative.
+        ({"class-counts": ONES, **_scores([2, 0], [0, 2])}, "must add up to each class's rows"),
+        ({"class-counts": ONES, **_scores([1, 1], [1, 2])}, "must add up to each class's rows"),
     ],
 )
 def test_counts_that_do_not_fit(arrays: dict[str, np.ndarray], reason: str) -> None:
@@ -363,6 +380,16 @@ def test_a_statement_that_makes_no_sense_is_refused_in_a_line() -> None:
         with pytest.raises(BadReply, match="a statement must describe a site's data") as error:
             description.read_from_node(description.Stated, content)
         assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize("changed", [{"labels": ["a", "\ud800"]}, {"warnings": ["\ud800"]}, {"\ud800": 1}])
+def test_a_text_that_no_file_can_hold_is_refused(changed: dict[str, Any]) -> None:
+    content = encode(description.Stated({"n": STATEMENT}))
+    (body,) = content["statements"]["bodies"]
+    content["statements"]["bodies"] = [json.dumps({**json.loads(body), **changed})]
+    with pytest.raises(BadReply, match="UTF-8|must describe") as error:
+        description.read_from_node(description.Stated, content)
+    assert str(error.value).encode()  # the reason is written and printed
 
 
 def test_a_truth_value_in_metrics_is_a_number() -> None:

@@ -76,3 +76,9 @@ def test_like_refuses_another_model() -> None:
 def test_finite(bad: float) -> None:
     assert records.is_finite(_model(w=np.zeros(2), steps=np.array(3)))
     assert not records.is_finite(_model(v=np.zeros(1), w=np.array([0.0, bad])))
+
+
+def test_a_reason_does_not_quote_long_names() -> None:
+    with pytest.raises(ValueError, match=r"must be named \['w'\], got \['xxx") as error:
+        records.canonical(_model(**{"x" * 10**6: np.zeros(2)}), _model(w=np.zeros(2)))
+    assert len(str(error.value)) < 300

@@ -175,6 +175,12 @@ class DescriptionQuestion(codec.Question[Description]):
             raise at.bad(f"disclosed must be one of {', '.join(_DISCLOSED)}, got {self.disclosed!r}")
 
 
+def _storable(values: Any) -> Any:
+    """Return values that files can hold; of others, such as half a character, raise a UnicodeError."""
+    json.dumps(values, ensure_ascii=False).encode()
+    return values
+
+
 @dataclass(frozen=True)
 class Encoder:
     """How raw rows become a network's inputs, for the run's folder."""
@@ -184,7 +190,7 @@ class Encoder:
         codec.Made(
             key="input-encoder",
             writes=lambda encoder: json.dumps(to_values(encoder)),
-            reads=lambda text: encoder_from(json.loads(text) if isinstance(text, str) else text),
+            reads=lambda text: encoder_from(_storable(json.loads(text)) if isinstance(text, str) else text),
         ),
     ]
 

@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedclust.data.input_encoders import encoder_from
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
 from fedclust.messages import codec, description, evaluation, training
 from fedclust.messages.codec import (
@@ -421,3 +423,12 @@ def test_predictions_that_make_no_table(labels: np.ndarray, chances: np.ndarray)
     told = encode(evaluation.Predictions(2, np.arange(2), labels, chances))
     with pytest.raises(BadReply, match="predictions must be of 2 rows"):
         decode(evaluation.Predictions, told, Reading(asked=evaluation.PredictionsQuestion(MODEL)))
+
+
+@pytest.mark.parametrize(("name", "refused"), [("dose", False), ("\ud800", True)])
+def test_an_encoder_that_no_file_can_hold_is_refused(name: str, refused: bool) -> None:
+    numbers = [{"name": name, "fill": 0.0, "mean": 0.0, "scale": 1.0}]
+    table = encoder_from({"kind": "table", "numbers": numbers, "categories": [], "encoding": "onehot"})
+    content = encode(description.Encoder(table))
+    with pytest.raises(BadReply, match="surrogates") if refused else nullcontext():
+        assert decode(description.Encoder, content, Reading()).encoder == table

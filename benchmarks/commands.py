@@ -2,6 +2,7 @@
 
     python benchmarks/commands.py [--turns 3] [--write]
 
+The SuperLink of Flower's simulation is there before: it stays from one command to the next.
 From the command line to the first finished round, to the end, and how much of it the strategies' own rounds
 take (``seconds`` in summary.json).
 """
@@ -12,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 from common import ROOT, arguments, in_turns, machine, show, spread, table
+from deployment import flower
 
 FEDAVG = ("strategy=fedavg", "compare=[]")
 COMMANDS: dict[str, tuple[str, ...]] = {
@@ -30,12 +33,11 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 PARTS = ("to round 1", "whole", "first method's rounds", "FedAvg's rounds", "the rest")
 
 
-def timed(overrides: tuple[str, ...], _: int) -> dict[str, float]:
+def timed(overrides: tuple[str, ...], environment: Mapping[str, str], _: int) -> dict[str, float]:
     """Run a command; return its times in seconds, by name."""
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
         command = [sys.executable, "-m", "fedclust", *overrides, f"hydra.run.dir={run}"]
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "FLWR_TELEMETRY_ENABLED": "0"}
         began = time.perf_counter()
         with (Path(scratch) / "log").open("w") as log:
             process = subprocess.Popen(command, env=environment, cwd=scratch, stdout=log, stderr=log)
@@ -58,9 +60,12 @@ def main() -> None:
     parser = arguments(__doc__, page="PERFORMANCE")
     parser.add_argument("--turns", type=int, default=3)
     asked = parser.parse_args()
-    ways = {name: partial(timed, overrides) for name, overrides in COMMANDS.items()}
     rows = []
-    for name, found in in_turns(ways, asked.turns).items():
+    with tempfile.TemporaryDirectory() as home, flower(Path(home), 0, os.environ) as started:
+        environment = started.env | {"PYTHONPATH": str(ROOT)}
+        ways = {name: partial(timed, overrides, environment) for name, overrides in COMMANDS.items()}
+        times = in_turns(ways, asked.turns)
+    for name, found in times.items():
         columns = {key: [each[key] for each in found] for key in PARTS}
         middle = [f"{median(values):.1f}" if any(values) else "–" for values in columns.values()]
         rows.append([name, *middle, *spread(columns["whole"], 1)[1:]])

@@ -2,11 +2,13 @@
 
 ``Memory(scores=array, parts=(Part(size=3), Part(size=5)))`` becomes ``{"scores": array, "parts/0/size": 3,
 "parts/1/size": 5}``: entries that a safetensors file and JSON can hold, so that nothing is pickled and
-reading runs no code. Hints may be dataclasses, arrays, numbers, text, truth values, ``Literal``, None,
-ArrayRecords, tuples of one type, lists and mappings (keys: text or whole numbers) of these, and unions of
-numbers, text, truth values and None with one other of these. ``Any`` stands for arrays, records, numbers,
-text, truth values and None, and for lists and mappings of them; there, a tuple is read as a list. A field
-with the metadata :data:`UNSAVED` is left out.
+reading runs no code. What there may be one of per client, arrays in a sequence or dataclasses in a mapping by
+number, is a few entries however many there are: the header of a safetensors file holds at most 100 MB. Hints
+may be dataclasses, arrays, numbers, text, truth values, ``Literal``, None, ArrayRecords, tuples of one type,
+lists and mappings (keys: text or whole numbers) of these, and unions of numbers, text, truth values and None
+with one other of these. ``Any`` stands for arrays, records, numbers, text, truth values and None, and for
+lists and mappings of them; there, a tuple is read as a list. A field with the metadata :data:`UNSAVED` is
+left out.
 
 An ArrayRecord that occurs several times in a value is written once, and shared again when read.
 """
@@ -30,7 +32,7 @@ UNSAVED = types.MappingProxyType({"saved": False})
 
 _EMPTY = 0  # at the path of an empty container
 # Names of entries that are not part of the value; in a mapping's own keys, "~" is written "~0".
-_KIND, _VALUE, _ROWS, _LENGTHS = "~kind", "~value", "~rows", "~lengths"
+_KIND, _VALUE, _ROWS, _LENGTHS, _KEYS = "~kind", "~value", "~rows", "~lengths", "~keys"
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -178,39 +180,76 @@ def _union(plain: tuple[type, ...], other: Any) -> _Form:
 
 
 def _dataclass(cls: Any) -> _Form:
-    kept = [each.name for each in dataclasses.fields(cls) if each.init and each.metadata.get("saved", True)]
-    hints = typing.get_type_hints(cls)
-    try:
-        forms = {name: _form(hints[name]) for name in kept}
-    except RecursionError:
-        raise TypeError(f"a type to pack must not hold itself, got {cls.__name__}") from None
+    forms = _fields(cls, _form)
 
     def write(to: _Packing, path: str, value: Any) -> None:
         if not isinstance(value, cls):
             raise TypeError(f"{path or 'the value'} must be {cls.__name__}, got {_got(value)}")
         to.parts(path, {name: (form, getattr(value, name)) for name, form in forms.items()})
 
+    return _Form(write, lambda of, path, node: cls(**_read_fields(of, path, node, forms)))
+
+
+def _by_number(cls: Any) -> _Form:
+    """Write a mapping by number of dataclasses as its keys, and a sequence per field."""
+    forms = {_KEYS: _sequence(int, list)} | _fields(cls, lambda hint: _sequence(hint, list))
+
+    def write(to: _Packing, path: str, value: Any) -> None:
+        if unlike := [key for key, each in value.items() if not isinstance(each, cls)]:
+            got = _got(value[unlike[0]])
+            raise TypeError(f"{_join(path, str(unlike[0]))} must be {cls.__name__}, got {got}")
+        columns = {name: [getattr(each, name) for each in value.values()] for name in forms if name != _KEYS}
+        columns[_KEYS] = [int(key) for key in value]
+        to.parts(path, {name: (form, columns[name]) for name, form in forms.items()})
+
     def read(of: _Packing, path: str, node: Any) -> Any:
-        inside = _inside(path, node)
-        if unlike := sorted(inside.keys() ^ forms.keys()):
-            wrong = "unknown" if unlike[0] in inside else "missing"
-            raise ValueError(f"{path or 'the value'} must have {', '.join(kept)}: {unlike[0]} is {wrong}")
-        return cls(**{name: form.read(of, _join(path, name), inside[name]) for name, form in forms.items()})
+        columns = _read_fields(of, path, node, forms)
+        keys = columns.pop(_KEYS)
+        for name, column in columns.items():
+            if len(column) != len(keys):
+                raise ValueError(f"{_join(path, name)} must have {len(keys)} values, got {len(column)}")
+        fields = zip(*columns.values(), strict=True)
+        return {
+            key: cls(**dict(zip(columns, each, strict=True))) for key, each in zip(keys, fields, strict=True)
+        }
 
     return _Form(write, read)
+
+
+def _fields(cls: Any, form: Callable[[Any], _Form]) -> dict[str, _Form]:
+    kept = [each.name for each in dataclasses.fields(cls) if each.init and each.metadata.get("saved", True)]
+    hints = typing.get_type_hints(cls)
+    try:
+        return {name: form(hints[name]) for name in kept}
+    except RecursionError:
+        raise TypeError(f"a type to pack must not hold itself, got {cls.__name__}") from None
+
+
+def _read_fields(of: _Packing, path: str, node: Any, forms: Mapping[str, _Form]) -> dict[str, Any]:
+    inside = _inside(path, node)
+    if unlike := sorted(inside.keys() ^ forms.keys()):
+        wrong = "unknown" if unlike[0] in inside else "missing"
+        raise ValueError(f"{path or 'the value'} must have {', '.join(forms)}: {unlike[0]} is {wrong}")
+    return {name: form.read(of, _join(path, name), inside[name]) for name, form in forms.items()}
 
 
 def _mapping(key: Any, item: Any) -> _Form:
     if key not in (str, int):
         raise TypeError(f"keys of a mapping to pack must be text or whole numbers, got {key}")
     form = _form(item)
+    columns = _by_number(item) if key is int and dataclasses.is_dataclass(item) else None
 
     def write(to: _Packing, path: str, value: Any) -> None:
         if not isinstance(value, Mapping) or not all(isinstance(each, key | np.integer) for each in value):
             raise TypeError(f"{path} must be a mapping with {_name(key)} keys, got {_got(value)}")
-        to.parts(path, {_escaped(each): (form, inside) for each, inside in value.items()})
+        if columns and value:
+            columns.write(to, path, value)
+        else:
+            to.parts(path, {_escaped(each): (form, inside) for each, inside in value.items()})
 
     def read(of: _Packing, path: str, node: Any) -> Any:
+        if columns and isinstance(node, dict) and _KEYS in node:
+            return columns.read(of, path, node)
         items = {}
         for name, inside in _inside(path, node).items():
             try:
@@ -226,16 +265,22 @@ def _mapping(key: Any, item: Any) -> _Form:
 def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
     dtype = {bool: np.dtype(bool), int: np.dtype(np.int64), float: np.dtype(np.float64)}.get(item)
     form = _form(item)
+    union = typing.get_args(item) if typing.get_origin(item) in (Union, types.UnionType) else (item,)
+    arrays = all(each is type(None) or _form(each) is _ARRAY for each in union)
+    least = -1 if type(None) in union else 0  # the length of what is None
 
     def write(to: _Packing, path: str, value: Any) -> None:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise TypeError(f"{path} must be a sequence, got {_got(value)}")
+        there = [each for each in value if each is not None or not least] if arrays else []
         if dtype is not None and value:
             to.entries[path] = np.array(value, dtype=dtype)
-        elif form is _ARRAY and value and all(each.ndim and _row(each) == _row(value[0]) for each in value):
+        elif there and all(each.ndim and _row(each) == _row(there[0]) for each in there):
             # Thousands of short rows are two arrays.
-            to.entries[_join(path, _ROWS)] = np.concatenate(value)
-            to.entries[_join(path, _LENGTHS)] = np.array([len(each) for each in value])
+            to.entries[_join(path, _ROWS)] = np.concatenate(there)
+            to.entries[_join(path, _LENGTHS)] = np.array(
+                [-1 if each is None else len(each) for each in value]
+            )
         else:
             to.parts(path, {str(place): (form, each) for place, each in enumerate(value)})
 
@@ -245,8 +290,9 @@ def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
                 raise ValueError(f"{path} must hold {_name(item)}, got {node.dtype}")
             return make(node.tolist())
         inside = _inside(path, node)
-        if form is _ARRAY and _ROWS in inside:
-            return make(_rows(path, *(_array(path, inside.get(name)) for name in (_ROWS, _LENGTHS))))
+        if arrays and _ROWS in inside:
+            rows, lengths = (_array(path, inside.get(name)) for name in (_ROWS, _LENGTHS))
+            return make(_rows(path, rows, lengths, least))
         if list(inside) != [str(place) for place in range(len(inside))]:
             raise ValueError(f"{path} must be numbered from 0, got {', '.join(inside)}")
         return make(form.read(of, _join(path, place), each) for place, each in inside.items())
@@ -258,11 +304,12 @@ def _row(array: np.ndarray) -> tuple[np.dtype, tuple[int, ...]]:
     return array.dtype, array.shape[1:]
 
 
-def _rows(path: str, rows: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+def _rows(path: str, rows: np.ndarray, lengths: np.ndarray, least: int) -> list[np.ndarray | None]:
     number, whole = len(np.atleast_1d(rows)), lengths.dtype.kind == "i" and lengths.ndim == 1
-    if not (rows.ndim and whole and (lengths >= 0).all() and lengths.sum() == number):
+    if not (rows.ndim and whole and (lengths >= least).all() and lengths.clip(0).sum() == number):
         raise ValueError(f"{path} must have lengths of all its {number} rows, got {_got(lengths)}")
-    return np.split(rows, np.cumsum(lengths)[:-1])
+    parts = np.split(rows, np.cumsum(lengths.clip(0))[:-1])
+    return [None if length < 0 else part for length, part in zip(lengths, parts, strict=True)]
 
 
 def _write_array(to: _Packing, path: str, value: Any) -> None:

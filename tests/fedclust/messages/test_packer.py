@@ -20,6 +20,7 @@ class Part:
     name: str
     labels: IntArray
     scale: float = 1.0
+    known: IntArray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +52,8 @@ class Memory:
 
 
 SHORT = tuple[IntArray, ...]
+SIX = np.array([6])
+BY_CLIENT = dict[int, Other]
 DEEP = {"~value/0/" * depth + "~kind": "list" for depth in range(2_000)}
 texts = st.text(max_size=4) | st.sampled_from(["", "~", "/", "a/b", "~kind", "~1", "~rows"])
 whole = st.integers(-(2**62), 2**62)
@@ -62,7 +65,7 @@ json_values = st.recursive(
     lambda inside: st.lists(inside, max_size=2) | st.dictionaries(texts, inside, max_size=2),
     max_leaves=4,
 )
-parts = st.builds(Part, texts, ints, reals)
+parts = st.builds(Part, texts, ints, reals, st.none() | ints)
 records = st.dictionaries(texts, some, max_size=2).map(
     lambda values: ArrayRecord({name: from_numpy(array) for name, array in values.items()})
 )
@@ -122,6 +125,29 @@ def test_short_rows_are_two_arrays() -> None:
     packed = pack(tuple(np.arange(size) for size in (2, 0, 3)), tuple[IntArray, ...])
     assert packed["~rows"].tolist() == [0, 1, 0, 1, 2]
     assert packed["~lengths"].tolist() == [2, 0, 3]
+
+
+def test_thousands_of_clients_are_as_few_entries_as_one() -> None:
+    # A safetensors file's header holds 100 MB: 100,000 clients of seven arrays each would be more.
+    parts = {
+        client: Part("", np.arange(client % 3), known=None if client % 2 else SIX) for client in (7, 4, 5)
+    }
+    packed = pack(parts, dict[int, Part])
+    assert {path: each for path, each in packed.items() if path.startswith("name/")} == {
+        "name/0": "", "name/1": "", "name/2": "",
+    }  # fmt: skip
+    found = {path: each.tolist() for path, each in packed.items() if isinstance(each, np.ndarray)}
+    assert found == {
+        "~keys": [7, 4, 5],
+        "labels/~rows": [0, 0, 0, 1],  # of lengths 7 % 3 = 1, 4 % 3 = 1 and 5 % 3 = 2
+        "labels/~lengths": [1, 1, 2],
+        "scale": [1.0, 1.0, 1.0],
+        "known/~rows": [6],
+        "known/~lengths": [-1, 1, -1],
+    }
+    read = unpack(dict[int, Part], packed)
+    assert list(read) == [7, 4, 5]
+    assert [each.known is None for each in read.values()] == [True, False, True]
 
 
 def test_a_record_that_is_there_twice_is_written_once_and_shared_again() -> None:
@@ -187,6 +213,8 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (tuple[int, ...], {"": np.array([0.5])}, "must hold int, got float64"),
         (SHORT, {"~rows": np.arange(3), "~lengths": np.array([1])}, "lengths of all its 3"),
         (SHORT, {"~rows": np.arange(3)}, "must be an array of numbers, got None"),
+        (BY_CLIENT, {"~keys": SIX, "number": np.array([1, 2])}, "number must have 1 values, got 2"),
+        (BY_CLIENT, {"~keys": SIX}, "the value must have ~keys, number: number is missing"),
         (ArrayRecord, {"": "elsewhere"}, "must be a container, got None"),
         (ArrayRecord, {"w": np.array(["x"])}, "w must be an array of numbers"),
         (IntArray, {"": 3}, "must be an array of numbers, got 3"),

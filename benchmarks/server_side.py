@@ -48,6 +48,12 @@ def fedgwc_test(clients: int, draws: np.random.Generator) -> Callable[[], object
     return lambda: fedgwc.split(fedgwc.affinity_of(state, parameters), 5, parameters, seed=0)
 
 
+def bare_product(clients: int, draws: np.random.Generator) -> Callable[[], object]:
+    """The bare product of such a matrix with half of itself, which a test needs."""
+    matrix = draws.random((clients, clients), dtype=np.float32)
+    return lambda: matrix @ matrix[: clients // 2].T
+
+
 def label_counts(clients: int, draws: np.random.Generator, alpha: float = 0.1) -> np.ndarray:
     """Draw the label counts of clients with 500 rows, Dirichlet by `alpha`."""
     return draws.multinomial(500, draws.dirichlet(np.full(CLASSES, alpha), size=clients))
@@ -89,7 +95,7 @@ def prototype_rule(clients: int, draws: np.random.Generator) -> Callable[[], obj
     return lambda: prototype_groups.assign(prototypes, counts, scatter, parameters)
 
 
-WORK = (fedgwc_update, fedgwc_test, psi_search, label_rule, fmcl_distances, prototype_rule)
+WORK = (fedgwc_update, fedgwc_test, bare_product, psi_search, label_rule, fmcl_distances, prototype_rule)
 
 
 def measure(name: str, clients: int, repeats: int) -> dict[str, list[float]]:

@@ -21,7 +21,7 @@ average in this way; Clust-PSI-PFL (Section III-C) compares the four measures.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
@@ -742,7 +742,7 @@ def _weighted(distances: FloatArray, counts: IntArray) -> float:
 # -- Clusters -----------------------------------------------------------------------------------------------
 
 _BLOCK = 256  # rows at a time
-_NEAR = 64  # the same, where a core's cache is to hold their differences
+_NEAR = 2**20  # bytes of rows at a time, where a core's cache is to hold them
 
 # Centroids closer than this are equal but for rounding errors.
 _TOUCHING = 1e-8
@@ -775,9 +775,9 @@ def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
     kinds = np.unique(labels)
     if not 2 <= len(kinds) < len(points):
         raise ValueError(f"labels must have 2 to {len(points) - 1} clusters, got {len(kinds)}")
-    clusters = [points[labels == kind] for kind in kinds]
-    centroids = np.stack([cluster.mean(axis=0) for cluster in clusters])
-    spreads = np.array([_distances(*each).mean() for each in zip(clusters, centroids, strict=True)])
+    members = [np.flatnonzero(labels == kind) for kind in kinds]
+    centroids = np.stack([_centroid(points, rows) for rows in members])
+    spreads = np.array([_spread(points, *each) for each in zip(members, centroids, strict=True)])
     apart = cdist(centroids, centroids)
     np.fill_diagonal(apart, math.inf)
     if apart.min() <= _TOUCHING:
@@ -785,10 +785,24 @@ def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
     return float(((spreads[:, None] + spreads) / apart).max(axis=1).mean())
 
 
-def _distances(points: FloatArray, centre: FloatArray) -> FloatArray:
-    """Compute each point's distance to one, block by block."""
-    blocks = (points[first : first + _NEAR] for first in range(0, len(points), _NEAR))
-    return np.concatenate([np.linalg.norm(block - centre, axis=1) for block in blocks])
+def _near(points: FloatArray, rows: IntArray) -> Iterator[FloatArray]:
+    """Gather some points, so many at a time that a copy of all of them is never made."""
+    many = max(1, _NEAR // max(1, points[0].nbytes))
+    return (points[rows[first : first + many]] for first in range(0, len(rows), many))
+
+
+def _centroid(points: FloatArray, rows: IntArray) -> FloatArray:
+    """Average some points, one after another as in one sum over all."""
+    blocks = _near(points, rows)
+    total = np.sum(next(blocks), axis=0)
+    for block in blocks:
+        total = np.sum(np.concatenate([total[None], block]), axis=0)
+    return total / len(rows)
+
+
+def _spread(points: FloatArray, rows: IntArray, centre: FloatArray) -> FloatArray:
+    """Average the distances of some points from one."""
+    return np.concatenate([np.linalg.norm(block - centre, axis=1) for block in _near(points, rows)]).mean()
 
 
 MANY = 4096

@@ -75,7 +75,7 @@ EXPERIMENTS = {
         ),
     ),
     "cifar100-fedgwc": smaller("FedGWC, Table 1, CIFAR-100", "fedgwc_cifar100", "cifar100", "rounds=200"),
-    "emnist62-fedgmcc": smaller("FedGMCC, Table I, EMNIST62", "fedgmcc_emnist62", "emnist62", "rounds=6"),
+    "emnist62-fedgmcc": smaller("FedGMCC, Table I, EMNIST62", "fedgmcc_emnist62", "emnist62", "rounds=4"),
     "splice-fedgmcc": smaller(
         "FedGMCC, Table I, genomic reads; splice junctions in their place", "fedgmcc_genomic", "splice",
         "dataset=splice", "model=embedding_lstm", "rounds=25",

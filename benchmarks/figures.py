@@ -25,7 +25,8 @@ from PIL import Image
 
 TABLE = Path(__file__).with_name("figures.toml")
 FORMER = "Of former code"
-_COMMIT = re.compile(r"\b[Cc]ommit:? `?([0-9a-f]{7,40}(?: and [0-9a-f]{7,40})*)(, changed)?")
+# Not the commit of a row, as in "engine=local, commit …".
+_COMMIT = re.compile(r"(?<!, )\b[Cc]ommit:? `?([0-9a-f]{7,40}(?: and [0-9a-f]{7,40})*)(, changed)?")
 _NUMBER = re.compile(r"(-?\d+\.\d+) ± (\d+\.\d+)")
 
 

@@ -1,12 +1,12 @@
 """Where a round's seconds go on real SuperNodes: a SuperLink and idle SuperNodes on this machine.
 
-    python benchmarks/deployment.py [--rounds 5] [--nodes 3] [--app FOLDER] [--poll SECONDS]
+    python benchmarks/deployment.py [--rounds 5] [--nodes 3] [--app FOLDER] [--write]
 
 Starts what docs/DEPLOYMENT.md starts, in processes of its own and with ports of its own, runs FedAvg on the
-digits, and prints a line per part of a message's way. The processes' log lines are timed as they arrive.
+digits, and prints a line per part of a message's way: as Flower is, and with executors that look for work
+every 0.1 s (FLWR_SUPEREXEC_TASK_POLL_INTERVAL). The processes' log lines are timed as they arrive.
 """
 
-import json
 import os
 import re
 import signal
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from common import arguments, free_ports
+from common import arguments, free_ports, machine, show, table
 
 _SCRIPTS = Path(sysconfig.get_path("scripts"))
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -163,27 +163,20 @@ def _wait_for(address: str) -> None:
     raise TimeoutError(f"no SuperLink at {address}")
 
 
-def main() -> None:
-    """Run, and print the table."""
-    parser = arguments(__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--nodes", type=int, default=3)
-    parser.add_argument("--app", type=Path, default=Path(__file__).resolve().parent.parent)
-    parser.add_argument("--poll", type=float, help="FLWR_SUPEREXEC_TASK_POLL_INTERVAL of all processes")
-    asked = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped, too
+def measure(app: Path, rounds: int, nodes: int, poll: str | None) -> dict[str, float]:
+    """Run a federation, and time the parts of its messages' ways."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         environment = {**os.environ}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)  # sites compile the app once, not for every message
-        if asked.poll is not None:
-            environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = str(asked.poll)
-        with flower(folder, asked.nodes, environment) as started:
-            sent = f"rounds={asked.rounds} strategy=fedavg compare=[]"
+        if poll:
+            environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = poll
+        with flower(folder, nodes, environment) as started:
+            sent = f"rounds={rounds} strategy=fedavg compare=[]"
             began = time.perf_counter()
             subprocess.run(
                 [
-                    *(_SCRIPTS / "flwr", "run", asked.app, "dep", "--stream", "--run-config"),
+                    *(_SCRIPTS / "flwr", "run", app, "dep", "--stream", "--run-config"),
                     f'overrides="{sent}" output-dir="{folder / "run"}"',
                 ],
                 env=started.env,
@@ -193,30 +186,35 @@ def main() -> None:
                 stderr=subprocess.STDOUT,
             )
             whole = time.perf_counter() - began
-            rounds = [json.loads(line) for line in (folder / "run" / "rounds.jsonl").open()]
             messages = [node.messages() for node in started.nodes]
             cpu = sum(node.app_cpu_seconds() for node in started.nodes)
-            ended = sum(map(len, messages)) - asked.nodes
-        print(json.dumps(_table(rounds, messages, cpu / ended, whole), indent=2))
-
-
-def _table(
-    rounds: list[dict[str, object]], messages: list[list[dict[str, float]]], cpu: float, whole: float
-) -> dict[str, object]:
     gaps = [later["came"] - earlier["done"] for each in messages for earlier, later in pairwise(each)]
     every = [message for each in messages for message in each]
-    trains = sorted(each[-1]["done"] for each in messages)
-    first = min(message["came"] for each in messages for message in each if message["train"])
+    first = min(message["came"] for message in every if message["train"])
     return {
-        "rounds": len(rounds),
-        "seconds_per_round": round((trains[-1] - first) / len(rounds), 1),
-        "seconds_of_the_run": round(whole, 1),
+        "seconds_per_round": (max(message["done"] for message in every) - first) / rounds,
+        "seconds_of_the_run": whole,
         "messages_per_node": len(messages[0]),
-        "between_reply_and_next_message": round(statistics.mean(gaps), 2),
-        "until_the_process_speaks": round(statistics.mean(m["started"] - m["came"] for m in every), 2),
-        "from_there_to_the_reply": round(statistics.mean(m["done"] - m["started"] for m in every), 2),
-        "cpu_seconds_per_message": round(cpu, 2),  # Flower's part of the process included
+        "between_reply_and_next_message": statistics.mean(gaps),
+        "until_the_process_speaks": statistics.mean(m["started"] - m["came"] for m in every),
+        "from_there_to_the_reply": statistics.mean(m["done"] - m["started"] for m in every),
+        "cpu_seconds_per_message": cpu / (len(every) - nodes),  # Flower's part of the process included
     }
+
+
+def main() -> None:
+    """Run, and print the table."""
+    parser = arguments(__doc__, page="DEPLOYMENT")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--nodes", type=int, default=3)
+    parser.add_argument("--app", type=Path, default=Path(__file__).resolve().parent.parent)
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped, too
+    ways = {"as Flower is": None, "executors look every 0.1 s": "0.1"}
+    found = [measure(asked.app, asked.rounds, asked.nodes, poll) for poll in ways.values()]
+    rows = [[f"`{part}`", *(f"{each[part]:.1f}" for each in found)] for part in found[0]]
+    about = f"{machine()}, {asked.nodes} SuperNodes, {asked.rounds} rounds of FedAvg, {CLIENTS} clients"
+    show("seconds", f"{about}.\n\n{table(['', *ways], rows)}", asked.write)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,8 @@ _FIXED = (
     "drift_every",
 )  # fmt: skip
 _FOLLOWS = (".path", ".mode", ".schedule_rounds")
+# What a dataset or a network gives to others.
+_REPEATED = ("strategy.network.", "strategy.input_shape", "strategy.vocabulary_size", "encoder.input_shape")
 
 
 def tables_of(experiment: str) -> dict[str, Any]:
@@ -85,10 +87,16 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any]:
     if not figures:
         return {}
     theirs = _of_paper(choices, tables.get("rows", {}).values(), setting)
-    changes = {
+    named = {group: [choices.get(group), theirs.get(f"choices.{group}")] for group in ("dataset", "model")}
+    others = {group: pair for group, pair in named.items() if pair[0] != pair[1]}
+    follows = (*(f"{group}." for group in others), *(_REPEATED if others else ()))  # a name says it all
+    changes = others | {
         key: [value, theirs.get(key)]
         for key, value in flat.items()
-        if key.partition(".")[0] in _FIXED and not key.endswith(_FOLLOWS) and theirs.get(key) != value
+        if key.partition(".")[0] in _FIXED
+        and not key.endswith(_FOLLOWS)
+        and not key.startswith(follows)
+        and theirs.get(key) != value
     }
     return {"source": tables["source"], "figures": figures, "changes": changes}
 

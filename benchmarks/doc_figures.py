@@ -1,13 +1,15 @@
-"""Show the default run on README and docs/start.md, and draw the pages' pictures, from runs on the digits.
+"""Show the default run and other verdicts on the pages, and draw pictures, from runs on the digits.
 
     python benchmarks/doc_figures.py FOLDER
 
-Makes the runs that FOLDER lacks, a minute in all.
+Makes the runs that FOLDER lacks, two minutes in all.
 """
 
+import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import altair as alt
 import numpy as np
@@ -26,6 +28,8 @@ RUNS = {
     "method_fedgmcc": (("strategy=fedgmcc", *SMALL), "outputs_along_chains"),
     "default_run": ((), "accuracy_per_round"),
 }
+SKEWED = ("partition=dirichlet", "partition.alpha=0.1")
+VERDICTS = {"default_run": (), "no_groups": SKEWED, "by_name": ("strategy=fmcl", *SKEWED)}
 NODES, ROUNDS = 3, 24
 WIDTH = 880
 
@@ -98,16 +102,33 @@ def first_screen(printed: str) -> str:
     return "\n".join([*last.values(), *lines[verdict : clusters + 1], "  …", page])
 
 
+def printed(folder: Path, name: str, overrides: tuple[str, ...]) -> str:
+    """Make a run that the folder lacks; return what it printed."""
+    where, kept = folder / name, folder / f"{name}.txt"
+    if not (where / "summary.json").is_file():
+        command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={where}"]
+        folder.mkdir(parents=True, exist_ok=True)
+        with kept.open("w", encoding="utf-8") as file:
+            subprocess.run(command, cwd=ROOT, check=True, stdout=file, stderr=subprocess.STDOUT)
+    return kept.read_text(encoding="utf-8")
+
+
+def verdicts(folder: Path) -> str:
+    """Quote the verdict of each run, below the command."""
+    quoted = []
+    for name, overrides in VERDICTS.items():
+        printed(folder, name, overrides)
+        text = json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))["verdict"]["text"]
+        quoted.append(f"`{' '.join(('fedclust', *overrides))}`\n\n> {text}")
+    return "\n\n".join(quoted)
+
+
 def main() -> None:
     """Make the runs, draw the figures."""
     folder = arguments(__doc__, folder=True).parse_args().folder.resolve()
+    show("verdicts", verdicts(folder), DOCS / "PROOF.md")
     for name, (overrides, plot) in RUNS.items():
-        where, printed = folder / name, folder / f"{name}.txt"
-        if not (where / "summary.json").is_file():
-            command = [sys.executable, "-m", "fedclust", *overrides, f"output_dir={where}"]
-            folder.mkdir(parents=True, exist_ok=True)
-            with printed.open("w", encoding="utf-8") as file:
-                subprocess.run(command, cwd=ROOT, check=True, stdout=file, stderr=subprocess.STDOUT)
+        where, said = folder / name, printed(folder, name, overrides)
         result = fedclust.load(where)
         (drawn,) = [path for path in draw(where) if path.stem == plot]
         with Image.open(drawn) as image:
@@ -116,7 +137,7 @@ def main() -> None:
             save_chart(concepts(result), where / "concepts.png")
             with Image.open(where / "concepts.png") as image:
                 save(image, "concepts")
-            screen = first_screen(printed.read_text(encoding="utf-8"))
+            screen = first_screen(said)
             verdict = next(line for line in screen.splitlines() if line.startswith("Train "))
             for page, shown in ((ROOT / "README.md", screen), (DOCS / "start.md", verdict)):
                 show("default run", f"```text\n{shown}\n```", page)

@@ -141,6 +141,8 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__, page="RELIABILITY", folder=True)
     parser.add_argument("--only", default="", help="only faults whose engine and name contain this")
     options = parser.parse_args(given)
+    # So that the runs do not ignore Ctrl+C as a job in a shell's background does.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     results, place = options.folder / "faults.jsonl", Place(options.folder.resolve())
     done = read(results)
     note_commit(options.folder)

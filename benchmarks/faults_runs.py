@@ -112,7 +112,10 @@ class Place:
         length = [text for text in overrides if text.startswith("rounds=")]
         engine = [text for text in overrides if text == "engine=local"]
         if (folder / "summary.json").is_file() and code == 0:
-            return {"saw": saw or noted(folder), "exit": code, "lost": lost(folder, self.clean(*length))}
+            what = lost(folder, self.clean(*length))
+            if not (folder / "report.html").is_file():
+                what += "; report.html, which `fedclust report` writes"
+            return {"saw": saw or noted(folder), "exit": code, "lost": what}
         back = Path(rescued[1]) if rescued else folder
         rounds = len(SavedRun(back).rounds) if (back / "rounds.jsonl").is_file() else 0
         again, told = self.run(back, f"resume={back}", *engine, *length, env=self.environment())
@@ -122,11 +125,14 @@ class Place:
         return {"saw": saw, "exit": code, "lost": f"{what} (resumed)"}
 
 
+_WRONG = "Traceback|damaged|could not be written|Error"
+
+
 def said(printed: str) -> str:
     """Find the line that says what went wrong, without paths that differ from run to run."""
     lines = [line for line in printed.splitlines() if line.startswith(("fedclust:", "Timeout ("))]
     lines = (
-        lines or [line for line in printed.splitlines() if re.search("Traceback|damaged|Error", line)][-1:]
+        lines or [line for line in printed.splitlines() if re.search(_WRONG, line)][-1:]
     )
     line = " ".join(lines[-1:])
     line = re.sub(r"/\S*?(fedclust-rescued-)\w+", r"/tmp/\1…", line)

@@ -353,8 +353,9 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console.print(final_table(run, brief))
     if brief:
         page = ", in a browser: report.html"
-        if find_spec("altair") is None:
-            page = "; it writes the page, too, after pip install 'fedclust[charts]'"
+        if not (run.folder / "report.html").is_file():
+            charts = "" if find_spec("altair") else ", after pip install 'fedclust[charts]'"
+            page = f"; it writes the page, too{charts}"
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
         console.print(last, markup=False, highlight=False, soft_wrap=True)
     # Not wrapped, so that the path can be copied.

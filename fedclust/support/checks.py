@@ -337,8 +337,12 @@ def plain(value: object) -> Any:
 def replace_file(path: Path, text: str) -> None:
     """Replace a file atomically: readers see the old text or the new text, never a part."""
     partial = path.with_name(path.name + ".partial")
-    partial.write_text(text, encoding="utf-8")
-    os.replace(partial, path)
+    try:
+        partial.write_text(text, encoding="utf-8")
+        os.replace(partial, path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def _convert(value: object) -> Any:

@@ -171,9 +171,18 @@ def test_the_decision_of_a_method_is_printed(tmp_path: Path) -> None:
     assert why in told(tmp_path, table, decision=why).splitlines()
 
 
-def test_a_run_without_charts_ends_in_how_to_get_its_page(finished_run: Path, monkeypatch) -> None:
-    monkeypatch.setattr("fedclust.results.report.find_spec", lambda _: None)
+@pytest.mark.parametrize(
+    ("charts", "ends"),
+    [
+        ("there", "; it writes the page, too"),
+        (None, "; it writes the page, too, after pip install 'fedclust[charts]'"),
+    ],
+)
+def test_a_run_without_a_page_ends_in_how_to_get_it(
+    finished_run: Path, monkeypatch, charts: str | None, ends: str
+) -> None:
+    monkeypatch.setattr("fedclust.results.report.find_spec", lambda _: charts)
     out = io.StringIO()
     print_report(SavedRun(finished_run), Console(file=out), brief=True)
     (line,) = (each for each in out.getvalue().splitlines() if each.startswith("all figures: "))
-    assert line.endswith("; it writes the page, too, after pip install 'fedclust[charts]'")
+    assert line.endswith(ends)

@@ -125,7 +125,10 @@ def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     checks.replace_file(tmp_path / "x", "old, and longer")
     checks.replace_file(tmp_path / "x", "new")
     assert (tmp_path / "x").read_text() == "new"
-    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):  # as a full disk would, it leaves no part
+        checks.replace_file(tmp_path / "folder", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "x"]
 
 
 @pytest.mark.parametrize(

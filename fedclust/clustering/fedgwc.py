@@ -449,25 +449,39 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
     Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K); float32 if `interaction` is, where
     errors of β‖v_k^j − v_j^k‖² are about 10⁻⁷ times the rows' squared distances from their mean.
     """
+    single = interaction.dtype == np.float32
+    return _affinity_of_own(np.array(interaction, dtype=np.float32 if single else np.float64), kernel_width)
+
+
+def _affinity_of_own(matrix: FloatArray, kernel_width: float) -> FloatArray:
+    """Compute the affinities from a matrix that is nobody else's: copying 10,000 clients' takes long."""
     from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
-    single = interaction.dtype == np.float32
-    matrix: FloatArray = np.ascontiguousarray(interaction, dtype=np.float32 if single else np.float64)
-    if single:  # distances stay the same, and sums of squares lose fewer digits, if columns have mean 0
-        matrix = matrix - matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
+    matrix = np.ascontiguousarray(matrix)
+    if matrix.dtype == np.float32:
+        # Distances stay the same, and sums of squares lose fewer digits, if columns have mean 0.
+        matrix -= matrix.mean(axis=0, dtype=np.float64).astype(np.float32)
     diagonal, norms = matrix.diagonal(), np.einsum("kj,kj->k", matrix, matrix)
     result = np.empty_like(matrix)
 
     def strip(first: int) -> None:
         last = min(first + _ROWS, len(matrix))
         np.matmul(matrix[first:last], matrix[first:].T, out=result[first:last, first:])
+        # New memory for every tile would take as long as the tile.
+        memory = np.empty((2, _BLOCK, _BLOCK), dtype=matrix.dtype)
         for top in range(first, last, _BLOCK):
             for left in range(top, len(matrix), _BLOCK):
                 rows, columns = slice(top, min(top + _BLOCK, last)), slice(left, left + _BLOCK)
-                excluded = np.square(matrix[rows, columns] - diagonal[columns])  # (P_kj − p_j)² at k, j
-                excluded += np.square(matrix[columns, rows].T - diagonal[rows, None])
-                distances = np.add.outer(norms[rows], norms[columns]) - 2 * result[rows, columns] - excluded
-                tile = np.exp(-kernel_width * np.maximum(distances, 0))  # round-off leaves values below 0
+                products = result[rows, columns]
+                excluded, tile = memory[:, : products.shape[0], : products.shape[1]]
+                np.square(np.subtract(matrix[rows, columns], diagonal[columns], out=tile), out=excluded)
+                np.subtract(matrix[columns, rows].T, diagonal[rows, None], out=tile)
+                excluded += np.square(tile, out=tile)  # (P_kj − p_j)² + (p_k − P_jk)² at k, j
+                np.add.outer(norms[rows], norms[columns], out=tile)
+                tile -= np.multiply(products, 2, out=products)
+                tile -= excluded  # the distances
+                np.maximum(tile, 0, out=tile)  # round-off leaves values below 0
+                np.exp(np.multiply(tile, -kernel_width, out=tile), out=tile)
                 result[rows, columns] = np.triu(tile) + np.triu(tile, k=1).T if left == top else tile
                 result[columns, rows] = result[rows, columns].T
 
@@ -497,7 +511,7 @@ def affinity_of(state: Interaction, parameters: Parameters) -> FloatArray:
     if parameters.compare == "columns":  # as a whole, so that columns stay comparable
         lowest, highest = matrix.min(), matrix.max()
         matrix = (matrix.T - lowest) / (highest - lowest if highest > lowest else matrix.dtype.type(1))
-    return affinity(matrix, parameters.kernel_width)
+    return _affinity_of_own(matrix, parameters.kernel_width)
 
 
 def rewards(losses: FloatArray) -> FloatArray:

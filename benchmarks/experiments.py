@@ -74,8 +74,8 @@ EXPERIMENTS = {
             "rounds=10", "training.epochs=5", "training.steps=null", "compare=[fmcl,fedavg]",
         ),
     ),
-    "cifar100-fedgwc": smaller("FedGWC, Table 1, CIFAR-100", "fedgwc_cifar100", "cifar100", "rounds=200"),
-    "emnist62-fedgmcc": smaller("FedGMCC, Table I, EMNIST62", "fedgmcc_emnist62", "emnist62", "rounds=4"),
+    "cifar100-fedgwc": smaller("FedGWC, Table 1, CIFAR-100", "fedgwc_cifar100", "cifar100", "rounds=50"),
+    "emnist62-fedgmcc": smaller("FedGMCC, Table I, EMNIST62", "fedgmcc_emnist62", "emnist62", "rounds=2"),
     "splice-fedgmcc": smaller(
         "FedGMCC, Table I, genomic reads; splice junctions in their place", "fedgmcc_genomic", "splice",
         "dataset=splice", "model=embedding_lstm", "rounds=25",

@@ -358,15 +358,14 @@ def _client_accuracies(name: str, run: SavedRun, most: int) -> dict[str, Any] | 
 def _matrices(run: SavedRun, made: Mapping[str, chart.Picture]) -> dict[str, Any]:
     rows: list[list[Any]] = []
     left_out = []
-    if run.assignment is not None:
-        same = run.assignment[:, None] == run.assignment[None, :]
-        off = ~np.eye(len(same), dtype=bool)
+    if (now := run.assignment) is not None:
         for name, values in run.matrices():
-            if np.shape(values) == same.shape and not name.startswith(("cohort_", "cross_site")):
+            if np.shape(values) == (len(now), len(now)) and not name.startswith(("cohort_", "cross_site")):
                 if name not in made:
                     left_out.append(name)
                     continue
-                fine = np.isfinite(values) & off
+                same = now[:, None] == now  # of all pairs only if there is a matrix of them
+                fine = np.isfinite(values) & ~np.eye(len(now), dtype=bool)
                 parts = [values[fine & which] for which in (same, ~same)]
                 means = [float(part.mean()) if part.size else None for part in parts]
                 rows.append([made[name].title, *means, meaning_of(name)[0]])

@@ -2,7 +2,9 @@
 
 import base64
 import json
+import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -201,3 +203,12 @@ def test_values() -> None:
     assert base64.b64decode(pack([0.0, 1.0])) == b"\x00\x00\xfe\xff"  # 65534 = 0xfffe
     drawn, failed = tally([{"cohort": [0, 2], "failures": [{"client": 2}]}, {"cohort": [2]}], 3)
     assert (drawn.tolist(), failed.tolist()) == ([1, 0, 2], [0, 0, 1])
+
+
+def test_without_matrices_nothing_is_made_of_all_pairs_of_clients() -> None:
+    many = SimpleNamespace(assignment=np.zeros(20_000, dtype=int), matrices=list)
+    tracemalloc.start()
+    run._matrices(many, {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1e6  # one byte for each of 20,000 · 20,000 pairs would be 400 MB

@@ -33,6 +33,7 @@ UNSAVED = types.MappingProxyType({"saved": False})
 _EMPTY = 0  # at the path of an empty container
 # Names of entries that are not part of the value; in a mapping's own keys, "~" is written "~0".
 _KIND, _VALUE, _ROWS, _LENGTHS, _KEYS = "~kind", "~value", "~rows", "~lengths", "~keys"
+_WHICH = "~which"
 _SCALARS = (bool, int, float, str, type(None))
 
 
@@ -272,15 +273,20 @@ def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
     def write(to: _Packing, path: str, value: Any) -> None:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise TypeError(f"{path} must be a sequence, got {_got(value)}")
-        there = [each for each in value if each is not None or not least] if arrays else []
+        # As the rows of clients that have met nobody are, in FedGWC's matrix.
+        shared = list({id(each): each for each in value}.values())
+        there = [each for each in shared if each is not None or not least] if arrays else []
         if dtype is not None and value:
             to.entries[path] = np.array(value, dtype=dtype)
         elif there and all(each.ndim and _row(each) == _row(there[0]) for each in there):
             # Thousands of short rows are two arrays.
             to.entries[_join(path, _ROWS)] = np.concatenate(there)
             to.entries[_join(path, _LENGTHS)] = np.array(
-                [-1 if each is None else len(each) for each in value]
+                [-1 if each is None else len(each) for each in shared]
             )
+            if len(shared) < len(value):
+                places = {id(each): place for place, each in enumerate(shared)}
+                to.entries[_join(path, _WHICH)] = np.array([places[id(each)] for each in value])
         else:
             to.parts(path, {str(place): (form, each) for place, each in enumerate(value)})
 
@@ -292,7 +298,13 @@ def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
         inside = _inside(path, node)
         if arrays and _ROWS in inside:
             rows, lengths = (_array(path, inside.get(name)) for name in (_ROWS, _LENGTHS))
-            return make(_rows(path, rows, lengths, least))
+            parts = _rows(path, rows, lengths, least)
+            if _WHICH not in inside:
+                return make(parts)
+            which = _array(path, inside[_WHICH])
+            if not (which.dtype.kind == "i" and which.ndim == 1 and np.isin(which, range(len(parts))).all()):
+                raise ValueError(f"{path} must number its {len(parts)} arrays, got {_got(which)}")
+            return make(parts[place] for place in which)
         if list(inside) != [str(place) for place in range(len(inside))]:
             raise ValueError(f"{path} must be numbered from 0, got {', '.join(inside)}")
         return make(form.read(of, _join(path, place), each) for place, each in inside.items())

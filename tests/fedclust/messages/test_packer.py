@@ -143,11 +143,24 @@ def test_thousands_of_clients_are_as_few_entries_as_one() -> None:
         "labels/~lengths": [1, 1, 2],
         "scale": [1.0, 1.0, 1.0],
         "known/~rows": [6],
-        "known/~lengths": [-1, 1, -1],
+        "known/~lengths": [-1, 1],
+        "known/~which": [0, 1, 0],
     }
     read = unpack(dict[int, Part], packed)
     assert list(read) == [7, 4, 5]
     assert [each.known is None for each in read.values()] == [True, False, True]
+
+
+def test_an_array_that_is_there_twice_is_written_once_and_shared_again() -> None:
+    packed = pack((SIX, np.array([1, 2]), SIX), SHORT)
+    assert {path: each.tolist() for path, each in packed.items() if isinstance(each, np.ndarray)} == {
+        "~rows": [6, 1, 2],
+        "~lengths": [1, 2],
+        "~which": [0, 1, 0],
+    }
+    read = unpack(SHORT, packed)
+    assert [each.tolist() for each in read] == [[6], [1, 2], [6]]
+    assert read[0] is read[2]
 
 
 def test_a_record_that_is_there_twice_is_written_once_and_shared_again() -> None:
@@ -214,6 +227,7 @@ def test_what_does_not_fit_its_hint_is_refused(hint: Any, value: Any, message: s
         (SHORT, {"~rows": np.arange(3), "~lengths": np.array([1])}, "lengths of all its 3"),
         (SHORT, {"~rows": np.arange(3)}, "must be an array of numbers, got None"),
         (BY_CLIENT, {"~keys": SIX, "number": np.array([1, 2])}, "number must have 1 values, got 2"),
+        (SHORT, {"~rows": SIX, "~lengths": SIX - 5, "~which": SIX}, "must number its 1 arrays, got an array"),
         (BY_CLIENT, {"~keys": SIX}, "the value must have ~keys, number: number is missing"),
         (ArrayRecord, {"": "elsewhere"}, "must be a container, got None"),
         (ArrayRecord, {"w": np.array(["x"])}, "w must be an array of numbers"),

@@ -131,9 +131,7 @@ _WRONG = "Traceback|damaged|could not be written|Error"
 def said(printed: str) -> str:
     """Find the line that says what went wrong, without paths that differ from run to run."""
     lines = [line for line in printed.splitlines() if line.startswith(("fedclust:", "Timeout ("))]
-    lines = (
-        lines or [line for line in printed.splitlines() if re.search(_WRONG, line)][-1:]
-    )
+    lines = lines or [line for line in printed.splitlines() if re.search(_WRONG, line)][-1:]
     line = " ".join(lines[-1:])
     line = re.sub(r"/\S*?(fedclust-rescued-)\w+", r"/tmp/\1…", line)
     line = re.sub(r"/\S*/runs/([\w-]+?)-\d+", r"outputs/\1", line)

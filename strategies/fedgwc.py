@@ -14,6 +14,7 @@ from fedclust.selection import LeastSampled
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.typing import FloatArray, IntArray
 
+_MOST_CLIENTS = 2000  # up to which matrices of all pairs are kept for the plots
 _MOST_SNAPSHOTS = 3  # splits whose matrices are kept for the plots; K² numbers each
 
 
@@ -82,7 +83,7 @@ class FedGWC(ClusteredStrategy):
             if len(memory.interactions) == 1 and len(cohort) > 1:  # one client alone has no rewards
                 seen = _seen(clients, losses, number)
             if (labels := outcome.labels) is not None:
-                if len(snapshots) < _MOST_SNAPSHOTS:
+                if len(snapshots) < _MOST_SNAPSHOTS and clusters.num_clients <= _MOST_CLIENTS:
                     snapshots[f"affinity_round_{number}"] = self._affinity(federation, [states[cluster]])
                 parts = fedgwc.children(states[cluster], labels)
                 states |= zip(clusters.children(cluster, labels), parts, strict=True)
@@ -98,16 +99,18 @@ class FedGWC(ClusteredStrategy):
         """Return the interaction and affinity of every pair in one cluster, and each client's weight.
 
         Also returns the affinities at the rounds of splits, which explain them, and the cohort's
-        losses in the last round with one cluster, which explain the rewards.
+        losses in the last round with one cluster, which explain the rewards. Of more than 2,000 clients
+        there are no matrices of pairs.
         """
         memory: Memory = clusters.memory
         states, weights = memory.interactions, np.zeros(clusters.num_clients)
         for state in states:
             weights[state.members] = state.weights
-        matrices = {
-            "interaction": of_pairs(clusters.num_clients, ((each.members, each.matrix) for each in states)),
-            "affinity": self._affinity(clusters, states),
-        }
+        matrices: dict[str, FloatArray] = {}
+        if clusters.num_clients <= _MOST_CLIENTS:
+            blocks = ((each.members, each.matrix) for each in states)
+            matrices["interaction"] = of_pairs(clusters.num_clients, blocks)
+            matrices["affinity"] = self._affinity(clusters, states)
         return Findings({}, matrices | {**memory.snapshots, **memory.seen}, {"gaussian_weight": weights})
 
     def _affinity(self, of: Clusters | Federation, states: Sequence[Interaction]) -> FloatArray:

@@ -39,6 +39,15 @@ def test_two_kinds_of_losses_become_two_clusters(started, watch) -> None:
     np.testing.assert_allclose(found["cohort_losses"], expected)
 
 
+def test_many_clients_have_no_matrices_of_pairs(started, monkeypatch) -> None:
+    monkeypatch.setattr("fedclust.strategies.fedgwc._MOST_CLIENTS", 15)
+    method = FedGWC(parameters=GUARDED, participation=0.5, seed=0)
+    strategy = started(method, 120, 2, num_clients=16, losses=_two_kinds)
+    found = strategy.findings(strategy.clusters)
+    assert sorted(found.arrays) == ["cohort_clients", "cohort_losses", "cohort_round"]
+    assert len(found.clients["gaussian_weight"]) == 16
+
+
 def test_cohorts_are_a_share_of_three_at_least_or_fixed_and_prefer_who_took_part_least() -> None:
     strategy, fixed = FedGWC(participation=0.1), FedGWC(parameters=Parameters(cohort_size=4))
     assert [strategy.cohort_size(size) for size in (2, 12, 50)] == [2, 3, 5]

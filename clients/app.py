@@ -74,15 +74,17 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
             node, bundle = Node.of(context), is_bundle(content)
             if wants_all_rows(content):
                 node = replace(node, data=_without_holdout(node.data))
-            hosts = f"hosts {list(node.clients)}"
             if not bundle and len(node.clients) != 1:
-                raise Sendable(f"a node of several clients must be sent bundles, this one {hosts}")
+                hosts = list(node.clients)
+                raise Sendable(f"a node of several clients must be sent bundles, this one hosts {hosts}")
             contents = unpack(content)[0] if bundle else {node.clients[0]: content}
-            mine = {client: each for client, each in contents.items() if client in node.clients}
+            foreign = contents.keys() - set(node.clients)
+            mine = {client: each for client, each in contents.items() if client not in foreign}
             made, failed = _answered(work, node, mine, read)
             errors = dict(failed)
-            for client in contents.keys() - mine.keys():
-                errors[client] = f"client {client} must be hosted by this node, it {hosts}"
+            for client in foreign:
+                hosts = list(node.clients)
+                errors[client] = f"client {client} must be hosted by this node, it hosts {hosts}"
             if bundle:
                 answer = pack(made, errors)
                 return Message(joined(answer) if is_joined(message.content) else answer, reply_to=message)

@@ -76,7 +76,8 @@ def write_run(folder: Path, compared: bool) -> None:
     )
     config = "evaluate_every: 2\ncompare: [fedavg]\npartition: {alpha: 0.05}\nparticipation: 0.9\n"
     choices = (
-        "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg, partition: dirichlet_fedartml}\n"
+        "choices: {experiment: clust_psi_pfl_fmnist, aggregator: fedavg, partition: dirichlet_fedartml, "
+        "dataset: fashion_mnist, model: cnn_fmnist}\n"
     )
     (folder / "config.yaml").write_text(config + choices)
     provenance = {

@@ -25,7 +25,8 @@ def sweep(folder: Path, *arguments: str) -> list[float]:
         timeout=300,
         env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"},
     )
-    assert done.returncode == 0, done.stderr
+    # 3 is a result: after one step at a small rate no model beats guessing.
+    assert done.returncode in (0, 3), done.stderr
     paths = [folder / str(job) / "summary.json" for job in range(3)]
     return [json.loads(path.read_text())["mean_client_accuracy"] for path in paths]
 

@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 QUICK = (
-    *("rounds=1", "strategy=fedavg", "compare=[]", "proof=false", "training.mode=sequential"),
-    *("training.steps=1", "partition.num_clients=3", "partition.groups=[2,1]"),
+    *("rounds=3", "strategy=fedavg", "compare=[]", "proof=false", "training.mode=sequential"),
+    # A model that does not beat guessing ends its job with 3: this one does, at all rates of the tests.
+    *("training.steps=20", "training.optimizer=adam", "partition.num_clients=3", "partition.groups=[3]"),
 )
 
 
@@ -25,8 +26,7 @@ def sweep(folder: Path, *arguments: str) -> list[float]:
         timeout=300,
         env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"},
     )
-    # 3 is a result: after one step at a small rate no model beats guessing.
-    assert done.returncode in (0, 3), done.stderr
+    assert done.returncode == 0, done.stderr
     paths = [folder / str(job) / "summary.json" for job in range(3)]
     return [json.loads(path.read_text())["mean_client_accuracy"] for path in paths]
 

@@ -75,16 +75,17 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
             if wants_all_rows(content):
                 node = replace(node, data=_without_holdout(node.data))
             if not bundle and len(node.clients) != 1:
-                hosts = list(node.clients)
-                raise Sendable(f"a node of several clients must be sent bundles, this one hosts {hosts}")
+                raise Sendable(
+                    f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
+                )
             contents = unpack(content)[0] if bundle else {node.clients[0]: content}
             foreign = contents.keys() - set(node.clients)
             mine = {client: each for client, each in contents.items() if client not in foreign}
             made, failed = _answered(work, node, mine, read)
-            errors = dict(failed)
-            for client in foreign:
-                hosts = list(node.clients)
-                errors[client] = f"client {client} must be hosted by this node, it hosts {hosts}"
+            hosts = list(node.clients) if foreign else []
+            errors = dict(failed) | {
+                client: f"client {client} must be hosted by this node, it hosts {hosts}" for client in foreign
+            }
             if bundle:
                 answer = pack(made, errors)
                 return Message(joined(answer) if is_joined(message.content) else answer, reply_to=message)

@@ -533,6 +533,7 @@ class NodeRegistry:
         """
         for host in [each for each in self.online.values() if each.size not in (None, self.size)]:
             self._leave_out(host, f"it has {host.size} clients, most nodes have {self.size}")
+        # A node's hash goes through its clients: once per node, not once per client.
         serving = {*self._shared()} or {self.online[node] for node in set(self.node_of.values())}
         ranked = Counter(host.data for host in serving if host.data).most_common()
         self._data = ranked[0][0] if ranked else ""

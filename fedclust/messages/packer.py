@@ -273,19 +273,19 @@ def _sequence(item: Any, make: Callable[[Any], Any]) -> _Form:
     def write(to: _Packing, path: str, value: Any) -> None:
         if isinstance(value, str | bytes) or not isinstance(value, Sequence):
             raise TypeError(f"{path} must be a sequence, got {_got(value)}")
-        # As the rows of clients that have met nobody are, in FedGWC's matrix.
-        shared = list({id(each): each for each in value}.values())
-        there = [each for each in shared if each is not None or not least] if arrays else []
+        # One array is often there for many clients: in FedGWC's matrix, the row of all who have met nobody.
+        distinct = {id(each): each for each in value} if arrays else {}
+        there = [each for each in distinct.values() if each is not None or not least]
         if dtype is not None and value:
             to.entries[path] = np.array(value, dtype=dtype)
         elif there and all(each.ndim and _row(each) == _row(there[0]) for each in there):
             # Thousands of short rows are two arrays.
             to.entries[_join(path, _ROWS)] = np.concatenate(there)
             to.entries[_join(path, _LENGTHS)] = np.array(
-                [-1 if each is None else len(each) for each in shared]
+                [-1 if each is None else len(each) for each in distinct.values()]
             )
-            if len(shared) < len(value):
-                places = {id(each): place for place, each in enumerate(shared)}
+            if len(distinct) < len(value):
+                places = {key: place for place, key in enumerate(distinct)}
                 to.entries[_join(path, _WHICH)] = np.array([places[id(each)] for each in value])
         else:
             to.parts(path, {str(place): (form, each) for place, each in enumerate(value)})

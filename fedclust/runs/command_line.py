@@ -52,6 +52,14 @@ def main() -> None:
     """
     global _failures
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
+    gc.disable()  # and as long while modules are imported
+    try:
+        _dispatch()
+    finally:
+        gc.enable()
+
+
+def _dispatch() -> None:
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb in verbs.RUNS:
         sys.argv[1:] = ["task=advise"] * (verb == "advise") + given
@@ -89,7 +97,9 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         elif verb not in verbs.VERBS:
             raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
         else:
-            status = int(import_module(f"fedclust.runs.{verb}").main(arguments))
+            module = import_module(f"fedclust.runs.{verb}")
+            _collect_from_here()
+            status = int(module.main(arguments))
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read the output, such as head, has had enough
@@ -153,6 +163,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from fedclust.grids.local_grid import end_process_when_stuck
     from fedclust.runs.server import federate, make_engine
 
+    _collect_from_here()
     end_process_when_stuck()
     folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
@@ -163,6 +174,12 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     checks.check_built(config)  # the server runs on another machine too
     overrides = list(hydra_config.overrides.task)
     return {"collapsed": engine.submit(overrides, folder, config.get("searchpath") or ())}
+
+
+def _collect_from_here() -> None:
+    """Look for garbage from here on, but not in what is there now, which stays to the end."""
+    gc.freeze()
+    gc.enable()
 
 
 class _Terminated(KeyboardInterrupt):

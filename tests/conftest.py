@@ -352,6 +352,7 @@ def run(
     monkeypatch.chdir(tmp_path)
     # This process runs the other tests, too.
     monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)
+    monkeypatch.setattr("gc.freeze", lambda: None)  # garbage of other tests is not to stay
     # Hydra would close all handlers, and that of absl with it the stream that pytest writes to.
     monkeypatch.setattr("logging.config._clearExistingHandlers", lambda: None)
 

@@ -1,5 +1,6 @@
 """``python -m fedclust`` as it is typed."""
 
+import gc
 import json
 import os
 import signal
@@ -279,6 +280,23 @@ def test_a_run_that_is_ended_says_how_to_go_on(
     monkeypatch.setattr(f"fedclust.runs.{place}", ended)
     outcome = run(f"output_dir='{tmp_path / folder}'")
     assert (outcome.code, outcome.complained) == (code, f"fedclust: {said.format(tmp_path / folder)}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs"), [(("rounds=2",), 1), (("-m", "rounds=2,3"), 2), (("rounds=-1",), 0)]
+)
+def test_garbage_is_collected_while_a_command_runs_and_after_it(
+    run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], runs: int
+) -> None:
+    collected: list[bool] = []
+
+    def federate(*_: object) -> dict[str, object]:
+        collected.append(gc.isenabled())
+        return {"mean_client_accuracy": 0.5}
+
+    monkeypatch.setattr("fedclust.runs.server.federate", federate)
+    assert run(*arguments).code == (0 if runs else 2)
+    assert (collected, gc.isenabled()) == ([True] * runs, True)
 
 
 def test_a_run_that_fails_says_why_and_keeps_its_rounds(run, tmp_path: Path) -> None:

@@ -177,9 +177,10 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
 
 def _collect_from_here() -> None:
-    """Look for garbage from here on, but not in what is there now, which stays to the end."""
-    gc.freeze()
-    gc.enable()
+    """Look for garbage from here on, but not in what was imported, which stays to the end."""
+    if not gc.isenabled():  # else it is a sweep's next job, and garbage of the last one would stay
+        gc.freeze()
+        gc.enable()
 
 
 class _Terminated(KeyboardInterrupt):
@@ -222,6 +223,7 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | Non
             _check_device(config)
         checks.check(config)
         return nullcontext() if arguments.cfg else _folder(config, arguments.overrides)
+    _collect_from_here()  # each configuration leaves cycles
     options = [sweep.choices(override) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
         checks.check(config := compose(overrides, **where))

@@ -1,12 +1,12 @@
 """The ClientApp, which replies for many clients at once."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node, OwnSites, own_sites
@@ -15,14 +15,17 @@ from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
+from fedclust.messages.models import to_state
 from fedclust.messages.training import read_instruction
 from fedclust.settings.allowed import EVERYTHING, allowed_here
 from fedclust.support.reasons import RAISED, Sendable, discreet, reason_of
 from fedclust.training.cohort import num_steps
+from fedclust.typing import State
 
 app = ClientApp()
 
 Asked = TypeVar("Asked")
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
 Answers = tuple[Mapping[int, Any], Mapping[int, str]]
@@ -117,12 +120,25 @@ def _answered(
     return {client: written[id(answer)] for client, answer in replies.items()}, errors
 
 
+def grouped(keys: Mapping[int, Key]) -> dict[Key, list[int]]:
+    """Group clients by their keys; groups are in the order of their first clients."""
+    groups: dict[Key, list[int]] = {}
+    for client, key in keys.items():
+        groups.setdefault(key, []).append(client)
+    return groups
+
+
 def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
     """List each question with its clients."""
-    clients: dict[int, list[int]] = {}
-    for client, question in asked.items():
-        clients.setdefault(id(question), []).append(client)
-    return [(asked[each[0]], each) for each in clients.values()]
+    groups = grouped({client: id(question) for client, question in asked.items()})
+    return [(asked[each[0]], each) for each in groups.values()]
+
+
+def states_of(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
+    """Convert each client's model; clients that share a model share its state, and so their passes."""
+    distinct = {id(model): model for model in models.values()}
+    states = {key: to_state(model) for key, model in distinct.items()}
+    return {client: states[id(model)] for client, model in models.items()}
 
 
 def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
-from fedclust.clients.app import Answers, answers, by_question, one_by_one, together
+from fedclust.clients.app import Answers, answers, by_question, one_by_one, states_of, together
 from fedclust.clients.node import Node
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
@@ -27,13 +27,6 @@ from fedclust.training.evaluation import Scores
 from fedclust.typing import FloatArray, IntArray, State
 
 Shifts = Mapping[int, FloatArray]
-
-
-def _states(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
-    """Convert each client's model; clients that share a model share its state, and so their passes."""
-    distinct = {id(model): model for model in models.values()}
-    states = {key: to_state(model) for key, model in distinct.items()}
-    return {client: states[id(model)] for client, model in models.items()}
 
 
 def _tests(node: Node, model: ArrayRecord, clients: Iterable[int]) -> list[Job]:
@@ -181,7 +174,7 @@ def _compared(
 
     def scores(side: str) -> dict[int, FloatArray]:
         left = {client: question for client, question in asked.items() if client not in errors}
-        states = _states({client: getattr(each, f"model_{side}") for client, each in left.items()})
+        states = states_of({client: getattr(each, f"model_{side}") for client, each in left.items()})
 
         def work(clients: list[int]) -> list[FloatArray]:
             jobs = [Job(each, rows[each], states[each]) for each in clients]
@@ -216,8 +209,8 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
 @answers(measuring.AloneQuestion)
 def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
     """Return the same of the received model A and a model that the client trains alone, from B."""
-    starts = _states({client: each.model_b for client, each in asked.items()})
-    served = _states({client: each.model_a for client, each in asked.items()})
+    starts = states_of({client: each.model_b for client, each in asked.items()})
+    served = states_of({client: each.model_a for client, each in asked.items()})
     errors: dict[int, str] = {}
     own: dict[int, State] = {}
     for epochs in {each.epochs for each in asked.values()}:
@@ -225,10 +218,9 @@ def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
         jobs = [Job(client, node.data.train[client], starts[client]) for client in some]
         for update in node.trainer.finetuner(Finetune(epochs)).train(jobs, 1, proximal_mu=0.0):
             errors |= update.failed
-            for place, client in enumerate(update.clients.tolist()):
-                own[client] = {name: stacked[place] for name, stacked in update.state.items()}
+            own |= update.models()
     answered = {}
-    for client in own.keys() - errors.keys():
+    for client in own:
         rows = _counted(node, _held_out(node), client, asked[client].rows)
         pair = [Job(client, rows, each) for each in (served[client], own[client])]
         try:
@@ -270,7 +262,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
     Fine-tuned models stay on the node: in the folder ``models='/folder'`` of its own configuration; without
     one, they are discarded once it has answered.
     """
-    served = _states({client: question.model for client, question in asked.items()})
+    served = states_of({client: question.model for client, question in asked.items()})
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
     by_row: dict[int, dict[str, FloatArray]] = {client: {} for client in asked}
     errors: dict[int, str] = {}
@@ -312,11 +304,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
         for update in node.trainer.finetuner(how).train(training, server_round, proximal_mu=0.0):
             for client, reason in update.failed.items():
                 found[client].failed[FINETUNE] = reason
-            tuned = {
-                client: {name: stacked[place] for name, stacked in update.state.items()}
-                for place, client in enumerate(update.clients.tolist())
-                if client not in update.failed
-            }
+            tuned = update.models()
             measure(FINETUNE, tuned)
             errors |= _keep(node, tuned)
     return {

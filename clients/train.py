@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.clients.app import Answers, answers
+from fedclust.clients.app import Answers, answers, by_question, grouped, states_of
 from fedclust.clients.coalitions import train_arms
 from fedclust.clients.node import Node
-from fedclust.messages.models import from_stacked, from_state, to_state
-from fedclust.messages.training import Instruction, Projected, Projection, TrainAnswer, Update, UpdateQuestion
+from fedclust.messages.models import from_stacked, from_state
+from fedclust.messages.training import Instruction, Projected, TrainAnswer, Update, UpdateQuestion
 from fedclust.training import cohort
 from fedclust.typing import FloatArray, State
 
@@ -49,11 +49,8 @@ class Trained:
 
     def clients(self, step: str | None = None) -> dict[int, int]:
         """Return each client's row in the pass, of those that take a step and have not failed."""
-        return {
-            client: row
-            for row, client in enumerate(self.update.clients.tolist())
-            if client not in self.update.failed and (step is None or step in self.asked[client].steps)
-        }
+        rows = self.update.rows().items()
+        return {client: row for client, row in rows if step is None or step in self.asked[client].steps}
 
     def changes(self, rows: Sequence[int], start: State, names: Sequence[str]) -> dict[str, FloatArray]:
         """Compute the changes by training, for rows of the pass that started from one model.
@@ -98,11 +95,8 @@ def _clip(trained: Trained, clients: Mapping[int, int]) -> None:
 
 def _project(trained: Trained, clients: Mapping[int, int]) -> None:
     """Project the change of the trained parameters."""
-    sharing: dict[tuple[int, Projection], list[int]] = {}
-    for client in clients:
-        key = id(trained.starts[client]), trained.asked[client].projection
-        sharing.setdefault(key, []).append(client)
-    for (_, projection), some in sharing.items():
+    keys = {client: (id(trained.starts[client]), trained.asked[client].projection) for client in clients}
+    for (_, projection), some in grouped(keys).items():
         rows = [clients[client] for client in some]
         names = trained.node.trainer.trainable_names
         changed = trained.changes(rows, trained.starts[some[0]], names)
@@ -125,12 +119,8 @@ def _mean(trained: Trained, clients: Mapping[int, int]) -> None:
     A mean hides its clients. If the server caps the length of updates, updates whose lengths differ by more
     than that factor go into different means, so that the server can leave out one without the other.
     """
-    sharing: dict[int, list[int]] = {}
-    for client in clients:
-        sharing.setdefault(id(trained.asked[client]), []).append(client)
-    for key, some in sharing.items():
-        first: Instruction = trained.asked[some[0]]
-        means = trained.means.setdefault(key, [])
+    for first, some in by_question({client: trained.asked[client] for client in clients}):
+        means = trained.means.setdefault(id(first), [])
         norms = [1.0] * len(some)
         if first.norm_cap is not None:
             norms = _norms(trained, [clients[client] for client in some], some)
@@ -244,14 +234,11 @@ def _passes(
     ------
     A pass, and the model that each client started from, by client id; equal models are one object.
     """
-    kinds: dict[tuple[int, float | None], list[int]] = {}
-    for client, each in asked.items():
-        kinds.setdefault((each.server_round, each.proximal_mu), []).append(client)
+    kinds = grouped({client: (each.server_round, each.proximal_mu) for client, each in asked.items()})
     for (server_round, proximal_mu), clients in kinds.items():
         # By model, not by instruction: clients with different instructions may share a model.
-        distinct = {id(asked[client].arrays): asked[client].arrays for client in clients}
-        states = {key: to_state(arrays) for key, arrays in distinct.items()}
-        jobs = [_job(node, client, asked[client], states[id(asked[client].arrays)]) for client in clients]
+        states = states_of({client: asked[client].arrays for client in clients})
+        jobs = [_job(node, client, asked[client], states[client]) for client in clients]
         starts = {job.client: job.state for job in jobs}
         for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu):
             yield update, starts

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import scipy.cluster  # noqa: F401  (looks use it, and it takes long to import: before round 1, not in it)
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation
@@ -102,6 +103,11 @@ class Trial:
             "after_one_round": dict(self.first) or None,
             **outcome,
         }
+
+    @property
+    def clusters(self) -> list[int]:
+        """The cluster whose clients it is for, or the two that have one model together on trial."""
+        return [self.cluster] if self.joins is None else [self.cluster, self.joins]
 
     @property
     def sizes(self) -> list[int]:
@@ -261,14 +267,10 @@ class Auto(ClusteredStrategy):
         """Add newcomers to their clusters' traces; in what is on trial their part is not known yet."""
         memory: TrialMemory = clusters.memory
         ids = clusters.num_clients + np.arange(len(homes))
-        trials = [
-            replace(trial, labels=padded(trial.labels, int((homes == trial.cluster).sum())))
-            if trial.joins is None
-            else replace(
-                trial, labels=padded(trial.labels, int(np.isin(homes, [trial.cluster, trial.joins]).sum()), 0)
-            )
-            for trial in memory.trials
-        ]
+        trials = []
+        for trial in memory.trials:
+            number, label = int(np.isin(homes, trial.clusters).sum()), None if trial.joins is None else 0
+            trials.append(replace(trial, labels=padded(trial.labels, number, label)))
         traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
         return replace(memory, traces=traces, trials=tuple(trials))
 
@@ -325,14 +327,12 @@ class Auto(ClusteredStrategy):
         named = {"losses": loss_traces.alone(memory.traces), **memory.alone}
         alone = sorted({client for clients in named.values() for client in clients})
         why = "the run ended before it was decided"
-        sentences = [
-            auto.decision(number, memory.looks, tried, kept, len(memory.trials)),
-            *([f"trials cost as much training as {rounds:.1f} rounds"] if memory.spent else []),
-        ]
+        sentences = [auto.decision(number, memory.looks, tried, kept, len(memory.trials))]
         if joined:
-            sentences.insert(
-                1, f"{'one pair' if joined == 1 else f'{joined} pairs'} of clusters joined again"
-            )
+            pairs = "one pair" if joined == 1 else f"{joined} pairs"
+            sentences.append(f"{pairs} of clusters joined again")
+        if memory.spent:
+            sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
         sentences += [
             f"{wording.alone(named[source])}, with {what} unlike all others'"
             for source, what in _TOLD.items()
@@ -376,9 +376,8 @@ class Auto(ClusteredStrategy):
             level = auto.level_of_look(given.level, number, len(found))
             state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))
             for each in proposed:
-                models = (clusters.models[cluster],) * each.num_parts
-                trial = Trial(cluster, each.source, each.labels, models, (state,) * len(models), number)
-                trials.append(replace(trial, proposals=len(proposed), level=level))
+                starts = (clusters.models[cluster],) * each.num_parts, (state,) * each.num_parts
+                trials.append(Trial(cluster, each.source, each.labels, *starts, number, len(proposed), level))
         trials += self._union(clusters, number)
         told = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
         named = {source: sorted(clients) for source, clients in alone.items()}
@@ -441,11 +440,10 @@ class Auto(ClusteredStrategy):
         memory, after, over = clusters.memory, list[Trial](), list[dict[str, Any]]()
         cohorts, spent = by_cluster(replies), memory.spent
         for trial in memory.trials:
-            cohort = [each.client for each in cohorts.get(trial.cluster, [])]
+            cohort = [each.client for cluster in trial.clusters for each in cohorts.get(cluster, [])]
             if trial.joins is None:
                 clients = self._clients(clusters, trial, cohort)
             else:
-                cohort += [each.client for each in cohorts.get(trial.joins, [])]
                 clients = dict.fromkeys(sorted(cohort), 0)
             spent += len(clients)
             try:
@@ -587,7 +585,7 @@ class Auto(ClusteredStrategy):
         They stay two where nobody in one of them answers: silence is no evidence.
         `before` is the assignment before this round's splits, which end the trial of what they split.
         """
-        one, other = union.cluster, int(union.joins or 0)
+        one, other = union.clusters
         members = np.flatnonzero(np.isin(before, [one, other]))
         if not np.array_equal(before[members], clusters.assignment[members]):
             return clusters, union.entry(kept=False, why="a cluster of the two was split")

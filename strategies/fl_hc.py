@@ -40,12 +40,10 @@ class FLHC(ClusteredStrategy):
         if federation.server_round != self.parameters.rounds:
             return clusters
         model, everybody, number = clusters.models[0], range(clusters.num_clients), federation.server_round
-        if self.parameters.metric == "l1":
-            names = compared(model, self.run.buffers)
-            answered, changes = self.update_rows(federation, model, everybody, number + 1, names=names)
-        else:
-            size = self.parameters.projection
-            answered, changes = self.update_rows(federation, model, everybody, number + 1, size=size)
+        whole = self.parameters.metric == "l1"  # which a projection does not preserve
+        names = compared(model, self.run.buffers) if whole else ()
+        size = None if whole else self.parameters.projection
+        answered, changes = self.update_rows(federation, model, everybody, number + 1, size=size, names=names)
         if not len(answered):
             logger.warning("FL+HC: no client answered in round %d, all stay in one cluster", number)
             return clusters

@@ -3,7 +3,6 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -147,12 +146,9 @@ class PrivateGroups(ClusteredStrategy):
         clients = self._choices(clusters, cohort, federation)
         sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
         models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])
-        shared, caps = self.takes_means(self.make_aggregator()), ANY
-        told: dict[str, Any] = {}
-        if privacy is None:
-            caps = Caps.of(self.options)
-        else:
-            told = {**privacy.told, **instruct(clip_tells=False)}
+        shared = self.takes_means(self.make_aggregator())
+        caps = Caps.of(self.options) if privacy is None else ANY
+        told = {} if privacy is None else privacy.told | instruct(clip_tells=False)
         replies = train_beside(run, models, aggregators, clients, shared_means=shared, caps=caps, told=told)
         if privacy is not None:
             replies, sizes = privacy.groups(replies, cohort, models, run.number)

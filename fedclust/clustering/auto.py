@@ -171,16 +171,14 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         return Spending(0, 0.0, 0)
     cohort = math.ceil(round(participation * num_clients, 9))
     looks = due_rounds(parameters.warmup, rounds)
-    total = 0
+    finalists, total = min(parameters.finalists, parameters.max_proposals), 0
     for number, due in enumerate(looks):
         clusters = 1 if number == 0 else num_clients // (2 * parameters.min_cluster_size)
         trained = min(num_clients, cohort if number == 0 else cohort + clusters)
         asked = min(num_clients, parameters.most_asked * clusters) if "updates" in parameters.sources else 0
         left = rounds - due
         first = min(1, left) * parameters.max_proposals
-        later = min(parameters.probation, max(left - 1, 0)) * min(
-            parameters.finalists, parameters.max_proposals
-        )
+        later = min(parameters.probation, max(left - 1, 0)) * finalists
         union = min(1 + parameters.probation, left) if number else 0
         total += asked + (first + later + union) * trained
     return Spending(total, total / cohort, len(looks))
@@ -327,12 +325,9 @@ def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int
     groupings = "one grouping" if tried == 1 else f"{tried} groupings"
     if tried:
         why = f"{kept or 'none'} of {groupings} from {of_looks} proved better on held-out rows"
+        why += f", {on_trial} still on trial when the run ended" if on_trial else ""
+    elif on_trial:
+        why = f"{on_trial} groupings were still on trial when the run ended"
     else:
-        why = f"{of_looks} proposed no grouping" if looks and not on_trial else "no trial took place"
-    if on_trial:
-        why = (
-            f"{why}, {on_trial} still on trial when the run ended"
-            if tried
-            else (f"{on_trial} groupings were still on trial when the run ended")
-        )
+        why = f"{of_looks} proposed no grouping" if looks else "no trial took place"
     return f"{wording.clusters(num_clusters)}: {why}"

@@ -36,11 +36,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-# SciPy's K-means, not scikit-learn's, whose import takes longer than all that `auto` computes in a run.
-from scipy.cluster.vq import ClusterError, kmeans2
-from scipy.sparse import csr_array
-from scipy.special import chdtri
-
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.support.checks import Checked, check_entries, check_shapes
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -84,6 +79,8 @@ class Entries:
     @cached_property
     def powers(self) -> tuple[Any, Any, Any]:
         """Sparse tables, client by round, shape (K, T): 1, x and x² where there is an entry."""
+        from scipy.sparse import csr_array
+
         shape = (self.num_clients, self.num_rounds)
         order = np.lexsort((self.rounds, self.clients))
         columns, values = self.rounds[order], self.values[order]
@@ -191,6 +188,7 @@ def _decomposed(
         filled[at.rounds, at.clients] += values
         u, sizes, v = np.linalg.svd(filled, full_matrices=False)
         return u[:, :rank], v[:rank].T * sizes[:rank]
+    from scipy.sparse import csr_array
     from scipy.sparse.linalg import LinearOperator, svds
 
     sparse = csr_array((values, (at.rounds, at.clients)), shape=shape)
@@ -209,6 +207,9 @@ def _decomposed(
 
 def _kmeans(points: FloatArray, num_groups: int, seed: int) -> Iterator[IntArray]:
     """Yield the tightest of a few groupings by K-means, unless one has an empty group."""
+    # SciPy's, not scikit-learn's, whose import takes longer than all that `auto` computes in a run.
+    from scipy.cluster.vq import ClusterError, kmeans2
+
     draws, tightest = np.random.default_rng(seed), np.inf
     best: IntArray | None = None
     for _ in range(_KMEANS_STARTS):
@@ -699,6 +700,8 @@ def required(degrees: int, significance: float) -> float:
     significance
         α in (0, 1).
     """
+    from scipy.special import chdtri
+
     return float(2 * np.sqrt(3 * degrees / chdtri(degrees, 1 - significance)))
 
 

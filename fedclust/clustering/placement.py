@@ -222,10 +222,6 @@ def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
     )
 
 
-def _by_number(values: FloatArray) -> dict[str, float]:
-    return {str(number): float(each) for number, each in enumerate(values)}
-
-
 def _in_nearest(
     clusters: IntArray, distances: FloatArray, apart: FloatArray, near: str, far: str, unit: str = "distances"
 ) -> Placement:
@@ -342,12 +338,12 @@ def most_confident(
     }
     unknown = "without labels, no cluster's model is clearly the most certain of the rows"
     why, p_value = "the client's rows are like those of cluster {}'s clients alone", 1.0
-    if remote is not None and not np.isfinite(remote).all():
-        remote = None
-    if remote is not None:
+    if remote is not None and np.isfinite(remote).all():
         evidence["remoteness"] = {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}
         if remote.min() > _ALIKE:
             return Placement(None, "the client's rows are unlike those of every cluster's clients", evidence)
+    else:
+        remote = None
     if size > 1:
         gains = confidences[best] - np.delete(confidences, best, axis=0)
         spread = gains.std(axis=1, ddof=1) / np.sqrt(size)
@@ -361,9 +357,8 @@ def most_confident(
     elif remote is not None and np.sum(remote <= _UNLIKE) == 1:
         best = int(remote.argmin())
     else:
-        return Placement(
-            None, f"{unknown} (p = {p_value:.2g}, above {level:g})" if size > 1 else unknown, evidence
-        )
+        tested = f" (p = {p_value:.2g}, above {level:g})" if size > 1 else ""
+        return Placement(None, unknown + tested, evidence)
     if remote is None and (known := counts.get(int(clusters[best]))) is not None:
         shares = known / known.sum(axis=1, keepdims=True)
         whole, own = known.sum(axis=0) / known.sum(), predicted[best] / predicted[best].sum()

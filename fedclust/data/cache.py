@@ -160,10 +160,8 @@ def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
 def _is_damaged(file: Path, expected: Mapping[str, Any]) -> bool:
     try:
         state = file.stat()
-        unchanged = state.st_size > _ALWAYS_READ and state.st_mtime_ns == expected["changed"]
-        return state.st_size != expected["size"] or (
-            not unchanged and file_digest(file) != expected["sha256"]
-        )
+        read = state.st_size <= _ALWAYS_READ or state.st_mtime_ns != expected["changed"]
+        return state.st_size != expected["size"] or (read and file_digest(file) != expected["sha256"])
     except OSError:
         return True
 

@@ -154,7 +154,7 @@ class TableEncoder:
     def notes(self, rows: "pd.DataFrame") -> list[str]:
         """List what the network ignores in some rows, and columns that may be in another unit."""
         self._check_columns(rows)
-        used = set(self._names())
+        used = set(self.names)
         unused = [str(name) for name in rows.columns if name not in used]
         notes = [f"columns not used: {few(unused)}"] if unused else []
         for number in self.numbers:
@@ -169,7 +169,9 @@ class TableEncoder:
                 notes.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {few(texts)}")
         return notes
 
-    def _names(self) -> list[str]:
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns in use."""
         return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
 
     def _check_columns(self, rows: "pd.DataFrame") -> None:
@@ -177,11 +179,12 @@ class TableEncoder:
 
         if not isinstance(rows, pd.DataFrame):
             raise ValueError(f"rows must be a table or a pandas DataFrame, got {type(rows).__name__}")
-        names = self._names()
+        names = self.names
         if missing := [name for name in names if name not in rows.columns]:
             columns = few(rows.columns, most=20)
             raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {columns}")
-        if twice := [name for name in names if (rows.columns == name).sum() > 1]:
+        repeated = set(rows.columns[rows.columns.duplicated()])
+        if twice := [name for name in names if name in repeated]:
             raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
 

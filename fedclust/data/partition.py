@@ -65,6 +65,7 @@ _BLOCK = 10_000
 _KEY = b"fedclust"
 _VERSION = 1
 _PARTS = ("train", "test")
+IN_BOTH_FILES = "a person must be in the training file or in the test file, some are in both"
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
@@ -200,7 +201,7 @@ def _persons(dataset: Dataset, size: int, partitioner: Any) -> tuple[Any, Any]:
     if dataset.persons is None:
         return slice(size), slice(None)
     if np.isin(dataset.persons[size:], dataset.persons[:size]).any():
-        raise ValueError("a person must be in the training file or in the test file, some are in both")
+        raise ValueError(IN_BOTH_FILES)
     rows = dataset.persons[:size, None]
     if isinstance(getattr(partitioner, "base", None) or partitioner, partitioners.Natural):
         rows = np.column_stack([rows, dataset.natural[:size]] if dataset.natural is not None else [rows])
@@ -541,7 +542,7 @@ def holdout(clients: IntArray, labels: IntArray, fraction: float, draws: np.rand
     missing = wanted - _sum(taken, owner, len(sizes))
     # Owners stay in ascending order, so a rank in this order is the rank among the owner's cells.
     by_remainder = np.lexsort((draws.random(len(owner)), taken - quotas, owner))
-    taken[by_remainder] += _rank(_changes(owner)) < missing[owner]
+    taken[by_remainder] += _rank_within(np.flatnonzero(_changes(owner)), len(owner)) < missing[owner]
 
     held_out = np.zeros(len(clients), dtype=bool)
     held_out[order[_rank_within(starts, len(order)) < np.repeat(taken, cell_sizes)]] = True
@@ -712,11 +713,6 @@ def _sum(values: IntArray, keys: IntArray, size: int) -> IntArray:
 def _changes(values: IntArray) -> BoolArray:
     """Mark where each run of equal values starts."""
     return np.diff(values, prepend=NOBODY - 1) != 0
-
-
-def _rank(starts_run: BoolArray) -> IntArray:
-    """Count from 0 within each run."""
-    return _rank_within(np.flatnonzero(starts_run), len(starts_run))
 
 
 def _rank_within(starts: IntArray, size: int) -> IntArray:

@@ -376,11 +376,10 @@ class Pathological(ClientPartitioner):
             raise ValueError(f"classes_per_client must be at most the {most} in the data, got {wanted}")
         counts = np.zeros((self.num_clients, len(sizes)), dtype=np.int64)
         for label, holds in zip(present, self._holders(len(present), draws).T, strict=True):
-            if (many := holds.sum()) > (size := sizes[label]):
+            if (many := int(holds.sum())) > (size := int(sizes[label])):
                 rule = "clients that hold a class must be no more than its examples"
                 raise ValueError(f"{rule}, got {many} clients for the {size} of class {label}")
-            if holds.any():
-                counts[holds, label] = blocks(int(sizes[label]), int(holds.sum()))
+            counts[holds, label] = blocks(size, many)
         return Assignment(deal(examples.labels, counts, draws))
 
     def _holders(self, num_classes: int, draws: np.random.Generator) -> BoolArray:
@@ -959,8 +958,7 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
         raise ValueError(f"groups must be at most the {num_classes} classes, got {num_groups} groups")
     circle = draws.permutation(num_classes)
     names = np.empty((num_groups, num_classes), dtype=np.int64)
-    for group in range(num_groups):
-        names[group, circle] = np.roll(circle, -group)
+    names[:, circle] = [np.roll(circle, -group) for group in range(num_groups)]
     return names
 
 

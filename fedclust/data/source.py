@@ -232,12 +232,10 @@ class Source:
 
     def _label_of(self, name: str) -> str:
         if self.label_pattern is None:
-            folders = name.split("/")[:-1]
-            if not folders:
-                raise SourceError(
-                    f"image {name if is_open() else ''} must lie in a folder named after its class"
-                )
-            return folders[-1]
+            if not (folder := Path(name).parent.name):
+                shown = name if is_open() else ""
+                raise SourceError(f"image {shown} must lie in a folder named after its class")
+            return folder
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
             rule = "label_pattern must match every image and have a group"
@@ -264,8 +262,7 @@ class Source:
         import pyarrow.dataset as ds
 
         place = f"{self.hub} of the Hugging Face hub"
-        options = {**self.hub_options, "name": self.hub_options.get("subset")}
-        options.pop("subset", None)
+        options = {"name" if key == "subset" else key: value for key, value in self.hub_options.items()}
         if Path(str(self.hub)).exists():  # `datasets` would read that instead
             raise SourceError(f"dataset.hub must not name a local folder, got {self.hub}; use dataset.path")
         try:

@@ -119,9 +119,8 @@ class Clusters:
             If `labels` does not have an entry per member, or has gaps.
         """
         labels, members = np.asarray(labels), self.members(cluster)
-        if labels.shape != members.shape or not np.array_equal(
-            np.unique(labels), np.arange(labels.max() + 1)
-        ):
+        one_each = labels.shape == members.shape
+        if not one_each or not np.array_equal(np.unique(labels), np.arange(labels.max() + 1)):
             raise ValueError(
                 f"labels must be 0, 1, … without gaps, one for each of the {len(members)} members of "
                 f"cluster {cluster}, got {labels.tolist()}"
@@ -211,9 +210,8 @@ def padded(values: np.ndarray, number: int, value: float | None = None) -> np.nd
     value
         Value of the new entries; NaN unless given, −1 for whole numbers, False for truth values.
     """
-    kind = values.dtype.kind
     if value is None:
-        value = {"b": False, "i": -1}.get(kind, np.nan)
+        value = {"b": False, "i": -1}.get(values.dtype.kind, np.nan)
     return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
 
 
@@ -311,14 +309,10 @@ class Findings:
     @classmethod
     def of_silhouettes(cls, scores: Mapping[int, float]) -> "Findings":
         """List the silhouette of each number of clusters tried."""
-        return cls._of_curve("silhouette", scores, "silhouette_numbers", "silhouette_scores")
-
-    @classmethod
-    def _of_curve(cls, name: str, values: Mapping[int, float], xs: str, ys: str) -> "Findings":
-        ordered = {number: values[number] for number in sorted(values)}
-        if not ordered:
+        if not scores:
             return cls()
+        numbers, values = zip(*sorted(scores.items()), strict=True)
         return cls(
-            summary={name: {str(number): value for number, value in ordered.items()}},
-            arrays={xs: np.asarray(list(ordered)), ys: np.asarray(list(ordered.values()))},
+            summary={"silhouette": dict(zip(map(str, numbers), values, strict=True))},
+            arrays={"silhouette_numbers": np.asarray(numbers), "silhouette_scores": np.asarray(values)},
         )

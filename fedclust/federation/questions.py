@@ -456,9 +456,8 @@ def save_predictions(
             kept += answer.num_examples
             continue
         known = classes or tuple(map(str, range(chances.shape[-1])))
-        if chances.shape[-1] < len(known) or (
-            labels.size and not 0 <= labels.min() <= labels.max() < len(known)
-        ):
+        foreign = labels.size and not 0 <= labels.min() <= labels.max() < len(known)
+        if foreign or chances.shape[-1] < len(known):
             failures[client] = f"client {client}: predictions must be of {len(known)} classes"
             continue
         name = None if names is None else names[client]

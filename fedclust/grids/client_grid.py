@@ -94,10 +94,8 @@ def pack(
             number = numbers[id(content)] = len(numbers)
             layout = {}
             for key, record in content.items():
-                if (name := names.get(id(record))) is None:
-                    name = names[id(record)] = str(len(names))
-                    bundle[name] = record
-                layout[key] = name
+                name = layout[key] = names.setdefault(id(record), str(len(names)))
+                bundle[name] = record
             index["layouts"].append(layout)
         index["layout"].append(number)
     entries: dict[str, Any] = {"index": json.dumps(index, separators=(",", ":"))}
@@ -648,7 +646,7 @@ class ClientGrid(WrappedGrid):
         for place, message in zip(places, messages, strict=True):
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
             if place not in node_of:
-                error = _error(ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline")
+                error = Error(ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline")
                 replies.append(Message(error, reply_to=message))
                 continue
             by_place = grouped.setdefault((node_of[place], kind, message.metadata.group_id), {})
@@ -691,7 +689,7 @@ class ClientGrid(WrappedGrid):
         return [
             Message(contents[place], reply_to=message)
             if place in contents
-            else Message(_error(code, errors.get(place, reason)), reply_to=message)
+            else Message(Error(code, one_line(errors.get(place, reason))), reply_to=message)
             for place, message in asked.items()
         ]
 
@@ -720,7 +718,3 @@ class CohortView(WrappedGrid):
         return list(self._clients)
 
     get_nodes = Grid.get_nodes
-
-
-def _error(code: int, reason: str) -> Error:
-    return Error(code, one_line(reason))

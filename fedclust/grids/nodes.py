@@ -422,9 +422,8 @@ class NodeRegistry:
     _holders: Mapping[int, Host] = field(default_factory=dict)
     _printed: set[str] = field(default_factory=set)
     _data: str = ""  # the digest of the nodes' data
-    _sound: float = field(
-        default_factory=time.monotonic
-    )  # when a node was last not broken, or none was there
+    # When a node was last not broken, or none was there.
+    _sound: float = field(default_factory=time.monotonic)
 
     def update(self) -> None:
         """Ask new nodes for their clients, and remove nodes that have left.
@@ -513,10 +512,8 @@ class NodeRegistry:
             If one is; the message names both nodes. Not with a hosts file, which decides between them.
         """
         hosting: dict[int, int] = {}
-        claims = (
-            (client, host.node) for host in self.online.values() if not host.steps for client in host.clients
-        )
-        for client, node in claims if self.hosts is None else ():
+        alone = [host for host in self.online.values() if self.hosts is None and not host.steps]
+        for node, client in ((host.node, client) for host in alone for client in host.clients):
             if hosting.setdefault(client, node) != node:
                 raise FederationError(
                     f"client {client} must be hosted by one node, nodes {hosting[client]} and {node} claim it"

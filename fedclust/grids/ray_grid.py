@@ -108,11 +108,8 @@ PROBE_SECONDS = 10.0
 def raylet_is_gone() -> bool:
     """Return whether Ray's process on this machine has died; ten seconds later Ray ends this process, too."""
     here = ray.get_runtime_context().get_node_id()
-    return any(
-        _unreachable(node["NodeManagerAddress"], node["NodeManagerPort"]) is not None
-        for node in ray.nodes()
-        if node["NodeID"] == here
-    )
+    nodes = [node for node in ray.nodes() if node["NodeID"] == here]
+    return any(_unreachable(node["NodeManagerAddress"], node["NodeManagerPort"]) for node in nodes)
 
 
 def _unreachable(host: str, port: int) -> Exception | None:

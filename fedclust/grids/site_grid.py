@@ -64,14 +64,12 @@ class Rules:
         """
         if self.hosts is None:
             return registered, []
-        lines, others = [], set()
-        for site in sorted({*registered.clients, *registered.refused}):
-            if not host.is_meant(wanted := self.hosts.get(site, "")):
-                others.add(site)
-                whose = owner_by_file(wanted)
-                lines.append(f"{host.label} claims site {site}, which belongs to {whose}: refused")
+        owners = {site: self.hosts.get(site, "") for site in (*registered.clients, *registered.refused)}
+        others = {site: owner_by_file(wanted) for site, wanted in owners.items() if not host.is_meant(wanted)}
         clients = {site: names for site, names in registered.clients.items() if site not in others}
         refused = {site: why for site, why in registered.refused.items() if site not in others}
+        claim, listed = f"{host.label} claims site", sorted(others.items())
+        lines = [f"{claim} {site}, which belongs to {owner}: refused" for site, owner in listed]
         return Registered.of(clients, refused), lines
 
 
@@ -296,9 +294,8 @@ class SiteGrid(ClientGrid):
         before: set[str] = set()
         while True:
             self._nodes.update()
-            self._registered = {
-                node: each for node, each in self._registered.items() if node in self._nodes.online
-            }
+            online = self._nodes.online
+            self._registered = {node: each for node, each in self._registered.items() if node in online}
             sites, present, now = self._sites(), self._present(), time.monotonic()
             if present | sites != before:
                 before, changed = present | sites, now
@@ -352,8 +349,9 @@ class SiteGrid(ClientGrid):
         site_of = {name: site for name, site in claims if site not in taken or name in self._names}
         refused = {site: why for site, why in registered.refused.items() if site not in taken}
         ignored = {*registered.refused} - {*refused} | {site for name, site in claims if name not in site_of}
-        line = f"{host.label} speaks for site {{}}, which another node serves: ignored"
-        return Registered(site_of, refused), [line.format(site) for site in sorted(ignored)]
+        claim = f"{host.label} speaks for site"
+        lines = [f"{claim} {site}, which another node serves: ignored" for site in sorted(ignored)]
+        return Registered(site_of, refused), lines
 
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Record the sites of a node; return it with its clients and its sites' names."""

@@ -279,9 +279,8 @@ class ClientPrivacy(Layer):
             return list(found)
         clients = len(self._spent)
         self._spend(list(range(clients)), self.settings.evaluation_noise)
-        total = sum(
-            float(np.clip(each.metrics[_ACCURACY], 0, 1)) for each in found if each.metrics[NUM_EXAMPLES]
-        )
+        known = [each.metrics[_ACCURACY] for each in found if each.metrics[NUM_EXAMPLES]]
+        total = sum(float(np.clip(accuracy, 0, 1)) for accuracy in known)
         noise = self.settings.evaluation_noise * float(self._noise("accuracy", server_round, 0, 1)[0])
         mean = float(np.clip((total + noise) / clients, 0, 1))
         figures = {_ACCURACY: mean, _BALANCED: math.nan, LOSS: math.nan, NUM_EXAMPLES: 1.0}

@@ -388,12 +388,7 @@ class Coalitions(Layer):
         sites = []
         for client, choice in enumerate(chosen.choices):
             if choice is not None:
-                answer = chosen.figures.get(str(client))
-                told = (
-                    {}
-                    if answer is None
-                    else {arm: _figures_of(answer, place) for place, arm in enumerate(verdicts.SERVED)}
-                )
+                told = _figures_of(chosen.figures.get(str(client)))
                 coalition = self.trained.coalitions[choice.arm.coalition]
                 rows = int(described.num_test[client])
                 sites.append(verdicts.Site(client, names[client], coalition, choice, told, rows))
@@ -429,8 +424,13 @@ class Coalitions(Layer):
             ]
 
 
-def _figures_of(answer: SiteFigures, place: int) -> dict[str, Any]:
-    measured = answer.figures[str(place)]
-    rows = measured["num-examples"]
-    ends = wilson(measured["accuracy"] * rows, rows)
-    return verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())
+def _figures_of(answer: SiteFigures | None) -> dict[str, dict[str, Any]]:
+    """Return a site's figures of each arm; empty if it did not answer."""
+    figures: dict[str, dict[str, Any]] = {}
+    if answer is not None:
+        for place, arm in enumerate(verdicts.SERVED):
+            measured = answer.figures[str(place)]
+            rows = measured["num-examples"]
+            ends = wilson(measured["accuracy"] * rows, rows)
+            figures[arm] = verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())
+    return figures

@@ -119,10 +119,8 @@ def look_for_drift(
         questions[client] = ProofQuestion(
             clusters.models[own], clusters.models[other], shifts[own][client], shifts[other][client]
         )
-    tests = {}
-    for client, answer in federation.ask(questions).replies.items():
-        if answer.count:
-            tests[client] = compare([answer.evidence])
+    answers = federation.ask(questions).replies
+    tests = {client: compare([each.evidence]) for client, each in answers.items() if each.count}
     corrected = holm([each.p_value for each in tests.values()])
     return [
         Drifted(client, int(clusters.assignment[client]), int(others[client]), test.gain, float(p_value))

@@ -642,8 +642,7 @@ class _Group:
     @cached_property
     def needed(self) -> tuple[str, ...]:
         """Keys without a default."""
-        needed = [keys for keys, (*_, default) in self.entries.items() if default is dataclasses.MISSING]
-        return tuple(key for keys in needed for key in keys)
+        return tuple(key for key, keys in self.keys.items() if self.entries[keys][2] is dataclasses.MISSING)
 
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of some fields' values."""
@@ -708,14 +707,9 @@ class _Plan:
         """The mappings and the messages that have records of their own."""
         return [part for _, part, _ in self.parts if isinstance(part, Spread | type)]
 
-    @cached_property
-    def conditional(self) -> list[Place]:
-        """The records that a question may ask for."""
-        return [place for place in self.places if place.when]
-
     def asked(self, at: Reading) -> set[str]:
         """List the records that the question asks for."""
-        return {each.record for each in self.conditional if getattr(at.asked, each.when, None)}
+        return {each.record for each in self.places if each.when and getattr(at.asked, each.when, None)}
 
     def allowed(self, at: Reading) -> set[str]:
         """List the records that there may be."""

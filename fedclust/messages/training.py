@@ -88,6 +88,11 @@ class Projection:
         return projected
 
 
+def _projection(asked: Any) -> Projection | None:
+    """Return the projection that is asked for by its size and seed."""
+    return Projection(asked.projection_size, asked.projection_seed or 0) if asked.projection_size else None
+
+
 @dataclass(frozen=True, eq=False)
 class Instruction:
     """The server's instruction to train or evaluate.
@@ -147,10 +152,7 @@ class Instruction:
         asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
         return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
 
-    @cached_property
-    def projection(self) -> Projection | None:
-        """The projection to return."""
-        return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
+    projection = cached_property(_projection)
 
 
 def instruct(**fields: Any) -> dict[str, Any]:
@@ -246,10 +248,8 @@ class TrainAsked:
     projection_size: int = 0
     pooled: bool = False
 
-    @cached_property
-    def projection(self) -> Projection | None:
-        """A projection of that length."""
-        return Projection(self.projection_size, 0) if self.projection_size else None
+    projection_seed: ClassVar[int] = 0
+    projection = cached_property(_projection)
 
 
 def asked_for(told: Mapping[str, Any]) -> TrainAsked:
@@ -428,10 +428,7 @@ class UpdateQuestion(codec.Question[Update]):
         sketch = () if projection is None else (projection.size, projection.seed)
         return cls(model, server_round, tuple(names), *sketch)
 
-    @cached_property
-    def projection(self) -> Projection | None:
-        """The requested projection."""
-        return Projection(self.projection_size, self.projection_seed or 0) if self.projection_size else None
+    projection = cached_property(_projection)
 
     def check(self, at: codec.Reading) -> None:
         """Check that the model has the arrays."""

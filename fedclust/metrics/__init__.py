@@ -730,9 +730,7 @@ def earth_movers(counts: IntArray) -> float:
 
 
 def _shares(counts: IntArray) -> tuple[FloatArray, FloatArray]:
-    each = label_shares(counts)
-    everyone = np.sum(counts, axis=0) / np.sum(counts)
-    return each, everyone
+    return label_shares(counts), np.sum(counts, axis=0) / np.sum(counts)
 
 
 def _weighted(distances: FloatArray, counts: IntArray) -> float:

@@ -244,11 +244,7 @@ class _GlobalMaximum(nn.Module):
 def _basic_block(before: int, after: int) -> nn.Module:
     """Build two 3×3 convolutions and a shortcut; both halve the image if the number of channels changes."""
     stride = 1 if before == after else 2
-    body = nn.Sequential(
-        *_convolution(before, after, stride),
-        nn.Conv2d(after, after, 3, padding=1, bias=False),
-        nn.BatchNorm2d(after),
-    )
+    body = nn.Sequential(*_convolution(before, after, stride), *_convolution(after, after)[:-1])  # no ReLU
     if stride == 1:
         return nn.Sequential(_Residual(body), nn.ReLU())
     shortcut = nn.Sequential(nn.Conv2d(before, after, 1, stride=stride, bias=False), nn.BatchNorm2d(after))

@@ -69,7 +69,7 @@ class ConvNet(_ImageNetwork):
         super().__post_init__()
         check(self, kernel_size=">= 1", padding="numbers >= 0")
         check(self, channels="numbers >= 1", hidden="numbers >= 1")
-        _one_each(self.channels, padding=self.padding)
+        _one_each(self.channels, "padding", self.padding)
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class BlockConvNet(_ImageNetwork):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, channels="numbers >= 1", hidden=">= 1")
-        _one_each(self.channels, dropout=self.dropout)
+        _one_each(self.channels, "dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -210,8 +210,7 @@ def _sizes(input_shape: Sequence[int], wanted: str, number: int) -> Sequence[int
     return input_shape
 
 
-def _one_each(channels: Sequence[int], **others: Sequence[float]) -> None:
-    for name, values in others.items():
-        if not channels or len(values) != len(channels):
-            got = f"got {list(channels)} and {list(values)}"
-            raise ValueError(f"channels and {name} must be lists of one length >= 1, {got}")
+def _one_each(channels: Sequence[int], name: str, values: Sequence[float]) -> None:
+    if not channels or len(values) != len(channels):
+        got = f"got {list(channels)} and {list(values)}"
+        raise ValueError(f"channels and {name} must be lists of one length >= 1, {got}")

@@ -44,11 +44,6 @@ def unpacked(packed: Mapping[str, Any]) -> Rule | None:
     return unpack(_RULES[entries.pop("rule")], entries) if entries else None
 
 
-def serving_clusters(clusters: Clusters) -> IntArray:
-    """List the clusters that have clients."""
-    return np.flatnonzero(clusters.sizes)
-
-
 def with_unanswered(newcomers: Sequence[int], answered: dict[int, Placement]) -> dict[int, Placement]:
     """Add newcomers that did not answer, without a cluster."""
     return {
@@ -97,7 +92,7 @@ def by_least_loss(
     federation
         The clients.
     """
-    serving = serving_clusters(clusters)
+    serving = np.flatnonzero(clusters.sizes)
     losses = federation.losses([clusters.models[each] for each in serving], newcomers)
     known = federation.bounds.least_loss == 0 and federation.bounds.num_classes
     chance = float(np.log(known)) if known else np.inf
@@ -238,7 +233,7 @@ def against_common(
     answers = federation.ask(questions).replies.items()
     tests = {client: compare([answer.evidence]) for client, answer in answers}
     corrected = holm([each.p_value for each in tests.values()])
-    placements, served = dict(newcomers.placements), {}
+    placements = dict(newcomers.placements)
     several = np.count_nonzero(clusters.sizes) > 1
     for (client, test), p_value in zip(tests.items(), corrected, strict=True):
         if not test.num_clients:
@@ -250,9 +245,8 @@ def against_common(
             why = f"one model for all is better on its rows than that of cluster {placement.cluster}"
             placement = Placement(None, f"{why} (p = {p_value:.2g})", placement.evidence)
         placements[client] = placement
-    commons = {int(cluster) for cluster in np.unique(clusters.assignment[by_common])}
-    for client, each in placements.items():
-        served[client] = COMMON if each.cluster is None or each.cluster in commons else CLUSTER
+    commons = {None, *clusters.assignment[by_common].tolist()}  # clusters that it serves, and no cluster
+    served = {client: COMMON if each.cluster in commons else CLUSTER for client, each in placements.items()}
     others = {client: common for client, model in served.items() if model == COMMON}
     by_other = np.zeros(federation.num_clients + len(federation.newcomers), dtype=bool)
     by_other[list(others)] = True

@@ -195,12 +195,8 @@ def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
     if not any(gain > LEAVE * error for gain, error in against):
         return Choice(arms[stands], arms[stands])
     best = int(np.argmin(scores.means))
-    within = [
-        place
-        for place in range(len(arms))
-        for more, error in [scores.difference(place, best)]
-        if more <= WITHIN * error or place == best
-    ]
+    behind = [scores.difference(place, best) for place in range(len(arms))]
+    within = [place for place, (more, error) in enumerate(behind) if more <= WITHIN * error or place == best]
 
     def order(place: int) -> tuple[int, bool, float]:
         arm = arms[place]
@@ -297,9 +293,8 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
         here = fold == number
         renamed[here] = best(~here)[predicted[here]] == labels[here]
     gains = renamed.astype(float) - right
-    chance = (
-        float(np.bincount(predicted, minlength=classes) @ np.bincount(labels, minlength=classes)) / rows**2
-    )
+    predictions, actual = (np.bincount(each, minlength=classes) for each in (predicted, labels))
+    chance = float(predictions @ actual) / rows**2
     share = float(right.mean())
     return Fit(
         share,

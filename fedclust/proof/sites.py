@@ -193,11 +193,8 @@ def findings(
             text = f"What {others} {verb} {this} it calls {that}. Check its coding."
             add(site, "turned", text)
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
-            add(
-                site,
-                "one_class",
-                f"It holds only {labels[held[0]]}: nothing else can be learnt or measured there.",
-            )
+            text = f"It holds only {labels[held[0]]}: nothing else can be learnt or measured there."
+            add(site, "one_class", text)
         elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, site.client].any():
             text = "No other site's model is better than chance there: "
             add(site, "population", f"{text}its rows may be of another population, or in other units.")

@@ -207,21 +207,15 @@ def prove_grouping(
     if not several:
         text, grouped = f"Train one model for all: {method} found no groups", False
     elif not held_out and shown.num_rows:
-        better = f"for {shown.better_for} of {_clients(shown.num_clients)}"
-        text = (
-            f"{method}'s {number} clusters have {_figures(shown)}, {better}; no rows were held out to decide"
-        )
+        text = f"{method}'s {number} clusters have {_better(whole, shown)}; no rows were held out to decide"
     elif not whole.num_clients:
         why = "no client has held-out rows" if measured else "no client answered"
         text = f"Train one model for all: {why}, so no grouping could be tested"
     elif grouped:
         text = in_groups + _better(whole, shown)
     elif trusted:
-        text, grouped = (
-            f"{in_groups}held-out rows showed them to be better during training; at the end ",
-            True,
-        )
-        text += f"{_better(whole, shown)}, which by itself may be chance"
+        earlier = "held-out rows showed them to be better during training; at the end"
+        text, grouped = f"{in_groups}{earlier} {_better(whole, shown)}, which by itself may be chance", True
     elif apart:
         clients = sorted(client for each in apart for client in each.clients)
         shown, p_value, grouped = figure(clients), max(each.p_value for each in apart), True

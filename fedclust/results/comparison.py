@@ -94,8 +94,7 @@ class Comparison:
         """
         items = (item for row in self.rows for summary in row.summaries for item in summary.items())
         own = dict.fromkeys(key for key, value in items if _is_number(value))
-        layered = (PREFIX + key for key in SERVED_FIGURES)
-        later = (*layered, *_NEWCOMERS)
+        later = (*(PREFIX + key for key in SERVED_FIGURES), *_NEWCOMERS)
         return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
 
 
@@ -139,10 +138,9 @@ def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
     runs, unfinished = runs_below(folders)
     if not runs:
         named = ", ".join(map(str, folders))
-        raise FileNotFoundError(
-            f"folders must hold at least one finished run, got {named} without a summary.json of one"
-            + (f"; {len(unfinished)} run(s) there have not finished" if unfinished else "")
-        )
+        rule = f"folders must hold at least one finished run, got {named} without a summary.json of one"
+        more = f"; {len(unfinished)} run(s) there have not finished" if unfinished else ""
+        raise FileNotFoundError(f"{rule}{more}")
     return runs, unfinished
 
 
@@ -191,15 +189,10 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
         seeds = groups.setdefault((run.strategy, setting), {})
         if seeds.setdefault(run.summary["seed"], run) is not run and "taken_from" not in run.summary:
             repeats.append(run.folder)  # a copy is not a second run
-    rows = [
-        Row(
-            strategy,
-            setting,
-            tuple(seeds[seed].summary for seed in sorted(seeds)),
-            tuple(seeds[seed] for seed in sorted(seeds)),
-        )
-        for (strategy, setting), seeds in sorted(groups.items(), key=_place)
-    ]
+    rows = []
+    for (strategy, setting), seeds in sorted(groups.items(), key=_place):
+        by_seed = tuple(seeds[seed] for seed in sorted(seeds))
+        rows.append(Row(strategy, setting, tuple(run.summary for run in by_seed), by_seed))
     titles = tuple(key.removeprefix("choices.") for key in keys)
     return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
 
@@ -248,12 +241,8 @@ def by_setting(comparison: Comparison) -> tuple[str, dict[str, dict[str, Row]]]:
 
 def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
     """Sort the rows that have a metric by its mean, the best first."""
-    known = [(row, row.values(metric)) for row in rows]
-    sign = -1 if metric not in LOWER else 1
-    return [
-        row
-        for row, _ in sorted([each for each in known if each[1].size], key=lambda each: sign * each[1].mean())
-    ]
+    means = {row: values.mean() for row in rows if (values := row.values(metric)).size}
+    return sorted(means, key=means.__getitem__, reverse=metric not in LOWER)
 
 
 def differences(comparison: Comparison, metric: str, against: str | None = None) -> dict[Row, Difference]:

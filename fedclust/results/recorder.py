@@ -126,10 +126,8 @@ class Recorder:
         # Its figures belong to another round than the run's new last one.
         (folder / "summary.json").unlink(missing_ok=True)
         if len(kept) != server_round:
-            raise ValueError(
-                f"rounds.jsonl must have the {server_round} rounds of the checkpoint, "
-                f"that in {folder} has {len(kept)}"
-            )
+            rule = f"rounds.jsonl must have the {server_round} rounds of the checkpoint"
+            raise ValueError(f"{rule}, that in {folder} has {len(kept)}")
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rounds.jsonl").unlink(missing_ok=True)
@@ -258,8 +256,7 @@ class Recorder:
         ValueError
             If there is no column ``client`` or ``cluster``.
         """
-        missing = {"client", "cluster"} - set(table.columns)
-        if missing:
+        if not {"client", "cluster"} <= set(table.columns):
             raise ValueError(f"table must have the columns client and cluster, got {list(table.columns)}")
         self._replace("clients.parquet", lambda partial: table.to_parquet(partial, index=False))
 

@@ -12,7 +12,7 @@ import pandas as pd
 from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedclust.personal.layers import NONE
@@ -173,9 +173,7 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     -------
     A row each: its source, its gain on held-out rows, and the outcome. The other groupings are counted.
     """
-    table = _table()
-    for title in ("look", "cluster", "from", "sizes", "gain", "p", "rounds", ""):
-        table.add_column(title, justify="left" if title in ("from", "sizes", "") else "right")
+    table = _table(*_right("look", "cluster"), "from", "sizes", *_right("gain", "p", "rounds"), "")
     tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
     for each in tested[:_MOST_TRIALS]:
         gain, corrected = number(each.get("gain")), each.get("p_value_corrected")
@@ -231,9 +229,8 @@ def figures_of(
             for each in summaries
         ]
         if any(values):
-            if keys == "epsilon" and any(
-                figure(each, "privacy.noise_from") == FROM_SEED for each in summaries
-            ):
+            sources = (figure(each, "privacy.noise_from") for each in summaries)
+            if keys == "epsilon" and FROM_SEED in sources:
                 title = "ε with secret noise; from a published seed it protects nobody"
             write = size if digits is None else partial(number, digits=digits)
             yield keys.split()[0], title, values, [" ± ".join(map(write, each)) or "–" for each in values]
@@ -283,9 +280,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
     details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
     if (best := summary.get("best_round")) is not None:
-        details += (
-            f", {'stopped early, ' if summary['stopped_early'] else ''}best on held-out rows in round {best}"
-        )
+        early = "stopped early, " if summary["stopped_early"] else ""
+        details += f", {early}best on held-out rows in round {best}"
     if brief and ("advice" in summary or (run.folder.parent / "multirun.yaml").is_file()):
         return Group(*verdict_lines(run))
     tables = not (brief and summary.get("sites"))  # which have a line each
@@ -350,6 +346,7 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         If the run has no summary.
     """
     console = unwrapped(console or Console())
+    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}  # paths can be copied
     console.print(final_table(run, brief))
     if brief:
         page = ", in a browser: report.html"
@@ -357,9 +354,7 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
             charts = "" if find_spec("altair") else ", after pip install 'fedclust[charts]'"
             page = f"; it writes the page, too{charts}"
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
-        console.print(last, markup=False, highlight=False, soft_wrap=True)
-    # Not wrapped, so that the path can be copied.
-    plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+        console.print(last, **plain)
     console.print(f"results: {run.folder.resolve()}", **plain)
     if run.summary.get("collapsed"):
         console.print(COLLAPSED, **plain)
@@ -400,8 +395,12 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     return [*lines, Text("")]
 
 
-def _table(*titles: str) -> Table:
-    return Table(*titles, box=box.SIMPLE_HEAD, show_edge=False)
+def _table(*columns: Column | str) -> Table:
+    return Table(*columns, box=box.SIMPLE_HEAD, show_edge=False)
+
+
+def _right(*titles: str) -> list[Column]:
+    return [Column(title, justify="right") for title in titles]
 
 
 def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
@@ -418,11 +417,8 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
 
 def _clusters(clients: pd.DataFrame, most: int) -> Table:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
-    table = _table()
-    for title in ("cluster", "clients", "samples", "accuracy"):
-        table.add_column(title, justify="right")
-    for title in ["known groups (clients)"] * grouped + ["who"] * named:
-        table.add_column(title)
+    more = ["known groups (clients)"] * grouped + ["who"] * named
+    table = _table(*_right("cluster", "clients", "samples", "accuracy"), *more)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():
@@ -449,9 +445,7 @@ def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) ->
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
     chosen = {(each.get("personal") or {}).get("choice") for each in summaries.values()}
-    table = _table("")
-    for title in summaries:
-        table.add_column(title, justify="right")
+    table = _table("", *_right(*summaries))
     for key, title, _, cells in figures_of(list(summaries.values())):
         if keys is None or key in keys:
             table.add_row(title, *cells)

@@ -149,10 +149,8 @@ class SavedRun:
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:
         """The strategies compared with this one, by name."""
-        return {
-            path.parent.name: SavedRun(path.parent)
-            for path in sorted(self.folder.glob("compare/*/rounds.jsonl"))
-        }
+        folders = sorted(path.parent for path in self.folder.glob("compare/*/rounds.jsonl"))
+        return {folder.name: SavedRun(folder) for folder in folders}
 
     @property
     def side_by_side(self) -> list[tuple[str, "SavedRun"]]:

@@ -115,8 +115,7 @@ def summarise_decisions(
         return None
     everyone = list(outcomes.values())
     num_classes = len(everyone[0].there)
-    known = len(class_names) == num_classes
-    names = list(class_names) if known else [str(each) for each in range(num_classes)]
+    names = class_names if len(class_names) == num_classes else list(map(str, range(num_classes)))
     actual, predicted, hits = (
         np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("there", "predicted", "hits")
     )
@@ -181,10 +180,8 @@ def never_predicted_line(summary: Mapping[str, Any]) -> str | None:
     names = [str(each["name"]) for each in values["classes"]]
     shown = few((f"{names[label]} ({rows[label]:,} of {total:,} test rows)" for label in never), 3)
     most = names[int(rows.argmax())]
-    accuracy = (
-        f"accuracy {counts.trace() / total:.3f}, and {rows.max() / total:.3f} by always answering {most}"
-    )
-    return f"Never predicted: {shown}; {accuracy}"
+    accuracy = f"accuracy {counts.trace() / total:.3f}, and {rows.max() / total:.3f} by always answering"
+    return f"Never predicted: {shown}; {accuracy} {most}"
 
 
 def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -580,9 +577,7 @@ def named(failures: Sequence[Mapping[str, Any]], names: Sequence[str] | None) ->
     """
     if names is None:
         return failures
-    return [
-        {"client": failure["client"], "name": names[failure["client"]], **failure} for failure in failures
-    ]
+    return [{"client": each["client"], "name": names[each["client"]], **each} for each in failures]
 
 
 def summarise(

@@ -375,9 +375,8 @@ class TensorBoard:
                 text = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=1)
                 self._writer.add_text("summary", f"```\n{text}\n```", self._last)
             for picture in sorted(path.glob("*.png")):
-                self._writer.add_image(
-                    f"plots/{picture.stem}", _pixels(picture), self._last, dataformats="HWC"
-                )
+                name, pixels = f"plots/{picture.stem}", _pixels(picture)
+                self._writer.add_image(name, pixels, self._last, dataformats="HWC")
         self._writer.close()
 
 

@@ -206,9 +206,8 @@ def _looks(
     answers = federation.ask(PrototypesQuestion(min_examples=prototype_groups.MIN_EXAMPLES))
     sent_by = {client: each.all for client, each in answers.replies.items()}
     failures = dict(answers.failures)
-    for client, reason in unlike(
-        "shape of prototypes", {each: sent_by[each][0].shape for each in sent_by}
-    ).items():
+    shapes = {client: means.shape for client, (means, *_) in sent_by.items()}
+    for client, reason in unlike("shape of prototypes", shapes).items():
         failures[client] = reason
         del sent_by[client]
     if len(sent_by) < 2:

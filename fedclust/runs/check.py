@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclust.data.check.findings import Finding, lines
+from fedclust.data.check.findings import lines
 from fedclust.data.sites import Own
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
@@ -45,7 +45,8 @@ def main(argv: Sequence[str]) -> int:
                 rows = sum(part.rows.count_rows() for part in parts)
             hint = "" if given.target else f"; --target COLUMN checks the labels, too: {few(names, 8)}"
             _print(f"{file}: {rows:,} rows, {len(names):,} columns{hint}")
-            for line in lines(found, max(3, _MOST_LINES // len(given.files)), _with_severity):
+            most = max(3, _MOST_LINES // len(given.files))
+            for line in lines(found, most, lambda each: f"{each.severity}: {each.line}"):
                 _print(f"  {line}")
             counts.update(each.severity for each in found)
             if given.target and not any(each.severity == "error" for each in found):
@@ -82,10 +83,6 @@ def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     options = {name: getattr(given, name) for name in ("sep", "decimal", "encoding")}
     columns = {"ignore": given.ignore, "keep": given.keep, "group": given.group}
     return builder_of({**dataset, **columns, "csv_options": options}, path)
-
-
-def _with_severity(finding: Finding) -> str:
-    return f"{finding.severity}: {finding.line}"
 
 
 def _readable(error: Exception) -> str:

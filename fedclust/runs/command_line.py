@@ -50,7 +50,6 @@ def main() -> None:
     started exits with code 1; one whose models predict no better than class shares, with code 3. Such jobs do
     not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
     """
-    global _failures
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
     gc.disable()  # and as long while modules are imported
     try:
@@ -60,6 +59,7 @@ def main() -> None:
 
 
 def _dispatch() -> None:
+    global _failures
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb in verbs.RUNS:
         sys.argv[1:] = ["task=advise"] * (verb == "advise") + given

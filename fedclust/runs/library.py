@@ -362,17 +362,13 @@ class Result:
                 logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
             predicted = np.stack([each.argmax(-1).bincount(minlength=each.shape[-1]) for each in logs])
-            table, size = self.saved.label_counts, len(self.assignment)
-            having = np.zeros(size, dtype=bool) if table is None else table[:size].any(axis=1)
-            counts = {
-                int(each): table[:size][having & (self.assignment == each)]
-                for each in serving
-                if table is not None and (having & (self.assignment == each)).any()
-            }
-            embeddings = next(
-                (each for name, each in self.saved.matrices() if name == "mean_embeddings"), None
-            )
-            remote = None
+            counts = {}
+            if (table := self.saved.label_counts) is not None:
+                having, members = table[: len(self.assignment)].any(axis=1), self.assignment
+                of_cluster = {int(each): np.flatnonzero(having & (members == each)) for each in serving}
+                counts = {each: table[clients] for each, clients in of_cluster.items() if len(clients)}
+            remote, matrices = None, self.saved.matrices()
+            embeddings = next((each for name, each in matrices if name == "mean_embeddings"), None)
             if embeddings is not None:
                 make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
                 own = mean_embedding(rows, make, mean, std)
@@ -738,11 +734,9 @@ def simulate(
             floor, names = least_loss(training.loss), tuple(metrics)
             yield Federation(grid, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed)
 
+    session = Session(where, resume, console=console, page=folder is not None)
     try:
-        with (
-            together() as federation,
-            Session(where, resume, console=console, page=folder is not None).opened() as session,
-        ):
+        with together() as federation, session.opened():
             if resume:
                 folders.check_same_run(described[name], where)
             plan.settle_rows(federation, model, saved_state(where, rounds) if resume else None)

@@ -100,8 +100,7 @@ def newcomers_summary(newcomers: Newcomers, table: pd.DataFrame, names: Sequence
         agreement = metrics.adjusted_rand_index(table["group"].to_numpy(dtype=np.int64), apart)
     return {
         "clients": len(table),
-        "accuracy": _mean(table["accuracy"].to_numpy(dtype=float)),
-        "balanced_accuracy": _mean(table["balanced_accuracy"].to_numpy(dtype=float)),
+        **{key: _mean(table[key].to_numpy(dtype=float)) for key in ("accuracy", "balanced_accuracy")},
         "adjusted_rand": agreement,
         "none": int((clusters == NONE).sum()),
         "common": sum(each == COMMON for each in newcomers.served.values()),

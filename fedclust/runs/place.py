@@ -40,11 +40,9 @@ def main(argv: Sequence[str]) -> int:
     if isinstance(served.encoder, TableEncoder):
         for note in served.encoder.notes(rows.drop(columns=label, errors="ignore")):
             print(f"fedclust place: {note}", file=sys.stderr)
-    who = [] if found.cluster is None else served.sites
-    clients = [site.label for site in who if site.cluster == found.cluster]
     print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
     if found.cluster is not None:
-        print(f"with {', '.join(clients)}")
+        print(f"with {', '.join(site.label for site in served.sites if site.cluster == found.cluster)}")
         print(f"to predict: fedclust predict {given.folder} {given.rows} --cluster {found.cluster}")
     return 0
 

@@ -335,8 +335,7 @@ class StrategyRun(Observer):
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            first = f"{COLLAPSED}; " if verdict.figure.collapsed else ""
-            text = first + decided.text
+            text = f"{COLLAPSED}; {decided.text}" if verdict.figure.collapsed else decided.text
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:

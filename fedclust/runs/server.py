@@ -83,10 +83,7 @@ def make_engine(config: DictConfig) -> Any:
     ConfigError
         If there is no such app or the engine refuses its settings.
     """
-    return build(config.engine, app=_client_app(config.client_app), run_config=to_run_config(config))
-
-
-def _client_app(name: str) -> ClientApp:
+    name: str = config.client_app
     try:
         app = get_object(name)
     except ImportError as error:
@@ -94,7 +91,7 @@ def _client_app(name: str) -> ClientApp:
         raise ConfigError(f"client_app must be importable, got {name!r}: {why}") from error
     if not isinstance(app, ClientApp):
         raise ConfigError(f"client_app must be a ClientApp, {name!r} is a {type(app).__name__}")
-    return app
+    return build(config.engine, app=app, run_config=to_run_config(config))
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,6 +326,7 @@ def check_strategy(
     if privacy.disclosed == "labels":
         return
     chosen, options = setting(privacy), strategy.options
+    unfit = f"{chosen} does not support"
     if options.compares_rounds:
         why = "they compare models on held-out rows"
         raise ValueError(f"stop and serve_round must be none and last with {chosen}: {why}")
@@ -337,9 +335,7 @@ def check_strategy(
     if not isinstance(privacy, ClientDP):
         for thing in (strategy, strategy.selection):
             if getattr(thing, "needs_label_counts", False):
-                raise ValueError(
-                    f"{chosen} does not support {name}: {type(thing).__name__} needs label counts"
-                )
+                raise ValueError(f"{unfit} {name}: {type(thing).__name__} needs label counts")
         return
     aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
     reads = "it uses more than a noisy mean; fedavg, known_groups and private_groups are supported"
@@ -350,7 +346,7 @@ def check_strategy(
     )
     for what, called, holds, why in held:
         if not holds:
-            raise ValueError(f"{chosen} does not support {what} {called}: {why}")
+            raise ValueError(f"{unfit} {what} {called}: {why}")
     rules = (
         ("compare", list(compare), "[]", "a second run on the same clients spends as much again"),
         ("evaluate_clients", options.evaluate_clients, "null", "its noise is for the mean over all clients"),
@@ -512,16 +508,12 @@ class Session:
                 compared[name] = run.personalise(federation, plan.layers[name])
                 self.end_tracking(name)
         summary = self.runs[plan.chosen].personalise(federation, plan.layers[plan.chosen])
-        return {
-            **summary,
-            "compare": {name: compared[name] for name in plan.strategies if name in compared},
-        }, common
+        in_order = {name: compared[name] for name in plan.strategies if name in compared}
+        return {**summary, "compare": in_order}, common
 
     def _prove(self, plan: Plan, federation: Federation) -> RunState | None:
         """Test every strategy's groups against one model for all; return the last state of that."""
-        folder = self.folder
-        if plan.chosen != COMMON:
-            folder = Recorder.compared_folder(folder, COMMON)
+        folder = self.folder if plan.chosen == COMMON else Recorder.compared_folder(self.folder, COMMON)
         common = Checkpoints(folder / "checkpoints", plan.settings.rounds).newest()
         if common is None:  # for example, another job of a sweep trained it, and its files were removed
             self.say(f"no verdict: {COMMON} has no checkpoint in {folder / 'checkpoints'}")
@@ -652,10 +644,9 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         "own_metrics": tuple(config.get("metrics") or ()),
         "least_loss": least_loss(str(config.training.loss._target_)),
         "roster": attended.roster() if attended.joined and not left_out else None,
+        "disclosed": plan.privacy.disclosed,
     }
-    facts = settings.rounds, settings.timeout
-    disclosed = plan.privacy.disclosed
-    federation = Federation(clients, *facts, disclosed=disclosed, num_newcomers=left_out, **options)
+    federation = Federation(clients, settings.rounds, settings.timeout, num_newcomers=left_out, **options)
     network = None if settings.task == "inspect" else plan.build_network()
     if network is not None:
         plan.check_described(federation.describe())

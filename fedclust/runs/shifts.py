@@ -89,14 +89,11 @@ class Looks:
         The two kinds of shift that they can show.
     groups
         Group of each client by prototypes alone, shape (K,).
-    renamings
-        One for each pair of groups.
     """
 
     feature: Shift
     concept: Shift
     groups: IntArray
-    renamings: tuple[Renaming, ...]
 
 
 def label_shift(counts: IntArray, level: float = 0.05) -> Shift:
@@ -213,7 +210,7 @@ def looks_shift(
     p_value, number = report.test.p_value, int(groups.max()) + 1
     clients, _ = prototype_groups.measured(prototypes, counts, scatter)
     pooled = clients.pooled(groups)
-    renamings = tuple(renaming(pooled, *pair) for pair in combinations(range(number), 2))
+    renamings = [renaming(pooled, *pair) for pair in combinations(range(number), 2)]
     renamed = [each for each in renamings if each.explained >= LEAST_RENAMED]
     others, chance = len(renamed) < len(renamings), wording.chance(p_value)
     size: float | None = 0.0
@@ -229,7 +226,7 @@ def looks_shift(
     feature = Shift("feature", others, size, p_value, f"the clients' class prototypes {why}")
     if not renamed:
         why = "no two groups differ by the names of their classes" if renamings else "there is one group"
-        return Looks(feature, Shift("concept", False, 0.0, None, why), groups, renamings)
+        return Looks(feature, Shift("concept", False, 0.0, None, why), groups)
     most = max(renamed, key=lambda each: each.explained)
     names = [str(name) for name in class_names] or list(map(str, range(np.shape(counts)[1])))
     (one, other), *rest = most.pairs
@@ -241,7 +238,7 @@ def looks_shift(
         f"renaming the classes explains {100 * most.explained:.0f} % of the distance between {who}: what "
         f"group {most.first} calls {names[one]}, group {most.second} calls {names[other]}{more}"
     )
-    return Looks(feature, Shift("concept", True, most.explained, p_value, text), groups, renamings)
+    return Looks(feature, Shift("concept", True, most.explained, p_value, text), groups)
 
 
 @dataclass(frozen=True, eq=False)

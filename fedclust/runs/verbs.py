@@ -115,9 +115,8 @@ def show_help(arguments: Sequence[str] = ()) -> int:
         for path in sorted((CONF / name).glob("*.yaml")):
             comments = [line for line in path.read_text("utf-8").splitlines() if line.startswith("# ")]
             what = next((line[2:] for line in comments if not line.startswith("# @")), "")
-            print(
-                f"{name}={path.stem:24} {shorten(what, _WIDTH - 26 - len(name), placeholder=' …')}".rstrip()
-            )
+            what = shorten(what, _WIDTH - 26 - len(name), placeholder=" …")
+            print(f"{name}={path.stem:24} {what}".rstrip())
     else:
         raise ValueError(none_of("help", name, [*VERBS, *_groups()]))
     return 0

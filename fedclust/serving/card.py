@@ -67,17 +67,13 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     )
 
 
-def _in_one_line(text: str) -> str:
-    return " ".join(text.split()).replace("|", "/")
-
-
 def _name(value: Any) -> str:
     """Escape a name from data so that Markdown only shows it.
 
     A code span has no links, pictures, addresses or HTML, and only as many backticks as began it end it. In a
     table's row a bar would end the cell even there.
     """
-    text = _in_one_line(str(value))
+    text = " ".join(str(value).split()).replace("|", "/")
     if not text or _PLAIN.fullmatch(text):
         return text
     fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))

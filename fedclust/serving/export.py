@@ -88,15 +88,14 @@ def write_export(
         root.mkdir()
         places = [(cluster_folder(root, cluster), Site(-1, cluster)) for cluster in served.clusters]
         places += [(weights_file(root, site.client).parent, site) for site in own]
+        encoder = to_values(served.encoder)
         for folder, site in places:
             folder.mkdir()
             network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
-            about = Part(
-                FORMAT, cluster, served.class_names, to_values(served.encoder), served.csv_options, model
-            )
-            _json(folder / CLUSTER, asdict(about))
+            part = Part(FORMAT, cluster, served.class_names, encoder, served.csv_options, model)
+            _json(folder / CLUSTER, asdict(part))
             for name in formats:
                 write_format(name, network, folder, served.encoder, example)
             if site not in own:
@@ -115,9 +114,8 @@ def write_export(
 
 
 def _json(path: Path, values: Mapping[str, Any]) -> None:
-    path.write_text(
-        json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
-    )
+    text = json.dumps(values, indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 class _Probabilities(nn.Module):

@@ -165,9 +165,8 @@ class Served:
             If there is no such client.
         """
         by_id = {str(each.client): each for each in self.sites}
-        by_name: dict[str | int | None, Site] = {
-            each.name: each for each in self.sites
-        }  # the number 3 is an id
+        # The number 3 is an id.
+        by_name: dict[str | int | None, Site] = {each.name: each for each in self.sites}
         if found := by_name.get(site) or by_id.get(str(site)):
             return found
         known = few((each.label for each in self.sites), 20)

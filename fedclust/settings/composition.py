@@ -222,7 +222,7 @@ def deciders(config: DictConfig) -> dict[str, bool]:
         f"strategy={run_options.NEEDS_PROOF}, which tests groups": run_options.NEEDS_PROOF in names,
         f"strategy={run_options.VOTES}, which votes": run_options.VOTES in names,
         "serve=best, which chooses": config.get("serve") == "best",
-        "personal=auto, which chooses": chooses_layers(config),
+        "personal=auto, which chooses": OmegaConf.select(config, "personal._target_") == _CHOOSES,
         "drift_every, which compares": bool(config.get("drift_every")),
         "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
         "serve_round=best, which compares": config.get("serve_round") == "best",
@@ -246,11 +246,6 @@ def withheld(config: DictConfig) -> str | None:
     if is_private(config):
         return "privacy=client_dp"
     return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
-
-
-def chooses_layers(config: DictConfig) -> bool:
-    """Return whether clients choose between personal layers on held-out rows."""
-    return OmegaConf.select(config, "personal._target_") == _CHOOSES
 
 
 def with_strategy(config: DictConfig, name: str) -> DictConfig:

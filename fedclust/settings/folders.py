@@ -192,9 +192,8 @@ def _expand_resume(overrides: Sequence[str]) -> list[str]:
     own = {_key(text): text for text in overrides_of(folder) if _key(text) not in kept}
     if "personal" in rest:  # another choice has different parameters
         own = {key: text for key, text in own.items() if not key.startswith("personal.")}
-    if "validation_fraction" in (
-        partition := _saved(folder).get("partition") or {}
-    ):  # its rows stay held out
+    partition = _saved(folder).get("partition") or {}
+    if "validation_fraction" in partition:  # its rows stay held out
         fraction = f"++partition.validation_fraction={partition['validation_fraction']}"
         own.setdefault("partition.validation_fraction", fraction)
     merged, quoted = own | rest, str(folder).replace("'", "\\'")

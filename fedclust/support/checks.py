@@ -13,6 +13,7 @@ import os
 import sys
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -175,11 +176,6 @@ def check_held_out(held_out: float) -> None:
     )
 
 
-def check_number_or_share(name: str, value: int | float | None) -> None:
-    """Check a setting that is a number of clients, a share of them, or None; raise ValueError if not."""
-    check_value(name, value, "a whole number >= 1 or a share in (0, 1] or None")
-
-
 def read_as(kind: Any, values: Any) -> Any:
     """Create a value of a type from plain values; nothing else is accepted or converted silently.
 
@@ -210,10 +206,8 @@ def read_as(kind: Any, values: Any) -> Any:
         if type(None) in arguments and values is None:
             return None
         for each in arguments[:-1]:
-            try:
+            with suppress(ValueError):
                 return read_as(each, values)
-            except ValueError:
-                continue
         return read_as(arguments[-1], values)
     if origin is Literal:
         if values not in arguments:

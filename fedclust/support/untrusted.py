@@ -23,6 +23,8 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _DEEPEST = 100
 _MOST_BYTES = 2**33  # of an archive's arrays; matrices of 10,000 clients take less
 _MOST_VALUES = 2**16  # of a table's cell, such as label counts
+_BAD_FILES = (OSError, EOFError, MemoryError, RecursionError, zipfile.BadZipFile, yaml.YAMLError)
+_BAD_VALUES = (ValueError, LookupError, TypeError, AttributeError, NotImplementedError)
 
 
 @contextmanager
@@ -30,13 +32,9 @@ def readable(path: Path, kind: str) -> Iterator[None]:
     """Convert the errors of reading a file to a ValueError that names it; a missing file stays an OSError."""
     try:
         yield
-    except OSError as error:
-        if isinstance(error, FileNotFoundError | PermissionError):
-            raise
-        raise ValueError(f"{path} must be {kind}: {_line(error)}") from error
-    except (ValueError, LookupError, EOFError, RecursionError, MemoryError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} must be {kind}: {_line(error)}") from error
-    except (yaml.YAMLError, NotImplementedError, AttributeError, TypeError) as error:
+    except (FileNotFoundError, PermissionError):
+        raise
+    except (*_BAD_FILES, *_BAD_VALUES) as error:
         raise ValueError(f"{path} must be {kind}: {_line(error)}") from error
 
 

@@ -206,6 +206,17 @@ class CohortUpdate:
         clients = np.array([job.client for job in jobs], dtype=np.int64)
         return cls(clients, state, losses, np.array([len(job.rows) for job in jobs], dtype=np.int64), failed)
 
+    def rows(self) -> dict[int, int]:
+        """Return the row of each client that has not failed, by client id."""
+        return {client: row for row, client in enumerate(self.clients.tolist()) if client not in self.failed}
+
+    def models(self) -> dict[int, State]:
+        """Return the trained model of each client that has not failed, by client id."""
+        return {
+            client: {name: stacked[row] for name, stacked in self.state.items()}
+            for client, row in self.rows().items()
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Work:
@@ -444,13 +455,9 @@ def update_norms(state: State, start: State, positions: Sequence[int]) -> list[f
     moving = {name: t for name, t in state.items() if t.is_floating_point() and t.stride(0)}
     if not moving:
         return [0.0] * len(positions)
-    consecutive = range(positions[0], positions[0] + len(positions))
+    first, end = positions[0], positions[0] + len(positions)
     # Consecutive rows are a view; others are copied.
-    rows = (
-        slice(consecutive.start, consecutive.stop)
-        if list(positions) == list(consecutive)
-        else list(positions)
-    )
+    rows = slice(first, end) if list(positions) == [*range(first, end)] else list(positions)
     squares = torch.zeros(())
     for name, stacked in moving.items():
         flat, before = stacked.reshape(len(stacked), -1)[rows], start[name].to(stacked.device).reshape(-1)

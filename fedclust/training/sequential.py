@@ -69,9 +69,8 @@ def take_steps(
             # Like torch.optim, leave parameters that the loss does not depend on unchanged, even by weight
             # decay.
             all_gradients = torch.autograd.grad(loss, working.trainable, allow_unused=True)
-            used = [
-                pair for pair in zip(working.trainable, all_gradients, strict=True) if pair[1] is not None
-            ]
+            pairs = zip(working.trainable, all_gradients, strict=True)
+            used = [pair for pair in pairs if pair[1] is not None]
             parameters, gradients = [pair[0] for pair in used], [pair[1] for pair in used]
             update = LocalUpdate(parameters, training, work, stacked=False)
         else:

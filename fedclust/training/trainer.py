@@ -619,10 +619,9 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
             continue
         filled = together(three).losses
         if not _close(filled[1], filled[2], _FILLING * rounding):
-            finding = (
-                f"losses are {filled[1].tolist()} or {filled[2].tolist()}, depending on how short batches"
-            )
-            raise ArithmeticError(f"{finding} are padded: the model mixes the examples of a batch")
+            finding = f"losses are {filled[1].tolist()} or {filled[2].tolist()}"
+            why = "depending on how short batches are padded: the model mixes the examples of a batch"
+            raise ArithmeticError(f"{finding}, {why}")
         for joint, single in zip(filled, expected.losses, strict=False):
             if not _close(single, joint, tolerance):
                 finding = f"losses are {joint.tolist()} together and {single.tolist()} alone"

@@ -24,27 +24,14 @@ if TYPE_CHECKING:
 MOST_COLUMNS = 50_000  # a file with more is usually turned round
 RARE = 0.05  # share of rows of a class that is called rare
 _MANY_NUMBERS = 10  # more distinct numbers than this are measured, not codes
-_MANY_CLASSES, _MOST_CLASSES = (
-    20,
-    100,
-)  # of labels that are numbers: from here on doubtful; surely not classes
+_MANY_CLASSES, _MOST_CLASSES = 20, 100  # of labels that are numbers: from here on doubtful; surely amounts
 _ROWS_PER_CLASS = 10  # labels that occur in fewer rows on average are measured
 _FEWEST_LABELS = 10  # with fewer distinct labels, a small table proves nothing
 
 _MARKERS = {
     *("", "?", "-", "--", ".", "*", "x", "unknown", "unk", "missing", "none", "na", "n/a", "nan", "null"),
-    *(
-        "nil",
-        "not known",
-        "not available",
-        "not done",
-        "not measured",
-        "tbd",
-        "inf",
-        "-inf",
-        "#n/a",
-        "#value!",
-    ),
+    *("nil", "not known", "not available", "not done", "not measured", "tbd"),
+    *("inf", "-inf", "#n/a", "#value!"),
 }
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 _NEARLY = re.compile(r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
@@ -194,8 +181,7 @@ def check_target(labels: "Values") -> list[Finding]:
     if len(counts) < 2:
         return found + [Finding("one class", name, detail=_quoted(counts.index)) for _ in counts]
     if several := [] if number else _several(list(counts.index)):
-        found.append(Finding("multi-label", name, int(counts[several].sum()), size, _quoted(several)))
-        return found
+        return [*found, Finding("multi-label", name, int(counts[several].sum()), size, _quoted(several))]
     if _measured(counts.index.to_numpy(), len(present), number):
         return [*found, Finding("continuous", name, detail=f"{len(counts)} in {len(present):,} rows")]
     if number and len(counts) > _MANY_CLASSES:
@@ -271,9 +257,7 @@ def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
     counts = texts.value_counts()
     plain = np.array([bool(_NUMBER.fullmatch(text)) for text in counts.index])
     nearly = plain | [bool(_NEARLY.fullmatch(text)) for text in counts.index]
-    marker = np.array(
-        [{text.lower(), text.lower().rstrip("?! ")} & _MARKERS != set() for text in counts.index]
-    )
+    marker = np.array([bool({text.lower(), text.lower().rstrip("?! ")} & _MARKERS) for text in counts.index])
     rows = counts.to_numpy()
     numbers, others = int(rows[nearly].sum()), int(rows[~nearly & ~marker].sum())
     distinct, stray = int(nearly.sum()), ~plain

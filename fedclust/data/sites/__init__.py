@@ -15,9 +15,7 @@ from fedclust.support.checks import check
 from fedclust.support.reasons import Sendable
 
 _LONGEST = 100  # characters of a name
-_SUFFIX = re.compile(
-    r"\.(parquet|arrow|csv|csv\.gz)$", re.IGNORECASE
-)  # a file of another kind keeps its name
+_SUFFIX = re.compile(r"\.(parquet|arrow|csv|csv\.gz)$", re.IGNORECASE)  # other kinds of file keep their name
 _NODE = "--node-config \"data='…' name='north'\""
 
 

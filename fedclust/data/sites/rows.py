@@ -19,7 +19,7 @@ from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
 from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
-from fedclust.data.partition import hold_out_client, holdout
+from fedclust.data.partition import IN_BOTH_FILES, hold_out_client, holdout
 from fedclust.data.sites import Own, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables, suspicion
@@ -173,9 +173,7 @@ def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
             if own.test == "official":
                 tested = rows >= num_train
                 if np.isin(person[rows[tested]], person[rows[~tested]]).any():
-                    raise SiteError(
-                        "a person must be in the training file or in the test file, some are in both"
-                    )
+                    raise SiteError(IN_BOTH_FILES)
             else:  # as for pooled data, but by the client's name alone
                 draws = generator(seed, _TEST, key_of(client))
                 alone = np.zeros(len(people), np.int64)
@@ -263,25 +261,21 @@ def describe(rows: SiteRows) -> agreement.Statement:
     SiteError
         If the rows cannot be read.
     """
-    labels = tuple(np.unique(rows.labels).tolist())
-    builder = rows.builder
+    builder, size = rows.builder, rows.num_train
+    statement = agreement.Statement(tuple(np.unique(rows.labels).tolist()), warnings=rows.warnings)
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
             table = table_of(rows.parts, kinds, rows.kept)  # one by one, thousands of columns take minutes
-            trained, size = table.iloc[rows.trained], rows.num_train
-            columns = {
-                name: _column(builder, size, table[name], trained[name], kinds[name]) for name in kinds
-            }
-            return agreement.Statement(labels, columns, warnings=rows.warnings)
+            trained = table.iloc[rows.trained]
+            columns = {key: _column(builder, size, table[key], trained[key], kinds[key]) for key in kinds}
+            return dataclasses.replace(statement, columns=columns)
         if isinstance(builder, Images):
-            return agreement.Statement(labels, pixels=_pixels(images_of(rows, builder)[: rows.num_train]))
+            return dataclasses.replace(statement, pixels=_pixels(images_of(rows, builder)[:size]))
         if builder.tokenizer is not None:
-            return agreement.Statement(labels, warnings=rows.warnings)
+            return statement
         texts = texts_of(rows, builder)
-        return agreement.Statement(
-            labels, warnings=rows.warnings, words=count_words(texts[row] for row in rows.trained)
-        )
+        return dataclasses.replace(statement, words=count_words(texts[row] for row in rows.trained))
 
 
 def _column(
@@ -407,11 +401,7 @@ def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
         return images_of(rows, rows.builder)
     if isinstance(rows.builder, Text):
         return rows.builder.tokeniser(agreed.words)(texts_of(rows, rows.builder))
-    table = agreed.table
-    names = [*(each.name for each in table.numbers), *(each.name for each in table.categories)]
-    values = table_of(rows.parts, names, rows.kept)
-    numbers = [numbers_of(values[each.name]) for each in table.numbers]
-    return table.encoded(numbers, [each.codes(values[each.name]) for each in table.categories])
+    return agreed.table.encode(table_of(rows.parts, agreed.table.names, rows.kept))
 
 
 def federated(

@@ -227,9 +227,8 @@ class Side:
         sizes = np.diff([*starts, len(self.names)]).tolist()
         more = [f" and {size - 1} more" if size > 1 else "" for size in sizes]
         names = [self.names[at] + text for at, text in zip(starts, more, strict=True)]
-        return replace(
-            self, names=names, bands=[self.bands[at] for at in starts] if len(self.bands) else ()
-        ), starts
+        bands = [self.bands[at] for at in starts] if len(self.bands) else ()
+        return replace(self, names=names, bands=bands), starts
 
 
 def cells(

@@ -105,10 +105,7 @@ def mean_and_band(
 
 
 def accuracy_bands(
-    panels: Mapping[str, Mapping[str, Sequence[Curve]]],
-    width: Width = "column",
-    band: Band = "std",
-    measure: str = "mean client accuracy",
+    panels: Mapping[str, Mapping[str, Sequence[Curve]]], width: Width = "column"
 ) -> alt.ConcatChart:
     """Draw a value over the rounds: a panel per setting, a line per method, a band over its seeds.
 
@@ -118,31 +115,25 @@ def accuracy_bands(
         A curve for each seed, by title of the panel and method.
     width
         Of the picture.
-    band
-        See :data:`Band`.
-    measure
-        Label of the vertical axis.
 
     Raises
     ------
     ValueError
-        If there is nothing to draw, more panels than fit, or no such width or band.
+        If there is nothing to draw, more panels than fit, or no such width.
     """
     charts = []
     for title, by_method in panels.items():
         lines = []
         for method, runs in by_method.items():
-            rounds, mean, *ends = mean_and_band(runs, band)
+            rounds, mean, *ends = mean_and_band(runs)
             lines.append(drawing.Line(method, rounds, mean, *(ends if len(runs) > 1 else ())))
-        drawn = drawing.curves(lines, "round", measure, names=_methods(panels))
+        drawn = drawing.curves(lines, "round", "mean client accuracy", names=_methods(panels))
         charts.append(drawn.properties(title=title))
     return _side_by_side(charts, width, 118).resolve_scale(y="shared")
 
 
 def accuracy_over_clients(
-    panels: Mapping[str, Mapping[str, FloatArray]],
-    width: Width = "column",
-    measure: str = "accuracy on a client's own test part",
+    panels: Mapping[str, Mapping[str, FloatArray]], width: Width = "column"
 ) -> alt.ConcatChart:
     """Draw each client's accuracy: a panel per setting, a row per method.
 
@@ -155,15 +146,13 @@ def accuracy_over_clients(
         Accuracies of the clients of all seeds, shape (n,), by title of the panel and method.
     width
         Of the picture.
-    measure
-        Label of the horizontal axis.
 
     Raises
     ------
     ValueError
         If there is nothing to draw, more panels than fit, or no such width.
     """
-    methods, charts = _methods(panels), []
+    methods, charts, measure = _methods(panels), [], "accuracy on a client's own test part"
     named, bare = alt.Scale(domain=methods), alt.Axis(grid=False)
     x = alt.X("x:Q", title=measure, scale=alt.Scale(zero=False))
     y = alt.Y("method:N", sort=methods, title=None, axis=bare, scale=named)
@@ -206,9 +195,8 @@ def _side_by_side(charts: Sequence[Any], width: Width, height: float) -> alt.Con
         raise ValueError(f"a {width} has room for 1 to {most} panels, got {len(charts)}")
     across = min(_ACROSS[width], len(charts))
     wide = (72 * WIDTHS[width] - 45 * across) / across
-    return alt.concat(
-        *(each.properties(width=wide, height=height) for each in charts), columns=across, spacing=12
-    )
+    sized = (each.properties(width=wide, height=height) for each in charts)
+    return alt.concat(*sized, columns=across, spacing=12)
 
 
 def sweep_map(
@@ -430,10 +418,9 @@ def client_map(
     """
     clients = np.asarray(assignment).shape
     if distances.shape != 2 * clients or (groups is not None and np.shape(groups) != clients):
-        raise ValueError(
-            f"distances must have shape (K, K), assignment and groups (K,), got {distances.shape}, {clients}"
-            + ("" if groups is None else f" and {np.shape(groups)}")
-        )
+        rule = "distances must have shape (K, K), assignment and groups (K,)"
+        known = "" if groups is None else f" and {np.shape(groups)}"
+        raise ValueError(f"{rule}, got {distances.shape}, {clients}{known}")
     found, stress = places(distances)
     sizes = dict(zip(*np.unique(assignment, return_counts=True), strict=True))
     rows = [
@@ -497,15 +484,13 @@ def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width
     bars, numbers = [], []
     for start, end in pairwise(moments):
         clusters = lasting[start][order]
+        room = wide * (end - start) >= 9 * (moments[-1] - moments[0])  # for a number, from left to right
         edges = [0, *(np.flatnonzero(np.diff(clusters)) + 1).tolist(), sizes[0]]
         for top, below in pairwise(edges):
             cluster = int(clusters[top])
             # Without black, which would hide a number.
             bars.append((start, end, top, below, drawing.COLOURS[cluster % (len(drawing.COLOURS) - 1)]))
-            if (
-                wide * (end - start) >= 9 * (moments[-1] - moments[0])
-                and high * (below - top) >= 9 * sizes[0]
-            ):
+            if room and high * (below - top) >= 9 * sizes[0]:
                 numbers.append(((start + end) / 2, (top + below) / 2, str(cluster)))
     span = alt.Scale(domain=[moments[0], moments[-1]], nice=False, zero=False)
     x = alt.X("x:Q", title="round", axis=alt.Axis(grid=False, tickMinStep=1, tickCount=6), scale=span)
@@ -651,18 +636,14 @@ def _ranks(panels: Panels, width: Width) -> tuple[Any, str]:
     methods = _methods(panels)
     complete = [found for found in federations.values() if len(found) == len(methods)]
     if len(methods) < 3 or len(complete) < 2:
-        raise ValueError(
-            f"ranks need three methods and two federations (setting and seed) in which all of them ran, "
-            f"got {len(methods)} and {len(complete)}"
-        )
+        rule = "ranks need three methods and two federations (setting and seed) in which all of them ran"
+        raise ValueError(f"{rule}, got {len(methods)} and {len(complete)}")
     scores = np.array([[found[method] for method in methods] for found in complete])
     difference = critical_difference(len(methods), len(complete))
     title = f"Mean rank over {len(complete)} federations, best left"
-    shows = (
-        f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations (setting"
-        " and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
-        f"Friedman's p {friedman(scores):.2g}"
-    )
+    shows = f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations "
+    shows += "(setting and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
+    shows += f"Friedman's p {friedman(scores):.2g}"
     if left_out := len(federations) - len(complete):
         shows += f"; without {left_out} federations in which a method is missing"
     return rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width]), shows

@@ -244,12 +244,9 @@ def _cross_site(run: SavedRun, values: FloatArray) -> Picture:
     """Draw how right each site's own model is on each other site's rows."""
     names = run.client_names or [f"site {place}" for place in range(len(values))]
     rows, columns = Side(names, names, "model of"), Side(names, names, "rows of")
-    what = "area under the curve with two classes, else share predicted right"
     drawn = cells(values, rows, columns, ends=(0, 1), title="right", square=True, numbers=".2f")
-    note = (
-        f"Right: {what}. A column of areas below 0.5 is a site whose classes are the wrong way round for the "
-        "others."
-    )
+    note = "Right: area under the curve with two classes, else share predicted right. "
+    note += "A column of areas below 0.5 is a site whose classes are the wrong way round for the others."
     return Picture("cross_site", "Each site's own model on every other site's rows", drawn, note)
 
 
@@ -548,14 +545,6 @@ def _rewards(small: Mapping[str, NDArray]) -> Iterator[Picture]:
     note = "The clients with the highest and the lowest reward. Training loss before each step, in nats; the "
     yield Picture("rewards", title, drawn, note + "band is a standard deviation either way.")
     title = "Each client, the highest reward first; local steps from left to right"
-    yield _heat("reward_cells", title, losses, Side(named), [f"step {step}" for step in steps])
-
-
-def _heat(
-    name: str, title: str, table: FloatArray, rows: Side, columns: Sequence[str], colours: str = "sequential"
-) -> Picture:
-    """Draw a table of clients over time, averaged over neighbours if it is large; only for the page."""
-    look: dict[str, Any] = {"ends": _middle(table), "title": "loss", "most": MOST_CELLS}
-    drawn = cells(table, rows, Side(columns), colours, **look)
-    note = "Left blank where a client was not asked." if rows.title else ""
-    return Picture(name, title, drawn, note, page_only=True)
+    each_step = Side([f"step {step}" for step in steps])
+    drawn = cells(losses, Side(named), each_step, ends=_middle(losses), title="loss", most=MOST_CELLS)
+    yield Picture("reward_cells", title, drawn, page_only=True)

@@ -70,7 +70,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "tiles": _tiles(run, done, of, costs[0]),
         "facts": list(_facts(run)),
         "pictures": made,
-        "changes": [_sized(change) for change in run.changes if change["round"] > 0],
+        "changes": [{"reason": ""} | change for change in run.changes if change["round"] > 0],
         "sites": report.site_rows(summary),
         "everyone": report.EVERYONE,
         "site_columns": [[title, "long"] for title in report.SITE_COLUMNS],
@@ -103,10 +103,6 @@ def tally(rounds: Sequence[Mapping[str, Any]], num_clients: int) -> tuple[IntArr
         np.add.at(drawn, np.asarray(line.get("cohort", ()), dtype=np.int64), 1)
         np.add.at(failed, [failure["client"] for failure in line.get("failures", ())], 1)
     return drawn, failed
-
-
-def _sized(change: dict[str, Any]) -> dict[str, Any]:
-    return {"reason": "", "sizes": np.bincount(change["assignment"])} | change
 
 
 def _last(run: SavedRun, key: str) -> Any:
@@ -326,7 +322,6 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
     found = [_client_accuracies("", run, MOST_ACCURACIES)]
     found += [_client_accuracies(name, each, most) for name, each in run.compared.items()]
     counts = run.label_counts
-    few_labels = counts is not None and counts.size <= _MOST_LABEL_COUNTS
     rounds, values = run.series("mean_client_accuracy")
     chosen = evenly(len(rounds), 300)
     empty = chart.curves([chart.Line("client", [0], [0])], "round", marks=[(0, "")])
@@ -334,7 +329,7 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
         "moves": moves,
         "failures": failures[-_MOST_FAILURES:],
         "accuracies": [each for each in found if each],
-        "labels": counts.tolist() if counts is not None and few_labels else None,
+        "labels": None if counts is None or counts.size > _MOST_LABEL_COUNTS else counts.tolist(),
         "classes": [class_name(name) for name in classes],
         "mean": [rounds[chosen].tolist(), np.round(values[chosen], 5).tolist()],
         "history": chart.specification(empty),

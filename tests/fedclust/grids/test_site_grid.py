@@ -200,6 +200,13 @@ def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registere
     assert grid.get_node_ids() == [0, 1, 2, 3]
 
 
+def test_a_node_s_name_may_have_braces() -> None:
+    grid = _grid(NODES)
+    grid.connect()
+    _, said = grid._own(Registered.of({"north": ("north/more",)}), Host(9, (), registered="{x}"))
+    assert said == ["node '{x}' speaks for site north, which another node serves: ignored"]
+
+
 def test_a_site_that_joined_a_run_may_be_away_when_it_is_resumed() -> None:
     first, nodes = _grid({0: NODES[0], 1: NODES[2]}), {0: NODES[0], 1: NODES[2], 2: NODES[1]}
     first.connect()

@@ -23,7 +23,7 @@ def _shift(kind: str, seen: bool) -> Shift:
 def _seen(label=False, feature=False, concept=False, looks=ONE, labels=ONE) -> Seen:
     feature_shift, concept_shift = _shift("feature", feature), _shift("concept", concept)
     shifts = _shift("label", label), _shift("quantity", False), feature_shift, concept_shift
-    seen = Looks(feature_shift, concept_shift, looks, ())
+    seen = Looks(feature_shift, concept_shift, looks)
     return Seen(shifts, seen, None, labels, None, np.zeros(0, dtype=np.int64))
 
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from fedclust.settings.run_options import RunOptions
 from fedclust.support import rng
-from fedclust.support.checks import check_number_or_share
 
 
 def test_same_arguments_same_draws() -> None:
@@ -133,11 +133,11 @@ def test_the_largest_values_and_of_equal_ones_the_first() -> None:
 
 @pytest.mark.parametrize(("asked", "number"), [(1, 1), (1.0, 10), (0.25, 3), (7, 7), (50, 10), (0.01, 1)])
 def test_a_number_of_clients_or_a_share_of_ten(asked: int | float, number: int) -> None:
-    check_number_or_share("evaluate_clients", asked)
+    RunOptions(evaluate_clients=asked)
     assert rng.number_of(asked, 10) == number  # 0.25 · 10 = 2.5 is rounded up
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 0.0, 1.5, 2.0, True, "half", float("nan")])
 def test_what_is_neither_a_number_nor_a_share_is_refused(wrong: object) -> None:
     with pytest.raises(ValueError, match="evaluate_clients must be a whole number >= 1 or a share in"):
-        check_number_or_share("evaluate_clients", wrong)  # type: ignore[arg-type]
+        RunOptions(evaluate_clients=wrong)  # type: ignore[arg-type]

@@ -72,8 +72,7 @@ class LocalTraining:
     precision
         ``"float32"``; ``"tf32"``, faster matrix products on GPUs; ``"bf16"``, bfloat16 autocast.
     evaluation_batch_size
-        Largest number of examples per forward pass in evaluation; on a CPU also as few as keep every module's
-        output below 16 MiB.
+        Examples per forward pass in evaluation.
 
     Raises
     ------

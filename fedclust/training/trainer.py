@@ -11,7 +11,7 @@ import copy
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -42,9 +42,6 @@ _NO_ROWS = np.zeros(0, dtype=np.int64)
 _BATCH_BYTES = 256 << 20
 # Largest number of models' outputs kept until they are reduced: 256 MiB.
 _MOST_VALUES = 1 << 26
-# Largest output of a module in evaluation on a CPU. glibc returns more than 32 MiB to the system at once, and
-# to get it back for the next layer takes as long as a convolution.
-_OUTPUT_BYTES = 16 << 20
 # Relative size of a layer's rounding error. In float32 it is a few units in the last place, 2^-23, as sums
 # are rounded as well; the other two round the factors of products, to 2^-10 and 2^-7.
 _ROUNDING = {"float32": 2.0**-20, "tf32": 2.0**-10, "bf16": 2.0**-7}
@@ -335,8 +332,9 @@ class Trainer:
             rows = np.concatenate([jobs[place].rows for place in places]).astype(np.int64)
             if len(rows):
                 owners = np.repeat(places, [len(jobs[place].rows) for place in places])
-                parts = torch.from_numpy(rows).to(data.rows_device).split(self._rows_at_once)
-                owned = torch.from_numpy(owners).split(self._rows_at_once)
+                size = self.training.evaluation_batch_size
+                parts = torch.from_numpy(rows).to(data.rows_device).split(size)
+                owned = torch.from_numpy(owners).split(size)
                 batches += zip(repeat(jobs[places[0]].state), parts, owned, strict=False)
         with self._working.settings():
             if batches:
@@ -349,15 +347,6 @@ class Trainer:
         columns = [torch.cat(parts).cpu().split(sizes) for parts in zip(*answers, strict=True)]
         of_place = dict(zip(order, zip(*columns, strict=True), strict=True))
         return [of_place[place] for place in range(len(jobs))]
-
-    @cached_property
-    def _rows_at_once(self) -> int:
-        """Rows of a batch in evaluation; unless the model mixes rows, outputs do not depend on it."""
-        most = self.training.evaluation_batch_size
-        if self._device.type != "cpu" or self._working.mixes_rows:
-            return most
-        inputs, _ = self._data.batch(torch.zeros(1, dtype=torch.int64))
-        return max(1, min(most, _OUTPUT_BYTES // max(1, self._working.largest_output(inputs))))
 
     def _check(self, jobs: Sequence[Job], misfits: dict[int, str] | None = None) -> list[Job]:
         """Check the states and move each to the device once; leave out misfits if they are collected."""

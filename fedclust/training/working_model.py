@@ -445,22 +445,6 @@ class WorkingModel:
         self.context.begin()
         return logits
 
-    @torch.inference_mode()
-    def largest_output(self, inputs: Tensor) -> int:
-        """Return the bytes of the largest output of a module in a forward pass."""
-        sizes = [0]
-
-        def note(_module: nn.Module, _inputs: object, output: object) -> None:
-            sizes.append(output.nbytes if isinstance(output, Tensor) else 0)
-
-        hooks = [module.register_forward_hook(note) for module in self.model.eval().modules()]
-        try:
-            self.model(inputs)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return max(sizes)
-
     def _autocast(self) -> contextlib.AbstractContextManager[None]:
         if self._precision != "bf16":
             return contextlib.nullcontext()

@@ -134,23 +134,6 @@ def test_clients_with_one_model_share_passes_whatever_trains_them(small, mode, m
     assert sorted(sizes, reverse=True) == [7] * (rows // 7) + [rows % 7] * (rows % 7 > 0)
 
 
-def test_rows_are_evaluated_in_batches_whose_outputs_are_at_most_16_mib(small, monkeypatch) -> None:
-    data = small.federation()
-    # An output of 2^20 float32 is 4 MiB per row, so a batch has 16 / 4 = 4 rows.
-    wide = nn.Sequential(nn.Flatten(), nn.Linear(data.inputs[0].numel(), 2**20), nn.MaxPool1d(2**18))
-    made = small.set_up(nn.Sequential(wide, nn.Linear(4, data.num_classes)), data)
-    sizes: list[int] = []
-    forward = WorkingModel.forward
-
-    def counted(self: WorkingModel, inputs: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(inputs))
-        return forward(self, inputs)
-
-    monkeypatch.setattr(WorkingModel, "forward", counted)
-    made.trainer.evaluate(made.tests)
-    assert (set(sizes[:-1]), sum(sizes)) == ({4}, sum(len(job.rows) for job in made.tests))
-
-
 def shifted(model, inputs: torch.Tensor) -> torch.Tensor:
     """Logits 0 and the input plus the bias."""
     return torch.cat([torch.zeros_like(inputs), inputs + model.bias], dim=1)

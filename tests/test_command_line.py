@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -19,6 +21,7 @@ from omegaconf import open_dict
 from ray import cloudpickle
 
 from fedclust.results import comparable
+from fedclust.settings.composition import compose
 from tests.conftest import Outcome
 
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
@@ -283,20 +286,30 @@ def test_a_run_that_is_ended_says_how_to_go_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "runs"), [(("rounds=2",), 1), (("-m", "rounds=2,3"), 2), (("rounds=-1",), 0)]
+    ("arguments", "code", "composed", "rounds"),
+    [
+        (("rounds=2",), 0, [False], [True]),
+        (("-m", "rounds=2,3"), 0, [True] * 3, [True] * 2),
+        (("rounds=-1",), 2, [False], []),
+    ],
 )
-def test_garbage_is_collected_while_a_command_runs_and_after_it(
-    run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], runs: int
+def test_garbage_is_collected_from_a_run_s_start_and_a_sweep_s_first_composition(
+    run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int, composed: list, rounds: list
 ) -> None:
-    collected: list[bool] = []
+    seen: dict[str, list[bool]] = {"compose": [], "federate": [], "freeze": []}
 
-    def federate(*_: object) -> dict[str, object]:
-        collected.append(gc.isenabled())
-        return {"mean_client_accuracy": 0.5}
+    def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *given, **named: seen[name].append(gc.isenabled()) or work(*given, **named)
 
-    monkeypatch.setattr("fedclust.runs.server.federate", federate)
-    assert run(*arguments).code == (0 if runs else 2)
-    assert (collected, gc.isenabled()) == ([True] * runs, True)
+    monkeypatch.setattr("fedclust.runs.command_line.compose", noted("compose", compose))
+    monkeypatch.setattr(
+        "fedclust.runs.server.federate", noted("federate", lambda *_: {"mean_client_accuracy": 0.5})
+    )
+    monkeypatch.setattr("gc.freeze", noted("freeze", lambda: None))
+    assert run(*arguments).code == code
+    # What there was is set aside once, also in a sweep: a job's garbage is not to stay.
+    assert seen == {"compose": composed, "federate": rounds, "freeze": [False] * bool(rounds)}
+    assert gc.isenabled()
 
 
 def test_a_run_that_fails_says_why_and_keeps_its_rounds(run, tmp_path: Path) -> None:

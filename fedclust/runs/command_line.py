@@ -50,16 +50,8 @@ def main() -> None:
     started exits with code 1; one whose models predict no better than class shares, with code 3. Such jobs do
     not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
     """
-    atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
-    gc.disable()  # and as long while modules are imported
-    try:
-        _dispatch()
-    finally:
-        gc.enable()
-
-
-def _dispatch() -> None:
     global _failures
+    atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb in verbs.RUNS:
         sys.argv[1:] = ["task=advise"] * (verb == "advise") + given
@@ -69,6 +61,7 @@ def _dispatch() -> None:
         sys.exit(verbs.show_help([verb if verb in verbs.RUNS else "run"]))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
+        gc.disable()  # looking through all that is imported takes half a second, too
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
             arguments = get_args_parser().parse_args(sys.argv[1:])
@@ -81,6 +74,8 @@ def _dispatch() -> None:
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
             sys.exit(130)  # as shells do
+        finally:
+            gc.enable()
         collapsed = sweep.any_failed(_failures.with_name("collapsed.txt"), "fell to chance")
         if (failed := sweep.any_failed(_failures)) or collapsed:
             sys.exit(1 if failed else _COLLAPSED)
@@ -97,9 +92,7 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         elif verb not in verbs.VERBS:
             raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
         else:
-            module = import_module(f"fedclust.runs.{verb}")
-            _collect_from_here()
-            status = int(module.main(arguments))
+            status = int(import_module(f"fedclust.runs.{verb}").main(arguments))
         sys.stdout.flush()
         return status
     except BrokenPipeError:  # whoever read the output, such as head, has had enough
@@ -177,7 +170,7 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
 
 def _collect_from_here() -> None:
-    """Look for garbage from here on, but not in what was imported, which stays to the end."""
+    """Look for garbage from here on, but not in what there is: nearly all of it stays to the end."""
     if not gc.isenabled():  # else it is a sweep's next job, and garbage of the last one would stay
         gc.freeze()
         gc.enable()

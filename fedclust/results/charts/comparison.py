@@ -105,7 +105,10 @@ def mean_and_band(
 
 
 def accuracy_bands(
-    panels: Mapping[str, Mapping[str, Sequence[Curve]]], width: Width = "column"
+    panels: Mapping[str, Mapping[str, Sequence[Curve]]],
+    width: Width = "column",
+    band: Band = "std",
+    measure: str = "mean client accuracy",
 ) -> alt.ConcatChart:
     """Draw a value over the rounds: a panel per setting, a line per method, a band over its seeds.
 
@@ -115,25 +118,31 @@ def accuracy_bands(
         A curve for each seed, by title of the panel and method.
     width
         Of the picture.
+    band
+        See :data:`Band`.
+    measure
+        Label of the vertical axis.
 
     Raises
     ------
     ValueError
-        If there is nothing to draw, more panels than fit, or no such width.
+        If there is nothing to draw, more panels than fit, or no such width or band.
     """
     charts = []
     for title, by_method in panels.items():
         lines = []
         for method, runs in by_method.items():
-            rounds, mean, *ends = mean_and_band(runs)
+            rounds, mean, *ends = mean_and_band(runs, band)
             lines.append(drawing.Line(method, rounds, mean, *(ends if len(runs) > 1 else ())))
-        drawn = drawing.curves(lines, "round", "mean client accuracy", names=_methods(panels))
+        drawn = drawing.curves(lines, "round", measure, names=_methods(panels))
         charts.append(drawn.properties(title=title))
     return _side_by_side(charts, width, 118).resolve_scale(y="shared")
 
 
 def accuracy_over_clients(
-    panels: Mapping[str, Mapping[str, FloatArray]], width: Width = "column"
+    panels: Mapping[str, Mapping[str, FloatArray]],
+    width: Width = "column",
+    measure: str = "accuracy on a client's own test part",
 ) -> alt.ConcatChart:
     """Draw each client's accuracy: a panel per setting, a row per method.
 
@@ -146,13 +155,15 @@ def accuracy_over_clients(
         Accuracies of the clients of all seeds, shape (n,), by title of the panel and method.
     width
         Of the picture.
+    measure
+        Label of the horizontal axis.
 
     Raises
     ------
     ValueError
         If there is nothing to draw, more panels than fit, or no such width.
     """
-    methods, charts, measure = _methods(panels), [], "accuracy on a client's own test part"
+    methods, charts = _methods(panels), []
     named, bare = alt.Scale(domain=methods), alt.Axis(grid=False)
     x = alt.X("x:Q", title=measure, scale=alt.Scale(zero=False))
     y = alt.Y("method:N", sort=methods, title=None, axis=bare, scale=named)

@@ -175,6 +175,16 @@ def test_a_line_per_method_and_a_band_over_its_seeds() -> None:
     assert domains == {("fmcl", "fedavg")}
 
 
+def test_a_band_may_be_the_range_of_the_seeds_and_axes_may_have_other_labels() -> None:
+    drawn = comparison.accuracy_bands({"": {"fmcl": [FIRST, SECOND]}}, band="range", measure="loss")
+    ((band,),) = [each["data"]["values"] for each in layers(drawn) if each["mark"]["type"] == "area"]
+    # In rounds 2 and 3, which both runs have: the means are 0.5 and 0.8, and a run is 0.1 and 0.2 from them.
+    assert (band["low"], band["high"]) == (pytest.approx([0.4, 0.6]), pytest.approx([0.6, 1.0]))
+    assert '"loss"' in json.dumps(drawn.to_dict(validate=False))
+    drawn = comparison.accuracy_over_clients({"": {"fmcl": np.array([0.5])}}, measure="recall")
+    assert '"recall"' in json.dumps(drawn.to_dict(validate=False))
+
+
 def test_of_many_clients_only_those_outside_the_whiskers_are_points() -> None:
     accuracies = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
     drawn = comparison.accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})

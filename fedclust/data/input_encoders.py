@@ -183,8 +183,9 @@ class TableEncoder:
         if missing := [name for name in names if name not in rows.columns]:
             columns = few(rows.columns, most=20)
             raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {columns}")
-        repeated = set(rows.columns[rows.columns.duplicated()])
-        if twice := [name for name in names if name in repeated]:
+        if rows.columns.is_unique:  # else it is looked up name by name, which takes long with many columns
+            return
+        if twice := [name for name in names if (rows.columns == name).sum() > 1]:
             raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
 

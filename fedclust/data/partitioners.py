@@ -958,7 +958,8 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
         raise ValueError(f"groups must be at most the {num_classes} classes, got {num_groups} groups")
     circle = draws.permutation(num_classes)
     names = np.empty((num_groups, num_classes), dtype=np.int64)
-    names[:, circle] = [np.roll(circle, -group) for group in range(num_groups)]
+    for group in range(num_groups):
+        names[group, circle] = np.roll(circle, -group)
     return names
 
 

@@ -94,8 +94,10 @@ def pack(
             number = numbers[id(content)] = len(numbers)
             layout = {}
             for key, record in content.items():
-                name = layout[key] = names.setdefault(id(record), str(len(names)))
-                bundle[name] = record
+                if (name := names.get(id(record))) is None:
+                    name = names[id(record)] = str(len(names))
+                    bundle[name] = record
+                layout[key] = name
             index["layouts"].append(layout)
         index["layout"].append(number)
     entries: dict[str, Any] = {"index": json.dumps(index, separators=(",", ":"))}

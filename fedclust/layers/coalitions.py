@@ -427,10 +427,11 @@ class Coalitions(Layer):
 def _figures_of(answer: SiteFigures | None) -> dict[str, dict[str, Any]]:
     """Return a site's figures of each arm; empty if it did not answer."""
     figures: dict[str, dict[str, Any]] = {}
-    if answer is not None:
-        for place, arm in enumerate(verdicts.SERVED):
-            measured = answer.figures[str(place)]
-            rows = measured["num-examples"]
-            ends = wilson(measured["accuracy"] * rows, rows)
-            figures[arm] = verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())
+    if answer is None:
+        return figures
+    for place, arm in enumerate(verdicts.SERVED):
+        measured = answer.figures[str(place)]
+        rows = measured["num-examples"]
+        ends = wilson(measured["accuracy"] * rows, rows)
+        figures[arm] = verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())
     return figures

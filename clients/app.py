@@ -1,8 +1,6 @@
 """The ClientApp, which replies for many clients at once."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import replace
-from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,13 +8,14 @@ from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Node, OwnSites, own_sites
-from fedclust.data.dataset import FederatedData, content_digest
+from fedclust.data.dataset import content_digest
 from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
+from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.messages.models import to_state
-from fedclust.messages.training import read_instruction
+from fedclust.messages.training import Instruction, read_sent
 from fedclust.settings.allowed import EVERYTHING, allowed_here
 from fedclust.support.reasons import RAISED, Sendable, discreet, reason_of
 from fedclust.training.cohort import num_steps
@@ -54,21 +53,21 @@ def careful(respond: Respond) -> Respond:
     return guarded
 
 
-@lru_cache(maxsize=4)
-def _without_holdout(data: FederatedData) -> FederatedData:
-    return data.without_holdout()
+WORK: dict[str, Work] = {}
+"""What answers each kind of question."""
 
 
-def answers(question: type[Question] | str) -> Callable[[Work], Work]:
-    """Register a function for a question: a message's dataclass, or ``"train"`` or ``"evaluate"``.
+def answers(question: type[Question]) -> Callable[[Work], Work]:
+    """Register a function for a question.
 
     A message from a :class:`~fedclust.federation.ClientGrid` is a bundle for some of the node's clients. Any
     other message is for the node's only client, so that the app also works with a plain Flower strategy; the
     reply is an error if that client fails, or if the node hosts several.
     """
+    of_a_round = question in (Instruction, EvaluateQuestion)
 
     def read(content: RecordDict) -> Any:
-        return read_instruction(content) if isinstance(question, str) else decode(question, content, SERVER)
+        return read_sent(question, content) if of_a_round else decode(question, content, SERVER)
 
     def register(work: Work) -> Work:
         @careful
@@ -76,7 +75,7 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
             content = separated(message.content)
             node, bundle = Node.of(context), is_bundle(content)
             if wants_all_rows(content):
-                node = replace(node, data=_without_holdout(node.data))
+                node = node.without_holdout()
             if not bundle and len(node.clients) != 1:
                 raise Sendable(
                     f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
@@ -96,10 +95,11 @@ def answers(question: type[Question] | str) -> Callable[[Work], Work]:
                 raise Sendable(error)
             return Message(*made.values(), reply_to=message)
 
-        if isinstance(question, str):
-            (app.train() if question == "train" else app.evaluate())(respond)
+        if of_a_round:
+            (app.train() if question is Instruction else app.evaluate())(respond)
         else:
             app.query(question.kind.removeprefix("query."))(respond)
+        WORK[question.kind] = work
         return work
 
     return register

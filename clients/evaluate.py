@@ -13,7 +13,6 @@ from fedclust.clients.app import Answers, answers, by_question, one_by_one, stat
 from fedclust.clients.node import Node
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
-from fedclust.messages.training import Instruction
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
 from fedclust.personal.layers import FINETUNE, MODELS, NONE, PRIOR, Finetune, choose, weights_file
 from fedclust.proof.figure import Rows
@@ -46,12 +45,12 @@ def _scores(node: Node, jobs: Sequence[Job], full: bool) -> tuple[dict[int, Scor
     )
 
 
-@answers("evaluate")
-def evaluate(node: Node, asked: Mapping[int, Instruction]) -> Answers:
+@answers(measuring.EvaluateQuestion)
+def evaluate(node: Node, asked: Mapping[int, measuring.EvaluateQuestion]) -> Answers:
     """Evaluate each client's received model on its own test part."""
     jobs: dict[bool, list[Job]] = {}
-    for instruction, clients in by_question(asked):
-        jobs.setdefault(instruction.full, []).extend(_tests(node, instruction.arrays, clients))
+    for question, clients in by_question(asked):
+        jobs.setdefault(question.full, []).extend(_tests(node, question.arrays, clients))
     measured: dict[int, Scores] = {}
     errors: dict[int, str] = {}
     for full, batch in jobs.items():

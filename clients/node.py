@@ -249,6 +249,10 @@ class Node:
         own = allowed.encoders_here(config)
         return replace(prepared, clients=clients, encoders=own, config=config, run=context.run_id)
 
+    def without_holdout(self) -> "Node":
+        """Return the node with the rows that are held out to decide on among those that train."""
+        return replace(self, data=_without_holdout(self.data))
+
     def encoder_for(self, name: str, vocabulary_size: int | None = None) -> Encoder:
         """Return the encoder that a question names.
 
@@ -279,6 +283,11 @@ class Node:
             allowed.check_encoder("random", self.encoders)
             return _untrained(self.data.input_shape, vocabulary_size)
         raise Sendable(f"input must be one of encoder, pixels, untrained, got {name!r}")
+
+
+@lru_cache(maxsize=4)
+def _without_holdout(data: FederatedData) -> FederatedData:
+    return data.without_holdout()
 
 
 _OBJECTS = "objects"

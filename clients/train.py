@@ -181,7 +181,7 @@ def _norms(trained: Trained, rows: list[int], clients: list[int]) -> list[float]
 # -- Messages -----------------------------------------------------------------------------------------------
 
 
-@answers("train")
+@answers(Instruction)
 def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
     """Train each client and return its model and its losses."""
     errors: dict[int, str] = {}

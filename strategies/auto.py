@@ -765,7 +765,7 @@ def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
 def _travelled(federation: Federation) -> tuple[int, int]:
     """Read the bytes travelled so far, as if clients had messages of their own; 0 where nobody counts."""
     federation.describe()  # known in most runs; asked later, it would count among what trials cost
-    traffic = getattr(federation.grid, "traffic", None)
+    traffic = federation.clients.traffic
     return (0, 0) if traffic is None else (int(traffic.down_by_client.sum()), int(traffic.up_by_client.sum()))
 
 

@@ -15,29 +15,36 @@ module does not know which there are.
 """
 
 import copy
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import run as rounds
-from fedclust.federation.asking import read_replies
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
-from fedclust.federation.run import Measured, Run, RunState
-from fedclust.grids.client_grid import CohortView, Traffic
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import (
+    Measured,
+    Run,
+    RunState,
+    evaluation_questions,
+    evaluation_sample,
+    round_figures,
+)
+from fedclust.layers.layer import Layer, amended
 from fedclust.layers.standard import standard_layers
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
-from fedclust.messages.training import LOSS, Projection, asked_for, instruct
+from fedclust.messages.traffic import Traffic
+from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
@@ -261,22 +268,22 @@ class ClusteredStrategy(Strategy):
         """
         return clusters.models
 
-    def own_models(self, clusters: Clusters) -> Collection[int]:
-        """List clients of the cohort that must send their own models, not their node's mean."""
-        return ()
+    def instruction(self, clusters: Clusters) -> Mapping[str, Any]:
+        """Return further fields of the cohort's instruction, such as :meth:`ask_for_projection`.
 
-    def told(self, clusters: Clusters) -> Mapping[str, Any]:
-        """Return what the cohort is told besides; such as :meth:`ask_for_projection`."""
+        The fields are those of :class:`~fedclust.messages.training.Instruction`.
+        """
         return {}
 
     def ask_for_projection(self, size: int) -> Mapping[str, Any]:
-        """Return what asks each client for a projection of its change to `size` numbers.
+        """Return the fields that ask each client for a projection of its change to `size` numbers.
 
         :attr:`Reply.projected` has it, a random projection that keeps lengths and angles on average, see
         :class:`~fedclust.messages.training.Projection`: enough to compare updates, even if a node
         may reply with a mean. Projections of all rounds of a run can be compared.
         """
-        return instruct(projection=self.update_projection(size))
+        projection = self.update_projection(size)
+        return {"projection_size": projection.size, "projection_seed": projection.seed}
 
     def update_projection(self, size: int) -> Projection:
         """Make the run's projection to `size` numbers, for :meth:`Federation.updates`."""
@@ -489,184 +496,182 @@ class ClusteredStrategy(Strategy):
         ValueError
             If `resume` is of another number of clients, or not of this method.
         """
+        everyone, result = Federation(grid) if federation is None else federation, Result()
+        options = {"buffers": buffers, "resume": resume}
+        configs = train_config or {}, evaluate_config or {}
+        for figures in self.run_rounds(everyone, initial_arrays, num_rounds, timeout, *configs, **options):
+            number, loss = self.run.server_round, self.run.record.get("loss")
+            if loss is not None:
+                result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
+            if figures:
+                result.evaluate_metrics_clientapp[number] = MetricRecord(figures)
+            if evaluate_fn is not None:
+                metrics = evaluate_fn(number, join_models(self.clusters.models))
+                if metrics is not None:
+                    result.evaluate_metrics_serverapp[number] = metrics
+            if number and should_stop is not None and should_stop(number, result):
+                break
+        result.arrays = join_models(self.clusters.models)
+        return result
+
+    def run_rounds(
+        self,
+        everyone: Federation,
+        model: ArrayRecord,
+        num_rounds: int,
+        timeout: float = 3600,
+        train_config: Mapping[str, Any] = MappingProxyType({}),
+        evaluate_config: Mapping[str, Any] = MappingProxyType({}),
+        *,
+        buffers: frozenset[str] = frozenset(),
+        resume: RunState | None = None,
+    ) -> Iterator[dict[str, float]]:
+        """Run the federation, whoever answers for its clients.
+
+        Parameters
+        ----------
+        everyone
+            The clients.
+        model
+            The model that all of them start from.
+        num_rounds, timeout, train_config, evaluate_config, buffers, resume
+            As for :meth:`start`.
+
+        Yields
+        ------
+        Nothing before the first round, then the means of the clients' measurements after each round.
+        """
         after = 0 if resume is None else resume.server_round
-        everyone = Federation(grid) if federation is None else federation
         federation = everyone.run(num_rounds, timeout, after)
-        clusters = self.begin(federation, initial_arrays) if resume is None else self._resumed(resume)
+        clusters = self.begin(federation, model) if resume is None else self._resumed(resume)
         if resume is not None and (got := clusters.num_clients) != (wanted := federation.num_clients):
             raise ValueError(f"resume must be of a run with {wanted} clients, got one with {got}")
-        run = self._run = Run(federation, clusters, self.make_aggregator, initial_arrays, buffers)
-        run.shows_models = evaluate_fn is not None or should_stop is not None
+        run = self._run = Run(federation, clusters, self.make_aggregator, model, buffers)
+        run.train_config, run.evaluate_config = train_config, evaluate_config
         self._adopt(replace(clusters))
         for layer in self.layers:
             layer.begin(run)
         if resume is None:
             self.observer.assignment(0, clusters.assignment, clusters.reason or "before round 1")
         else:
-            federation.turns[:] = resume.turns
-            run.server_round, run.failed_replies = resume.server_round, resume.failed_replies
-            run.measured = resume.measured
-            for layer in self.layers:
-                if layer.memory_type is not None:
-                    packed = resume.layers.get(type(layer).__name__, {})
-                    layer.restore(run, unpack(layer.memory_type, packed))
-        result, arrays = Result(), join_models(clusters.models)
-        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-
-        def exchange(messages: list[Message]) -> Iterable[Message]:
-            return grid.send_and_receive(messages, timeout=timeout)
-
-        def evaluate(number: int) -> None:
-            if evaluate_fn is not None and (metrics := evaluate_fn(number, arrays)) is not None:
-                result.evaluate_metrics_serverapp[number] = metrics
-
-        evaluate(run.server_round)
+            self._resume(resume)
+        yield {}
         while not run.over:
-            number = run.number
-            replies = exchange(self.configure_train(number, arrays, train_config, grid))
-            new, metrics = self.aggregate_train(number, replies)
-            if metrics is not None:
-                result.train_metrics_clientapp[number] = metrics
-            if new is not None:
-                result.arrays = arrays = new
-            replies = exchange(self.configure_evaluate(number, arrays, evaluate_config, grid))
-            measured = self.aggregate_evaluate(number, replies)
-            if measured is not None:
-                result.evaluate_metrics_clientapp[number] = measured
-            evaluate(number)
-            if should_stop is not None and should_stop(number, result):
-                break
-        result.arrays = join_models(run.clusters.models)  # of the best round, maybe
-        return result
+            yield self._round()
 
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Let each cluster's aggregator write the messages to the clients chosen in it."""
+    def _resume(self, state: RunState) -> None:
         run = self.run
-        run.begin_round(config)
+        run.federation.turns[:] = state.turns
+        run.server_round, run.measured = state.server_round, state.measured
+        run.failed_replies = state.failed_replies
+        for layer in self.layers:
+            if layer.memory_type is not None:
+                packed = state.layers.get(type(layer).__name__, {})
+                layer.restore(run, unpack(layer.memory_type, packed))
+
+    def _round(self) -> dict[str, float]:
+        """Run a round, see this module; return the means of the clients' measurements."""
+        run, federation = self.run, self.run.federation
+        run.begin_round()
         for layer in self.layers:
             self._adopt(layer.before_round(run))
-        cohort = self.cohort(run.clusters, run.federation)
-        self._adopt(self.before_round(run.clusters, cohort, run.federation))
-        run.federation.turns[cohort] += 1
+        cohort = self.cohort(run.clusters, federation)
+        self._adopt(self.before_round(run.clusters, cohort, federation))
+        federation.turns[cohort] += 1
+        asked = self._instructions(cohort)
         for layer in self.layers:
-            cohort = layer.stand_in(run, cohort)
-        run.cohort = {int(client): int(run.clusters.assignment[client]) for client in cohort}
-        run.sent = tuple(self.training_models(run.clusters))
-        told = ConfigRecord({**config, **self.told(run.clusters)})
-        own = frozenset(map(int, self.own_models(run.clusters)))
-        messages: list[Message] = []
-        chosen_of: dict[int, list[int]] = {}
-        for client, cluster in run.cohort.items():
-            chosen_of.setdefault(cluster, []).append(client)
-        for cluster, chosen in sorted(chosen_of.items()):
-            messages += aggregation.ask_for_own_models(self._ask(cluster, chosen, told.copy(), grid), own)
+            asked = layer.instruct(run, asked)
+        run.cohort = {client: int(run.clusters.assignment[client]) for client in sorted(asked)}
+        means = any(map(self.takes_means, run.clusters.aggregators))
+        replies, failures = federation.train(asked, run.cohort, run.sent, means=means)
         for layer in self.layers:
-            messages = layer.pack(run, messages)
-        return messages
-
-    def _ask(self, cluster: int, chosen: list[int], told: ConfigRecord, grid: Grid) -> list[Message]:
-        """Let a cluster's aggregator write the messages to the clients that were chosen in it."""
-        run = self.run
-        aggregator, model = run.clusters.aggregators[cluster], run.clusters.models[cluster]
-        sent = run.sent[cluster]
-        for layer in self.layers:
-            layer.tell(run, cluster, told)
-        # The mean of one client is its model, in half the bytes.
-        told.update(instruct(mean_reply=len(chosen) > 1 and self.takes_means(aggregator)))
-        run.told = told
-        view = CohortView(grid, chosen)
-        shown = model if aggregation.remembers(aggregator) else sent
-        asked = aggregation.configure_train(aggregator, run.number, shown, told, view, run.buffers)
-        return asked if sent is shown else aggregation.train_from(asked, sent)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Let each cluster's aggregator aggregate its clients' replies, then let the method change clusters.
-
-        A reply that is an error, lacks something or is not finite is left out, and listed as a failure in
-        the round's record. A cluster without a valid reply keeps its model.
-
-        Returns
-        -------
-        Every cluster's model in one record, where somebody reads it: in the last round, or in all if
-        :meth:`start` was given an `evaluate_fn` or `should_stop`; otherwise None. And the mean loss.
-        """
-        run = self.run
-        means, asked = any(map(self.takes_means, run.clusters.aggregators)), asked_for(run.told)
-        for layer in self.layers:
-            replies = layer.unpack(run, replies)
-        run.replies, run.failures = read_replies(
-            replies, run.number, run.cohort, run.sent, run.federation.bounds, means=means, asked=asked
-        )
-        for layer in self.layers:
-            layer.screen(run)
-        loss = weighted_loss(run.replies)
-        failures = [*run.federation.take_failures(), *run.failures]
-        run.record |= {"cohort": sorted(run.cohort), "loss": loss, "failures": failures}
+            replies, failures = layer.screen(run, replies, failures)
+        failures = [*federation.take_failures(), *failures]
+        run.record |= {"cohort": [*run.cohort], "loss": weighted_loss(replies), "failures": failures}
         if self.aggregates:
-            self._adopt(self._aggregated(self.entering(run.clusters, run.replies, run.federation)))
+            self._adopt(self._aggregated(self.entering(run.clusters, replies, federation)))
         for layer in self.layers:
             self._adopt(layer.after_aggregation(run))
-        self._adopt(self.after_round(run.clusters, run.replies, run.federation))
-        read = run.shows_models or run.number == run.federation.num_rounds
-        joined = join_models(run.clusters.models) if read else None
-        return joined, None if loss is None else MetricRecord({LOSS: loss})
+        self._adopt(self.after_round(run.clusters, replies, federation))
+        self._evaluate()
+        figures = round_figures(
+            run.measured if run.evaluations else Measured(), run.sampled, self.options.row_cap
+        )
+        self.observer.round(run.finish_round(figures))
+        return figures
+
+    def _instructions(self, cohort: IntArray) -> dict[int, Instruction]:
+        """Instruct each client of the cohort to train its cluster's model, as its aggregator says."""
+        run, fields = self.run, self.instruction(self.run.clusters)
+        run.sent = tuple(self.training_models(run.clusters))
+        chosen_of: dict[int, list[int]] = {}
+        for client, cluster in zip(cohort.tolist(), run.clusters.assignment[cohort].tolist(), strict=True):
+            chosen_of.setdefault(cluster, []).append(client)
+        asked: dict[int, Instruction] = {}
+        for cluster, chosen in sorted(chosen_of.items()):
+            aggregator, sent = run.clusters.aggregators[cluster], run.sent[cluster]
+            shown = run.clusters.models[cluster] if aggregation.remembers(aggregator) else sent
+            facts = run.number, shown, chosen, run.buffers, run.train_config
+            own = aggregation.instructions(aggregator, *facts)
+            # The mean of one client is its model, in half the bytes.
+            further = {**fields, "mean_reply": len(chosen) > 1 and self.takes_means(aggregator)}
+            if sent is not shown:
+                further["arrays"] = sent
+            asked |= amended(own, **further)
+        return asked
 
     def _aggregated(self, replies: Sequence[Reply]) -> Clusters:
         """Compute each cluster's next model; one that is not finite is not taken."""
         run = self.run
-        models = list(run.clusters.models)
+        models, addressed = list(run.clusters.models), set(run.cohort.values())
         for cluster, cohort in by_cluster(replies).items():
-            aggregator = run.clusters.aggregators[cluster]
+            aggregator, model = run.clusters.aggregators[cluster], models[cluster]
+            if cluster not in addressed and aggregation.remembers(aggregator):  # it has not seen its model
+                aggregation.instructions(aggregator, run.number, model, [*run.cohort], run.buffers)
             means = aggregation.needs_only_mean(aggregator)
             try:
                 models[cluster] = aggregation.aggregate(
-                    aggregator, run.number, models[cluster], cohort, run.buffers, shared_means=means
+                    aggregator, run.number, model, cohort, run.buffers, shared_means=means
                 )
             except aggregation.NotFinite as error:
                 run.unusable[cluster] = str(error)
         return replace(run.clusters, models=tuple(models))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Send clients their cluster's model, in rounds with an evaluation."""
-        run = self.run
-        last = run.number == run.federation.num_rounds
-        if run.number % self.options.evaluate_every and not last:
-            return []
-        self._adopt(self.before_evaluation(run.clusters, run.federation))
-        for layer in self.layers:
-            self._adopt(layer.before_evaluation(run))
-        last = run.number == run.federation.num_rounds  # a layer may have stopped the run
-        run.online = set(grid.get_node_ids())
-        full = last and run.federation.disclosed == "labels"
-        settings = ConfigRecord({**config, **instruct(server_round=run.number, full=full)})
-        asked = None if last else self.options.evaluate_clients
-        clients = run.clusters.num_clients
-        sample = rounds.evaluation_sample(asked, clients, self.seed, run.number, run.online)
-        run.sampled = sample is not None
-        return rounds.evaluation_messages(self.evaluated(run.clusters), run.online, sample, settings)
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Summarise the clients' measurements of their cluster's model, and finish the round's record."""
-        run = self.run
-        earlier = [*run.record["failures"], *run.federation.take_failures()]
+    def _evaluate(self) -> None:
+        """Let clients evaluate their cluster's model, in rounds with an evaluation."""
+        run, federation = self.run, self.run.federation
+        failures: list[Failure] = []
+        last = run.number == federation.num_rounds
+        if last or not run.number % self.options.evaluate_every:
+            self._adopt(self.before_evaluation(run.clusters, federation))
+            for layer in self.layers:
+                self._adopt(layer.before_evaluation(run))
+            last = run.number == federation.num_rounds  # a layer may have stopped the run
+            run.online = federation.clients.online()
+            asked = None if last else self.options.evaluate_clients
+            number = run.clusters.num_clients
+            sample = evaluation_sample(asked, number, self.seed, run.number, run.online)
+            run.sampled = sample is not None
+            full = last and federation.disclosed == "labels"
+            settings: dict[str, Any] = {"server_round": run.number, "full": full}
+            questions = evaluation_questions(
+                self.evaluated(run.clusters), run.online, sample, **settings, extra=run.evaluate_config
+            )
+            run.evaluations, failures = federation.evaluate(questions)
         run.unusable = {}
-        read = rounds.read_evaluations(replies, run.number, run.federation.bounds)
-        run.evaluations, run.failures = read
+        run.failures = failures
         for layer in self.layers:
             self._adopt(layer.measured(run))
-        run.record["failures"] = [*earlier, *run.failures]
+        run.record["failures"] = [*run.record["failures"], *federation.take_failures(), *run.failures]
         if run.evaluations or run.unusable:
             run.measured = Measured.of(run.evaluations, run.clusters.num_clients)
-        measured = run.measured if run.evaluations else Measured()
-        figures = rounds.round_figures(measured, run.sampled, self.options.row_cap)
-        self.observer.round(run.finish_round(figures))
-        return MetricRecord({**figures}) if figures else None
+
+    # Flower's own loop asks for these; :meth:`start` is the loop here.
+
+    def _not_message_by_message(self, *_: Any) -> Any:
+        raise TypeError(f"{type(self).__name__} must be run by start(), not message by message")
+
+    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _not_message_by_message
 
     def summary(self) -> None:
         """Log nothing: the run's configuration is in the results."""

@@ -45,7 +45,7 @@ class CFL(ClusteredStrategy):
         values = np.pad(changes.values, ((0, len(homes)), (0, 0)))
         return replace(changes, values=values, known=padded(changes.known, len(homes)))
 
-    def told(self, clusters: Clusters) -> Mapping[str, Any]:
+    def instruction(self, clusters: Clusters) -> Mapping[str, Any]:
         """Ask for as many numbers of each change as the parameters say."""
         return self.ask_for_projection(self.parameters.projection)
 

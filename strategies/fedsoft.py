@@ -13,7 +13,6 @@ from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
-from fedclust.messages.training import instruct
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -119,9 +118,9 @@ class FedSoft(ClusteredStrategy):
         starts = clusters.memory.starts
         return [starts.get(client, model) for client, model in enumerate(clusters.models)]
 
-    def told(self, clusters: Clusters) -> Mapping[str, Any]:
-        """Tell clients the weight of the proximal term."""
-        return instruct(proximal_mu=self.parameters.proximal)
+    def instruction(self, clusters: Clusters) -> Mapping[str, Any]:
+        """Return the weight of the proximal term."""
+        return {"proximal_mu": self.parameters.proximal}
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Give each client its own model, and make the next centres of all of them."""

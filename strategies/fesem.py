@@ -4,13 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp import Grid
+from flwr.app import ArrayRecord
 
-from fedclust.aggregation import flower as aggregation
 from fedclust.clustering import fesem
 from fedclust.clustering.fesem import Parameters
-from fedclust.federation import Clusters, CohortView, Federation, Reply
+from fedclust.federation import Clusters, Federation, Reply
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import FloatArray, IntArray
@@ -51,19 +49,6 @@ class FeSEM(ClusteredStrategy):
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Remember the centres of before the round, to compare models with, until it is over."""
         return replace(clusters, memory=clusters.models)
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Show every aggregator its centre: models may come to one whose cluster has nobody in the cohort."""
-        messages = super().configure_train(server_round, arrays, config, grid)
-        run = self.run
-        view, addressed = CohortView(grid, list(run.cohort)), set(run.cohort.values())
-        for centre, model in enumerate(run.clusters.models):
-            if centre not in addressed:
-                aggregator = run.clusters.aggregators[centre]
-                aggregation.configure_train(aggregator, run.number, model, config, view, run.buffers)
-        return messages
 
     def entering(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> list[Reply]:
         """Let each model enter the aggregate of the centre it belongs to: the M-step."""

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -17,7 +18,6 @@ from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.evaluation import LossesQuestion, ProofQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
-from fedclust.messages.training import instruct
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
@@ -148,8 +148,9 @@ class PrivateGroups(ClusteredStrategy):
         models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])
         shared = self.takes_means(self.make_aggregator())
         caps = Caps.of(self.options) if privacy is None else ANY
-        told = {} if privacy is None else privacy.told | instruct(clip_tells=False)
-        replies = train_beside(run, models, aggregators, clients, shared_means=shared, caps=caps, told=told)
+        fields = {} if privacy is None else privacy.instruction | {"clip_tells": False}
+        options: dict[str, Any] = {"shared_means": shared, "caps": caps, "instruction": fields}
+        replies = train_beside(run, models, aggregators, clients, **options)
         if privacy is not None:
             replies, sizes = privacy.groups(replies, cohort, models, run.number)
         try:

@@ -1,19 +1,21 @@
 """What methods are compared with: known groups, every client alone, everyone's rows on one node."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import Clusters, Federation, FederationError, Findings
+from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply
+from fedclust.federation.asking import Failure
 from fedclust.federation.run import Run
-from fedclust.grids.nodes import RunFailed
 from fedclust.layers.layer import Layer
-from fedclust.messages.training import instruct, read_pooled
+from fedclust.messages.training import Instruction
 from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.typing import IntArray
+from fedclust.support.reasons import RunFailed
 
 
 class KnownGroups(ClusteredStrategy):
@@ -98,25 +100,22 @@ class Pooling(Layer):
     that trained on fewer ends the run.
     """
 
-    def __init__(self) -> None:
-        self._replaced: IntArray = np.zeros(0, dtype=np.int64)
+    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+        """Instruct one client of each cluster in place of all that were to train."""
+        online, clusters = run.federation.clients.online(), run.clusters
+        assignment = clusters.assignment
+        standing: dict[int, Instruction] = {}
+        for cluster in sorted({int(assignment[client]) for client in asked}):
+            replaced = tuple(client for client in sorted(asked) if assignment[client] == cluster)
+            members = tuple(clusters.members(cluster).tolist())
+            one = next((member for member in members if member in online), members[0])
+            fields: dict[str, Any] = {"pooled": replaced, "pooled_rows": members, "mean_reply": False}
+            standing[one] = replace(asked[replaced[0]], **fields)
+        return standing
 
-    def stand_in(self, run: Run, cohort: IntArray) -> IntArray:
-        """Choose the one client that stands for all of a cluster; nobody where nobody was to train."""
-        self._replaced = cohort
-        if not len(cohort):  # a policy asked, and nobody answered
-            return cohort
-        online = set(run.federation.grid.get_node_ids())
-        members = [run.clusters.members(cluster).tolist() for cluster in range(len(run.clusters.models))]
-        return np.array([next((one for one in each if one in online), each[0]) for each in members])
-
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
-        """Say whose place is taken, and whose rows are pooled."""
-        in_cluster = run.clusters.assignment[self._replaced] == cluster
-        members = run.clusters.members(cluster)
-        config.update(instruct(pooled=self._replaced[in_cluster], pooled_rows=members))
-
-    def screen(self, run: Run) -> None:
+    def screen(
+        self, run: Run, replies: list[Reply], failures: list[Failure]
+    ) -> tuple[list[Reply], list[Failure]]:
         """Check that each reply is of the rows of everyone in the cluster.
 
         Raises
@@ -124,13 +123,14 @@ class Pooling(Layer):
         RunFailed
             If the node trained on the rows of fewer clients, such as one that runs another app.
         """
-        for reply in run.replies:
-            pooled, wanted = read_pooled(reply.message), int(run.clusters.sizes[reply.cluster])
-            if pooled < wanted:
+        for reply in replies:
+            wanted = int(run.clusters.sizes[reply.cluster])
+            if reply.pooled < wanted:
                 raise RunFailed(
                     f"{RunFailed.PHRASE} {run.number}: centralised training must be on "
-                    f"the rows of all {wanted} clients, a node used those of {pooled}"
+                    f"the rows of all {wanted} clients, a node used those of {reply.pooled}"
                 )
+        return replies, failures
 
 
 class Centralised(ClusteredStrategy):

@@ -351,7 +351,7 @@ def run(
     handlers, level, terminate = root.handlers[:], root.level, signal.getsignal(signal.SIGTERM)
     monkeypatch.chdir(tmp_path)
     # This process runs the other tests, too.
-    monkeypatch.setattr("fedclust.grids.local_grid.end_process_when_stuck", lambda: None)
+    monkeypatch.setattr("fedclust.support.time_limit.end_process_when_stuck", lambda: None)
     monkeypatch.setattr("gc.freeze", lambda: None)  # garbage of other tests is not to stay
     # Hydra would close all handlers, and that of absl with it the stream that pytest writes to.
     monkeypatch.setattr("logging.config._clearExistingHandlers", lambda: None)

@@ -16,24 +16,23 @@ newly made one are its state, :func:`pack_state`; they must have types that a ch
 
 import contextlib
 import copy
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
 from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.messages.codec import as_record
+from fedclust.messages.codec import as_record, keys_of, of_kind
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.packer import pack
-from fedclust.messages.training import NUM_EXAMPLES, instruct
-
-RecordType = ArrayRecord | ConfigRecord | MetricRecord
+from fedclust.messages.training import EQUAL_WEIGHTS, NUM_EXAMPLES, Instruction, read_sent
 
 
 class FairAvg(FedAvg):
@@ -48,7 +47,7 @@ class FairAvg(FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Instruct nodes to weight their clients equally if they answer with a mean."""
-        instruction = ConfigRecord({**config, **instruct(equal_weights=True)})
+        instruction = ConfigRecord({**config, EQUAL_WEIGHTS: True})
         return super().configure_train(server_round, arrays, instruction, grid)
 
 
@@ -93,46 +92,68 @@ def remembers(aggregator: Strategy) -> bool:
     return type(aggregator) not in _PLAIN_MEANS
 
 
-def configure_train(
+def instructions(
     aggregator: Strategy,
     server_round: int,
     model: ArrayRecord,
-    config: ConfigRecord,
-    grid: Grid,
+    clients: Sequence[int],
     buffers: frozenset[str],
-) -> list[Message]:
-    """Let an aggregator choose clients and write their messages; it sees only the model's parameters.
+    config: Mapping[str, Any] = MappingProxyType({}),
+) -> dict[int, Instruction]:
+    """Let an aggregator choose among clients and instruct them; it sees only the model's parameters.
 
     Parameters
     ----------
     aggregator
         A cluster's Flower strategy.
+    server_round
+        The round.
     model
         The cluster's model.
-    config
-        Settings for the clients.
-    grid
-        A grid of the cohort's clients.
+    clients
+        Ids of the cohort's clients.
     buffers
         Names of the model's floating-point buffers, as :func:`buffer_names` lists them.
+    config
+        The user's own settings for the clients.
 
     Returns
     -------
-    The messages; each holds the parameters that the aggregator chose and the buffers of `model`.
+    The instruction of each client that the aggregator chose, by client id; clients that it treats alike have
+    the same object. It holds the parameters that the aggregator chose and the buffers of `model`.
     """
-    sent = _parameters(model, buffers)
-    with _minima_at_most(aggregator, len(list(grid.get_node_ids()))):
-        messages = list(aggregator.configure_train(server_round, sent, config, grid))
-    if sent is model:
-        return messages
-    whole: dict[int, ArrayRecord] = {}  # by record: shared records stay shared
+    if type(aggregator) in _PLAIN_MEANS and getattr(aggregator, "fraction_train", 0) == 1:
+        # What such an aggregator writes is known, and a message per client takes longer than all else here.
+        mu, equal = getattr(aggregator, "proximal_mu", None), type(aggregator) is FairAvg
+        alike = Instruction(model, server_round, proximal_mu=mu, equal_weights=equal, extra=config)
+        return dict.fromkeys(clients, alike)
+    shown, cohort = _parameters(model, buffers), _Cohort(clients)
+    with _minima_at_most(aggregator, len(clients)):
+        messages = list(aggregator.configure_train(server_round, shown, ConfigRecord({**config}), cohort))  # type: ignore[arg-type]
+    contents = {id(message.content): message.content for message in messages}
+    read = {key: _instruction(content, model, shown) for key, content in contents.items()}
+    return {message.metadata.dst_node_id: read[id(message.content)] for message in messages}
 
-    def completed(record: RecordType) -> RecordType:
-        if isinstance(record, ArrayRecord) and id(record) not in whole:
-            whole[id(record)] = as_record({name: record.get(name, model[name]) for name in model})
-        return whole.get(id(record), record)
 
-    return _with_contents(messages, completed)
+def _instruction(content: RecordDict, model: ArrayRecord, shown: ArrayRecord) -> Instruction:
+    """Read an aggregator's message; complete its model by what was not shown to the aggregator."""
+    read, config = read_sent(Instruction, content), next(iter(of_kind(content, ConfigRecord).values()), {})
+    extra = {key: value for key, value in config.items() if key not in keys_of(Instruction)}
+    if shown is model:
+        return replace(read, extra=extra)
+    whole = as_record({name: read.arrays.get(name, model[name]) for name in model})
+    return replace(read, arrays=whole, extra=extra)
+
+
+class _Cohort:
+    """What an aggregator sees: a grid of the clients that it may choose, to which nothing can be sent."""
+
+    def __init__(self, clients: Sequence[int]) -> None:
+        self._clients = list(map(int, clients))
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the clients."""
+        return list(self._clients)
 
 
 @contextlib.contextmanager
@@ -153,57 +174,6 @@ def _minima_at_most(aggregator: Strategy, number: int) -> Iterator[None]:
         vars(aggregator).update(before)
 
 
-def train_from(messages: Sequence[Message], model: ArrayRecord) -> list[Message]:
-    """Replace the model in an aggregator's messages.
-
-    Parameters
-    ----------
-    messages
-        The messages of :func:`configure_train`.
-    model
-        The model that clients start from.
-    """
-    return _with_contents(messages, lambda record: model if isinstance(record, ArrayRecord) else record)
-
-
-def ask_for_own_models(messages: Sequence[Message], clients: Collection[int]) -> list[Message]:
-    """Ask some clients to reply with their own models, even if other clients of a node may share a mean.
-
-    Parameters
-    ----------
-    messages
-        The messages of :func:`configure_train`.
-    clients
-        Ids of these clients; ids without a message are ignored.
-    """
-
-    def own(record: RecordType) -> RecordType:
-        change = instruct(mean_reply=False)
-        return ConfigRecord({**record, **change}) if isinstance(record, ConfigRecord) else record
-
-    return _with_contents(messages, own, clients)
-
-
-def _with_contents(
-    messages: Sequence[Message],
-    change: Callable[[RecordType], RecordType],
-    clients: Collection[int] | None = None,
-) -> list[Message]:
-    """Change the records of some clients' messages; those that clients share stay one object, sent once."""
-    contents: dict[int, RecordDict] = {}
-    changed = []
-    for message in messages:
-        if clients is not None and message.metadata.dst_node_id not in clients:
-            changed.append(message)
-            continue
-        if (key := id(message.content)) not in contents:
-            contents[key] = RecordDict({name: change(record) for name, record in message.content.items()})
-        other = copy.copy(message)
-        other.content = contents[key]
-        changed.append(other)
-    return changed
-
-
 def aggregate(
     aggregator: Strategy,
     server_round: int,
@@ -218,7 +188,7 @@ def aggregate(
     Parameters
     ----------
     aggregator
-        The cluster's Flower strategy, after :func:`configure_train`.
+        The cluster's Flower strategy, after :func:`instructions`.
     model
         The cluster's model; names, shapes and types are those of the result.
     replies

@@ -10,26 +10,28 @@ moves by the product of both, the pull, a client's weight can be lowered until i
 of the median's. That is off by default: it needs each client's own model. docs/ATTACKS.md has figures.
 """
 
-import copy
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 
 from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, instruct
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, TrainAnswer
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
 _FEWEST = 3  # of two, either may be wrong
+_OF_ANSWER = (
+    *("client", "num_examples", "loss", "losses", "projected", "within", "update_norm", "pooled", "arms"),
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,12 +56,14 @@ class Reply:
         Training loss before each local step, in nats, shape (steps,).
     projected
         Projection of the change by its own training, even if `model` is a mean; None if not asked for.
-    message
-        The message from which all this was read.
     within
         Whether its update was at most as long as the clip; None if not reported.
     update_norm
         Length of its own update, as it or its node reports; None if not reported.
+    pooled
+        Number of clients whose training rows were used.
+    arms
+        Further models that it trained, by name; not checked.
     """
 
     client: int
@@ -69,17 +73,23 @@ class Reply:
     num_examples: int
     loss: float
     losses: FloatArray
-    message: Message
     projected: Projected | None = None
     within: bool | None = None
     update_norm: float | None = None
+    pooled: int = 1
+    arms: Mapping[str, ArrayRecord] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, answer: TrainAnswer, cluster: int, start: ArrayRecord, model: ArrayRecord) -> "Reply":
+        """Make the reply of a client's answer, with its checked model."""
+        about = {name: getattr(answer, name) for name in _OF_ANSWER}
+        return cls(cluster=cluster, start=start, model=model, **about)
 
     def as_message(self) -> Message:
         """Make the message for an aggregator, with only what has been checked."""
-        message = copy.copy(self.message)
+        asked = Message(RecordDict(), dst_node_id=max(self.client, 0), message_type=MessageType.TRAIN)
         metrics = MetricRecord({NUM_EXAMPLES: self.num_examples, LOSS: self.loss})
-        message.content = Content({ARRAYS: self.model, METRICS: metrics})
-        return message
+        return Message(Content({ARRAYS: self.model, METRICS: metrics}), reply_to=asked)
 
 
 def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:
@@ -152,15 +162,16 @@ class Caps:
         """Return those of a run."""
         return cls(options.update_norm_cap, options.update_pull_cap, options.row_cap)
 
-    def told(self, described: IntArray | None) -> dict[str, Any]:
-        """Return what nodes are told, to hold their clients to it.
+    def instruction(self, described: IntArray | None) -> dict[str, Any]:
+        """Return the fields of an instruction that hold a node's clients to these limits.
 
         Parameters
         ----------
         described
             Training rows of each client, as it says, shape (K,); None if nobody asked.
         """
-        return instruct(norm_cap=self.norm, most_rows=self.most_rows(described))
+        most = self.most_rows(described)
+        return {"norm_cap": self.norm} | ({} if most is None else {"most_rows": most})
 
     def most_rows(self, described: IntArray | None) -> int | None:
         """Return how many rows of a client count; None if all rows of all clients do."""

@@ -5,6 +5,7 @@
 
 from fedclust.aggregation.flower import FairAvg as FairAvg
 from fedclust.aggregation.replies import Reply as Reply, by_cluster as by_cluster
+from fedclust.federation.answering import Flower as Flower, Here as Here
 from fedclust.federation.clusters import (
     Clusters as Clusters,
     Findings as Findings,
@@ -13,6 +14,6 @@ from fedclust.federation.clusters import (
 )
 from fedclust.federation.federation import Descriptions as Descriptions, Federation as Federation
 from fedclust.federation.run import Measured as Measured
-from fedclust.grids.client_grid import ClientGrid as ClientGrid, CohortView as CohortView
+from fedclust.grids.client_grid import ClientGrid as ClientGrid
 from fedclust.grids.local_grid import LocalGrid as LocalGrid
-from fedclust.grids.nodes import FederationError as FederationError, RunFailed as RunFailed
+from fedclust.support.reasons import FederationError as FederationError, RunFailed as RunFailed

@@ -10,17 +10,19 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedclust.aggregation.replies import too_long, too_long_line
-from fedclust.federation.asking import Answer, Answers, Failure, check_alike, listed, send_questions
-from fedclust.grids.client_grid import Traffic
-from fedclust.grids.nodes import FederationError
-from fedclust.messages.codec import Bounds, Question
+from fedclust.aggregation.replies import Reply, too_long, too_long_line
+from fedclust.federation.answering import Answering, Flower
+from fedclust.federation.asking import Answer, Answers, Failure, check_alike, failure_order, listed
+from fedclust.messages.codec import Bounds, Question, Reading
 from fedclust.messages.description import Description, DescriptionQuestion, Names
-from fedclust.messages.evaluation import LossesQuestion, WinsQuestion
-from fedclust.messages.training import Projection, Update, UpdateQuestion
+from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQuestion, WinsQuestion
+from fedclust.messages.models import canonical
+from fedclust.messages.traffic import Traffic
+from fedclust.messages.training import Instruction, Projection, Update, UpdateQuestion
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
+from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
 # -- Descriptions -------------------------------------------------------------------------------------------
@@ -299,8 +301,9 @@ class Federation:
 
     Parameters
     ----------
-    grid
-        A grid whose node ids are client ids.
+    clients
+        Who answers for the clients: :class:`~fedclust.federation.answering.Here`, or a Flower grid whose node
+        ids are client ids.
     num_rounds
         Rounds of the run.
     timeout
@@ -320,7 +323,7 @@ class Federation:
 
     Attributes
     ----------
-    timeout, disclosed
+    clients, timeout, disclosed
         As given.
     server_round
         The round in progress, from 1; 0 before the first.
@@ -339,7 +342,7 @@ class Federation:
 
     def __init__(
         self,
-        grid: Grid,
+        clients: Answering | Grid,
         num_rounds: int = 1,
         timeout: float = 3600,
         *,
@@ -349,17 +352,18 @@ class Federation:
         num_newcomers: int = 0,
         roster: Roster | None = None,
     ) -> None:
-        clients = _all_clients(grid)
-        if not 0 <= num_newcomers < clients:
-            raise ValueError(f"num_newcomers must be in 0 to {clients - 1}, got {num_newcomers}")
-        self.grid, self.num_rounds, self.timeout, self.disclosed = grid, num_rounds, timeout, disclosed
-        self.turns: IntArray = np.zeros(clients - num_newcomers, dtype=np.int64)
+        self.clients: Answering = Flower(clients) if isinstance(clients, Grid) else clients
+        number = self.clients.num_clients
+        if not 0 <= num_newcomers < number:
+            raise ValueError(f"num_newcomers must be in 0 to {number - 1}, got {num_newcomers}")
+        self.num_rounds, self.timeout, self.disclosed = num_rounds, timeout, disclosed
+        self.turns: IntArray = np.zeros(number - num_newcomers, dtype=np.int64)
         self.asked: set[str] = set()
         self.covered: Collection[str] = ()
         self.bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
         self.descriptions: Descriptions | None = None
         self._num_newcomers = num_newcomers
-        self._roster = roster or Roster([0] * (clients - num_newcomers))
+        self._roster = roster or Roster([0] * (number - num_newcomers))
         self._failures: list[Failure] = []
         self.server_round = 0
         self._description_traffic: Traffic | None = None
@@ -382,7 +386,7 @@ class Federation:
 
     def roster_state(self) -> RosterState:
         """Return the clients that have joined, for a checkpoint, see :class:`.RunState`."""
-        places = getattr(self.grid, "places", range(self.num_clients))[: self.num_clients]
+        places = self.clients.places[: self.num_clients]
         joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
         if described is not None:
             names, described = described.client_names, replace(described, client_names=None)
@@ -426,12 +430,13 @@ class Federation:
 
     def _admit(self, server_round: int) -> None:
         """Ask the waiting clients for descriptions, and let those that fit join."""
-        door: Any = self.grid  # only grids with newcomers() have waiting clients
-        places = door.newcomers() if hasattr(door, "newcomers") else []
+        door = self.clients
+        places = door.newcomers()
         if not places:
             return
         asked, others = door.admit(places), self._known()
-        answers = send_questions(door, DescriptionQuestion(self.disclosed), asked, self.timeout)
+        question = DescriptionQuestion(self.disclosed)
+        answers = self._answers(dict.fromkeys(asked, question), bounds=Bounds())
         door.withdraw(len(asked))
         for client, place in zip(asked, places, strict=True):
             answer = answers.replies.get(client)
@@ -469,8 +474,7 @@ class Federation:
 
     def _known(self) -> Descriptions:
         if self.descriptions is None:
-            grid, roster = self.grid, self._roster
-            before: Traffic | None = getattr(grid, "traffic", None)  # not all grids count bytes
+            roster, before = self._roster, self.clients.traffic
             unknown = [client for client in range(self.num_clients) if client not in roster.answers]
             asked = self.ask(DescriptionQuestion(self.disclosed), unknown)
             # Clients that have left are described by the checkpoint.
@@ -479,13 +483,13 @@ class Federation:
             Answers(asked.replies, missing).all()
             roster.answers |= {**asked.replies, **left}
             self.descriptions = self._combine()
-            if before is not None:
-                self._description_traffic = grid.traffic.since(before)  # type: ignore[attr-defined]
+            if before is not None and (after := self.clients.traffic) is not None:
+                self._description_traffic = after.since(before)
         return self.descriptions
 
     def train_on_all_rows(self) -> None:
         """Let clients hold no rows out of training, and describe their rows again; before round 1."""
-        self.grid.all_rows = True  # type: ignore[attr-defined]
+        self.clients.all_rows = True
         self.descriptions, self._roster.answers = None, {}
         self._known()
 
@@ -549,19 +553,88 @@ class Federation:
         FederationError
             If the run is differentially private and does not allow this question.
         """
-        if isinstance(question, Mapping):
-            if not question:
-                return Answers({}, {})
-            kind, who = next(iter(question.values())).kind, list(question)
-        else:
-            kind, who = question.kind, list(range(self.num_clients))
-        asked = sorted(map(int, who if clients is None else clients))
+        own = question if isinstance(question, Mapping) else None
+        chosen = (range(self.num_clients) if own is None else own) if clients is None else clients
+        asked = {each: question if own is None else own[each] for each in sorted(map(int, chosen))}
+        kind = next((each.kind for each in ([question] if own is None else own.values())), "")
+        if not kind:
+            return Answers({}, {})
         if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
             raise FederationError(f"privacy=client_dp allows no question but to train, got {kind}")
         self.asked.add(kind)
-        answers = send_questions(self.grid, question, asked, self.timeout, self.bounds, server_round)
+        answers: Answers[Answer] = self._answers(asked, server_round)
         self._failures += listed(answers.failures, kind)
         return answers
+
+    def _answers(
+        self, asked: Mapping[int, Any], server_round: int | None = None, bounds: Bounds | None = None
+    ) -> Answers[Any]:
+        """Ask clients, by client id in ascending order, without recording it."""
+        if not asked:
+            return Answers({}, {})
+        limits = self.bounds if bounds is None else bounds
+        return self.clients.answer(
+            asked, self.timeout, lambda client: Reading(client, server_round, limits, asked[client])
+        )
+
+    def unrecorded(self, question: Question[Answer], client: int) -> Answers[Answer]:
+        """Ask one client outside of rounds; neither that it was asked nor that it failed is recorded."""
+        return self._answers({client: question}, bounds=Bounds())
+
+    def train(
+        self,
+        asked: Mapping[int, Instruction],
+        cohort: Mapping[int, int],
+        starts: Sequence[ArrayRecord],
+        *,
+        means: bool,
+    ) -> tuple[list[Reply], list[Failure]]:
+        """Let clients train for a round.
+
+        Parameters
+        ----------
+        asked
+            The instruction to each client, by client id.
+        cohort
+            Which of `starts` each client starts from, by client id.
+        starts
+            The models, such as each cluster's; a reply's model must have its names and shapes.
+        means
+            Whether a model may be a node's mean, in float64; other models are cast to their start's types.
+
+        Returns
+        -------
+        The valid replies, sorted by client id, with checked models; and a failure for each other client,
+        those that did not reply last.
+        """
+        number = self.server_round
+        answers = self._answers(dict(sorted(asked.items())), number)
+        valid: list[Reply] = []
+        failures = dict(answers.failures)
+        # By identity of the model, which many replies may share, and by start.
+        made: dict[tuple[int, int], ArrayRecord | str] = {}
+        for client, trained in answers.replies.items():
+            key = id(trained.arrays), cohort[client]
+            if key not in made:
+                try:
+                    made[key] = canonical(trained.arrays, starts[cohort[client]], means=means)
+                except ValueError as error:
+                    made[key] = str(error)
+            if isinstance(model := made[key], str):
+                failures[client] = f"client {client}, round {number}: {model}"
+            else:
+                valid.append(Reply.of(trained, cohort[client], starts[cohort[client]], model))
+        return valid, sorted(listed(failures, "train"), key=failure_order)
+
+    def evaluate(self, asked: Mapping[int, EvaluateQuestion]) -> tuple[list[Evaluation], list[Failure]]:
+        """Let clients evaluate models in a round; a loss may be non-finite.
+
+        Returns
+        -------
+        The valid evaluations, and a failure for each other client.
+        """
+        answers = self._answers(dict(sorted(asked.items())), self.server_round)
+        return list(answers.replies.values()), listed(answers.failures, "evaluate")
 
     def failed(self, client: int, phase: str, reason: str) -> None:
         """Record that a client's answer could not be used."""
@@ -654,14 +727,3 @@ class Federation:
             line = too_long_line(changes.pop(answered[position]).norm, median, cap)
             self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
         return changes
-
-
-def _all_clients(grid: Grid) -> int:
-    """Count the clients of a grid, including those offline if the grid knows them."""
-    known = getattr(grid, "num_clients", None)
-    if isinstance(known, int):
-        return known
-    clients = sorted(grid.get_node_ids())
-    if not clients or clients != list(range(len(clients))):
-        raise ValueError(f"grid must have clients 0..K-1, got {clients[:10]}")
-    return len(clients)

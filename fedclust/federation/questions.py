@@ -13,7 +13,6 @@ from fedclust.clustering import label_prior
 from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.data.input_encoders import to_values
-from fedclust.federation.asking import send_questions
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
@@ -489,7 +488,7 @@ def ask_encoder(federation: Federation) -> dict[str, Any] | None:
     The encoder's values, see :mod:`fedclust.data.input_encoders`; None if three clients did not answer.
     """
     for client in range(min(3, federation.num_clients)):
-        answers = send_questions(federation.grid, description.EncoderQuestion(), [client], federation.timeout)
+        answers = federation.unrecorded(description.EncoderQuestion(), client)
         for answer in answers.replies.values():
             return to_values(answer.encoder)
         logger.warning("%s", answers.failures[client])

@@ -5,26 +5,24 @@ import math
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust import metrics
-from fedclust.aggregation.replies import Reply
-from fedclust.federation.asking import Failure, listed, read_each
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation, RosterState
-from fedclust.grids.client_grid import Traffic
-from fedclust.grids.nodes import RunFailed
-from fedclust.messages.codec import ARRAYS, CONFIG, Bounds, Reading
-from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.evaluation import EvaluateQuestion, Evaluation
+from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import MIN_REPLIES
+from fedclust.support.reasons import RunFailed
 from fedclust.support.rng import draw, generator, number_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -115,10 +113,10 @@ def evaluation_sample(
     return draw(there, min(number, len(there)), generator(seed, "evaluate", server_round))
 
 
-def evaluation_messages(
-    clusters: Clusters, online: Iterable[int], sample: IntArray | None, settings: ConfigRecord
-) -> list[Message]:
-    """Write the messages that ask clients to evaluate their cluster's model.
+def evaluation_questions(
+    clusters: Clusters, online: Collection[int], sample: IntArray | None, **settings: Any
+) -> dict[int, EvaluateQuestion]:
+    """Make the questions that ask clients to evaluate their cluster's model.
 
     Parameters
     ----------
@@ -129,41 +127,16 @@ def evaluation_messages(
     sample
         Ids of the clients to ask, sorted; None for all.
     settings
-        Settings for the clients.
+        Fields of the questions besides the model.
     """
     asked = np.arange(clusters.num_clients) if sample is None else sample
+    questions = [EvaluateQuestion(model, **settings) for model in clusters.models]
     # By id, not by position: a client that has just come is online but has no cluster yet.
-    asked = asked[np.isin(asked, np.fromiter(online, dtype=np.int64))]
-    messages = []
-    for cluster, model in enumerate(clusters.models):
-        content = RecordDict({ARRAYS: model, CONFIG: settings})
-        messages += [
-            Message(content, dst_node_id=client, message_type=MessageType.EVALUATE)
-            for client in asked[clusters.assignment[asked] == cluster].tolist()
-        ]
-    return messages
-
-
-def read_evaluations(
-    messages: Iterable[Message], server_round: int, bounds: Bounds
-) -> tuple[list[Evaluation], list[Failure]]:
-    """Read the clients' evaluations of their clusters' models; a loss may be non-finite.
-
-    Parameters
-    ----------
-    messages
-        The replies.
-    server_round
-        The round, for error messages.
-    bounds
-        Limits on the answers.
-
-    Returns
-    -------
-    The valid evaluations, and a failure for each other client.
-    """
-    read = read_each(Evaluation, messages, lambda client: Reading(client, server_round, bounds))
-    return list(read.replies.values()), listed(read.failures, "evaluate")
+    return {
+        client: questions[cluster]
+        for client, cluster in zip(asked.tolist(), clusters.assignment[asked].tolist(), strict=True)
+        if client in online
+    }
 
 
 def round_figures(
@@ -362,24 +335,20 @@ class Run:
         The model that all clients start from.
     buffers
         Names of the model's floating-point buffers.
-    shows_models
-        Whether somebody looks at all models after every round.
     server_round
         The last finished round.
     measured
         Each client's measurements at the last evaluation.
     failed_replies
         Number of replies that failed or never came, over all rounds.
-    config
-        The user's settings for the clients in every round.
+    train_config, evaluate_config
+        The user's own settings for the clients in every round.
     cohort
         Cluster of each of the round's clients when it began, by client id.
     sent
         The models that the cohort starts from, by cluster.
-    told
-        Settings that were sent to the cohort.
-    replies, failures
-        The valid replies of the round, and why the others failed.
+    failures
+        Why clients' evaluations failed.
     unusable
         Why the next model of a cluster cannot be used, by cluster.
     online
@@ -397,15 +366,13 @@ class Run:
     make_aggregator: Callable[[], Strategy]
     initial: ArrayRecord
     buffers: frozenset[str] = frozenset()
-    shows_models: bool = False
     server_round: int = 0
     measured: Measured = field(default_factory=Measured)
     failed_replies: int = 0
-    config: ConfigRecord = field(default_factory=ConfigRecord)
+    train_config: Mapping[str, Any] = field(default_factory=dict)
+    evaluate_config: Mapping[str, Any] = field(default_factory=dict)
     cohort: dict[int, int] = field(default_factory=dict)
     sent: tuple[ArrayRecord, ...] = ()
-    told: Mapping[str, Any] = field(default_factory=dict)
-    replies: list[Reply] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
     unusable: dict[int, str] = field(default_factory=dict)
     online: set[int] | None = None
@@ -424,11 +391,11 @@ class Run:
         """Whether the last round is finished."""
         return self.server_round >= self.federation.num_rounds
 
-    def begin_round(self, config: ConfigRecord) -> None:
+    def begin_round(self) -> None:
         """Reset the state of the last round."""
-        self.config, self.told, self.federation.server_round = ConfigRecord({**config}), {}, self.number
+        self.federation.server_round = self.number
         self.cohort, self.sent = {}, ()
-        self.replies, self.failures, self.unusable, self.evaluations = [], [], {}, ()
+        self.failures, self.unusable, self.evaluations = [], {}, ()
         self.online, self.sampled = None, False
         self.record = {"round": self.number, "cohort": [], "loss": None, "failures": []}
         self.clusters = dataclasses.replace(self.clusters, report={}, reason="")

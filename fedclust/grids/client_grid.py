@@ -22,23 +22,21 @@ import json
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid
-from fedclust.grids.nodes import NODE_LOST, FederationError, NodeRegistry, error_reason, one_line
-from fedclust.messages.codec import filled
+from fedclust.grids.nodes import NODE_LOST, NodeRegistry, error_reason
+from fedclust.messages.codec import filled, record_bytes
+from fedclust.messages.traffic import Meter, Traffic
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.flower import ErrorCode, NodeInfo, Run
-from fedclust.typing import IntArray
+from fedclust.support.reasons import FederationError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -163,114 +161,6 @@ def unpack(bundle: RecordDict, asked: int | None = None) -> tuple[dict[int, Reco
 # -- Bytes --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Traffic:
-    """Bytes sent and received, from the server's side.
-
-    Attributes
-    ----------
-    down, up
-        To and from all nodes, as sent: one message per node, with shared records stored once.
-    down_by_client, up_by_client
-        To and from each client, as if each had a separate message, shape (K,).
-    """
-
-    down: int
-    up: int
-    down_by_client: IntArray
-    up_by_client: IntArray
-
-    def plus(self, other: "Traffic", sign: int = 1) -> "Traffic":
-        """Add another reading, or subtract it with a `sign` of −1."""
-        return Traffic(
-            self.down + sign * other.down,
-            self.up + sign * other.up,
-            _sum_of(self.down_by_client, sign * other.down_by_client),
-            _sum_of(self.up_by_client, sign * other.up_by_client),
-        )
-
-    def since(self, earlier: "Traffic") -> "Traffic":
-        """Return the bytes since an earlier reading of the same meter."""
-        return self.plus(earlier, -1)
-
-    def totals(self) -> dict[str, int]:
-        """Return the totals over clients, under the keys of ``rounds.jsonl`` and ``summary.json``.
-
-        Returns
-        -------
-        ``bytes_down`` and ``bytes_up`` as sent, and ``bytes_down_unbundled`` and ``bytes_up_unbundled`` as
-        if every client had separate messages.
-        """
-        return {
-            "bytes_down": self.down,
-            "bytes_up": self.up,
-            "bytes_down_unbundled": int(self.down_by_client.sum()),
-            "bytes_up_unbundled": int(self.up_by_client.sum()),
-        }
-
-    def by_client(self, num_clients: int) -> dict[str, IntArray]:
-        """Return the columns of ``clients.parquet`` for the first K clients, each of shape (K,)."""
-        nothing = np.zeros(num_clients, dtype=np.int64)
-        each = {"bytes_down": self.down_by_client, "bytes_up": self.up_by_client}
-        return {name: _sum_of(values, nothing)[:num_clients] for name, values in each.items()}
-
-
-def _sum_of(one: IntArray, other: IntArray) -> IntArray:
-    """Add two vectors over clients, the later of which may have more clients."""
-    total = np.zeros(max(len(one), len(other)), dtype=np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
-
-
-class Meter:
-    """Adds up the bytes that a grid sends and receives."""
-
-    def __init__(self) -> None:
-        self._bytes = {"down": 0, "up": 0}
-        self._by_client: dict[str, Counter[int]] = {"down": Counter(), "up": Counter()}
-
-    def count(
-        self,
-        way: str,
-        bundle: RecordDict,
-        contents: Mapping[int, RecordDict],
-        sizes: dict[int, int] | None = None,
-    ) -> int:
-        """Count a message and the clients' contents in it.
-
-        Parameters
-        ----------
-        way
-            ``"down"`` for a message to a node, ``"up"`` for its reply.
-        bundle
-            The message's content.
-        contents
-            The content of each client, by client id.
-        sizes
-            As for :func:`content_bytes`.
-
-        Returns
-        -------
-        The message's bytes.
-        """
-        sizes = {} if sizes is None else sizes
-        whole: dict[int, int] = {}  # clients of a cluster share their content, or at least its records
-        for client, content in contents.items():
-            if id(content) not in whole:
-                whole[id(content)] = content_bytes(content, sizes)
-            self._by_client[way][client] += whole[id(content)]
-        size = content_bytes(bundle, sizes)
-        self._bytes[way] += size
-        return size
-
-    def read(self, num_clients: int) -> Traffic:
-        """Return the bytes sent and received so far by the first K clients; others may have withdrawn."""
-        clients = range(num_clients)
-        each = {way: np.array([of[k] for k in clients], np.int64) for way, of in self._by_client.items()}
-        return Traffic(self._bytes["down"], self._bytes["up"], each["down"], each["up"])
-
-
 def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> int:
     """Count the bytes of a content; see the module for the rules.
 
@@ -290,33 +180,21 @@ def content_bytes(content: RecordDict, sizes: dict[int, int] | None = None) -> i
     for name, record in content.items():
         size = sizes.get(id(record))
         if size is None:
-            size = sizes[id(record)] = _record_bytes(record)
+            size = sizes[id(record)] = record_bytes(record)
         total += len(name) + size
     return total
+
+
+def _each_bytes(contents: Mapping[int, RecordDict], sizes: dict[int, int]) -> dict[int, int]:
+    """Count the bytes of each client's content; clients of a cluster share theirs, or its records."""
+    whole = {id(content): content_bytes(content, sizes) for content in contents.values()}
+    return {client: whole[id(content)] for client, content in contents.items()}
 
 
 def _entries(content: RecordDict, most: int) -> int:
     """Count the records of a content and their entries; of more records than `most`, the records alone."""
     number = len(content)
     return number + sum(map(len, content.values())) if number <= most else number
-
-
-def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
-    if isinstance(record, ArrayRecord):
-        return sum(len(key) + len(array.data) for key, array in record.items())
-    total = 0
-    for key, value in record.items():  # a plain loop: every client of every round has such records
-        total += len(key) + (8 if type(value) is float or type(value) is int else _size(value))
-    return total
-
-
-def _size(value: object) -> int:
-    if isinstance(value, str | bytes):
-        return len(value if isinstance(value, bytes) or value.isascii() else value.encode())
-    if isinstance(value, list | tuple):  # a record's list has values of one type
-        fixed = bool(value) and isinstance(value[0], int | float)
-        return len(value) * _size(value[0]) if fixed else sum(map(_size, value))
-    return 1 if isinstance(value, bool) else 8
 
 
 # -- Grids --------------------------------------------------------------------------------------------------
@@ -617,7 +495,9 @@ class ClientGrid(WrappedGrid):
         for (node, kind, group), by_place in self._by_node(messages, replies).items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
             content = pack(contents, all_rows=self.all_rows)
-            sent = self._meter.count("down", content, self._by_client(contents))
+            sizes: dict[int, int] = {}
+            sent = content_bytes(content, sizes)
+            self._meter.count("down", sent, _each_bytes(self._by_client(contents), sizes))
             arrays = sum(len(each) for each in content.values() if isinstance(each, ArrayRecord))
             content = content if self._direct else joined(content)
             limits = (
@@ -685,7 +565,8 @@ class ClientGrid(WrappedGrid):
                 found, errors = unpack(content, len(asked))
                 code, reason = ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "the node's reply lacks this client"
                 contents = {place: found[place] for place in asked if place in found}
-                self._meter.count("up", content, self._by_client(contents), sizes)
+                own = _each_bytes(self._by_client(contents), sizes)
+                self._meter.count("up", content_bytes(content, sizes), own)
             except ValueError as error:
                 reason = f"the node's reply cannot be read: {error}"
         return [
@@ -697,26 +578,3 @@ class ClientGrid(WrappedGrid):
 
     def _by_client(self, contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
         return {self._ids[place]: content for place, content in contents.items()}
-
-
-class CohortView(WrappedGrid):
-    """A client grid restricted to some clients, from which a cluster's strategy samples.
-
-    Parameters
-    ----------
-    grid
-        The grid of all clients.
-    clients
-        Ids of the clients in the view.
-    """
-
-    def __init__(self, grid: Grid, clients: Sequence[int]) -> None:
-        super().__init__(grid)
-        self._clients = [int(client) for client in clients]
-        self.num_clients = None  # a view is not a federation, unlike the grid of all clients
-
-    def get_node_ids(self) -> list[int]:
-        """Return the ids of the clients in the view."""
-        return list(self._clients)
-
-    get_nodes = Grid.get_nodes

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -32,6 +32,7 @@ from flwr.serverapp import Grid
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import QUERY_CLIENTS, Hosted, read_from_node
 from fedclust.support.flower import ErrorCode
+from fedclust.support.reasons import FederationError, one_line
 
 
 def hosted_clients(node_config: Mapping[str, object], num_clients: int) -> tuple[int, ...]:
@@ -356,21 +357,9 @@ def ranges(clients: Iterable[int]) -> str:
     return ", ".join("-".join(map(str, part)) for part in parts)
 
 
-_LONGEST_REASON = 900  # characters of a reason
 _RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
 _PATIENCE = 30.0  # seconds
 NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
-
-
-class FederationError(RuntimeError):
-    """The federation cannot start: a node has an error, or clients are missing or hosted twice."""
-
-
-class RunFailed(RuntimeError):
-    """A run cannot continue, or has no result at its end; the message gives the reason."""
-
-    PHRASE: ClassVar[str] = "the run failed in round"
-    """Part of every message, by which the error is recognised where only its text arrives."""
 
 
 @dataclass(eq=False)
@@ -618,13 +607,6 @@ def read_answer(kind: type[Answer], reply: Message) -> Answer:
         return read_from_node(kind, reply.content)
     except BadReply as error:
         raise FederationError(str(error)) from error
-
-
-def one_line(reason: str) -> str:
-    """Shorten a node's text to one printable line."""
-    line = " ".join(reason[: 4 * _LONGEST_REASON].split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"
 
 
 def error_reason(error: Error) -> str:

@@ -19,9 +19,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from fedclust.grids import options
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer
-from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.messages.description import QUERY_CLIENTS
 from fedclust.support.flower import ErrorCode, assume_identity
+from fedclust.support.reasons import FederationError, RunFailed
 
 _MOST_NODES = 8  # default on CPUs: with more nodes, each has too few clients to train together
 _ROUNDING = 1e-6  # tolerance, so that three thirds of a GPU make a whole

@@ -15,10 +15,11 @@ from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
 from fedclust.grids.client_grid import ClientGrid, is_lost
-from fedclust.grids.nodes import FederationError, Host, NodeRegistry, owner_by_file, read_answer
+from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 from fedclust.support.checks import few
+from fedclust.support.reasons import FederationError
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.grids.nodes import FederationError, RunFailed
 from fedclust.settings.composition import CONF, ConfigError, join_overrides
 from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.flower import ErrorCode, isolate_unreadable_replies, simulation_actors
+from fedclust.support.reasons import FederationError, RunFailed
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"

@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
-from fedclust.federation.asking import read_replies
+from fedclust.federation.asking import failure_order
 from fedclust.federation.run import Run
-from fedclust.grids.client_grid import CohortView
-from fedclust.layers.standard import failure_order, within
-from fedclust.messages.training import instruct
+from fedclust.layers.layer import amended
+from fedclust.layers.standard import within
+from fedclust.messages.training import Instruction
 
 TRIAL = "trial"
 """Phase of the failures of such training, in the round's record."""
@@ -27,7 +27,7 @@ def train_beside(
     *,
     shared_means: bool,
     caps: Caps = ANY,
-    told: Mapping[str, Any] = MappingProxyType({}),
+    instruction: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Reply]:
     """Let clients train several models for a round.
 
@@ -46,24 +46,23 @@ def train_beside(
         Whether a node may answer with the mean of its clients' models.
     caps
         How far updates may move a model, as in the cluster's own training.
-    told
-        What clients are told besides.
+    instruction
+        Further fields of the clients' instruction.
 
     Returns
     -------
     The valid replies; a reply's cluster is the model's position.
     """
-    federation, number, buffers = run.federation, run.number, run.buffers
+    federation, number = run.federation, run.number
     described = federation.bounds.num_train
-    asking = ConfigRecord({**run.config, **instruct(mean_reply=shared_means), **told, **caps.told(described)})
-    messages: list[Message] = []
+    fields = {"mean_reply": shared_means, **instruction, **caps.instruction(described)}
+    asked: dict[int, Instruction] = {}
     for index, (model, aggregator) in enumerate(zip(models, aggregators, strict=True)):
         if chosen := sorted(client for client, place in clients.items() if place == index):
-            view, said = CohortView(federation.grid, chosen), ConfigRecord({**asking})
-            messages += aggregation.configure_train(aggregator, number, model, said, view, buffers)
-    answers = federation.grid.send_and_receive(messages, timeout=federation.timeout) if messages else ()
-    asked = {message.metadata.dst_node_id: clients[message.metadata.dst_node_id] for message in messages}
-    valid, failures = read_replies(answers, number, asked, models, federation.bounds, means=shared_means)
+            facts = number, model, chosen, run.buffers, run.train_config
+            asked |= amended(aggregation.instructions(aggregator, *facts), **fields)
+    cohort = {client: clients[client] for client in asked}
+    valid, failures = federation.train(asked, cohort, models, means=shared_means)
     valid, long = within(valid, number, caps, described)
     for failure in sorted([*failures, *long], key=failure_order):
         federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))

@@ -17,16 +17,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord
 
 from fedclust.aggregation.replies import Reply, by_cluster
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters, padded
 from fedclust.federation.run import Run
-from fedclust.layers.layer import Layer
+from fedclust.layers.layer import Layer, amended
 from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, instruct
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
 from fedclust.privacy import FROM_SEED, ClientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
@@ -118,13 +119,15 @@ class ClientPrivacy(Layer):
         self._trained, self._spent = padded(self._trained, number, 0), padded(self._spent, number, 0.0)
         return run.clusters
 
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
-        """Tell nodes the clip."""
-        config.update(self.told)
+    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+        """Instruct nodes to clip updates."""
+        return amended(asked, **self.instruction)
 
-    def screen(self, run: Run) -> None:
+    def screen(
+        self, run: Run, replies: list[Reply], failures: list[Failure]
+    ) -> tuple[list[Reply], list[Failure]]:
         """Replace replies by private means."""
-        run.replies = self.private(run.replies, run.cohort, run.sent, run.number)
+        return self.private(replies, run.cohort, run.sent, run.number), failures
 
     def measured(self, run: Run) -> Clusters:
         """Replace figures by a noisy mean; a client whose loss is not finite has no say in the others'."""
@@ -134,9 +137,9 @@ class ClientPrivacy(Layer):
         return run.clusters
 
     @property
-    def told(self) -> dict[str, float | bool]:
-        """What clients are told with each model to train."""
-        return instruct(clip=self.clip, clip_tells=self.settings.adaptive, equal_weights=True)
+    def instruction(self) -> dict[str, Any]:
+        """Fields of every instruction to train."""
+        return {"clip": self.clip, "clip_tells": self.settings.adaptive, "equal_weights": True}
 
     def private(
         self,
@@ -333,5 +336,4 @@ class ClientPrivacy(Layer):
 
 def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:
     """Make a reply of a cluster rather than of a client."""
-    message = Message(RecordDict(), dst_node_id=max(client, 0), message_type=MessageType.TRAIN)
-    return Reply(client, cluster, start, model, 1, math.nan, np.zeros(1), message)
+    return Reply(client, cluster, start, model, 1, math.nan, np.zeros(1))

@@ -14,32 +14,31 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps, Reply, by_cluster
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.federation.asking import Failure, failure_order
 from fedclust.federation.clusters import Clusters, Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
 from fedclust.federation.run import Run
-from fedclust.grids.client_grid import CohortView
 from fedclust.layers.beside import TRIAL
 from fedclust.layers.layer import Layer
-from fedclust.layers.standard import failure_order, within
+from fedclust.layers.standard import within
 from fedclust.messages.coalitions import (
     ALL_ROWS,
     ScoresQuestion,
     SiteFigures,
     SiteFiguresQuestion,
-    attached,
-    detached,
     name_of,
     number_of,
 )
 from fedclust.messages.models import canonical
+from fedclust.messages.training import Instruction
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
@@ -198,7 +197,6 @@ class Coalitions(Layer):
         self.trained: Trained | None = None
         self._aggregators: list[Strategy] = []
         self._sent: dict[int, dict[str, ArrayRecord]] = {}
-        self._received: dict[int, dict[str, Any]] = {}
         self._replies: list[Reply] = []
 
     def begin(self, run: Run) -> None:
@@ -225,45 +223,39 @@ class Coalitions(Layer):
             reason="the run goes on",
         )
 
-    def pack(self, run: Run, messages: list[Message]) -> list[Message]:
-        """Add the models of all coalitions that contain a site to its message."""
+    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+        """Add the models of all coalitions that contain a site to what it trains."""
         if self.trained is None:
-            return messages
-        self._sent = {client: {} for client in run.cohort}
+            return asked
+        arms: dict[int, dict[str, ArrayRecord]] = {client: {} for client in asked}
         for coalition, sites in enumerate(self.trained.coalitions):
-            members = [site for site in sites if site in self._sent]
+            members = [site for site in sites if site in arms]
             # Everyone's model on all rows is the run's own.
             for fold in range(_EACH if coalition else FOLDS) if members else ():
                 name = name_of(coalition, fold)
                 place = number_of(name)
                 aggregator, model = self._aggregators[place], self.trained.models[place]
                 if aggregation.remembers(aggregator):  # it keeps the model that it is about to change
-                    view, told = CohortView(run.federation.grid, members), ConfigRecord({**run.config})
-                    aggregation.configure_train(aggregator, run.number, model, told, view, run.buffers)
+                    aggregation.instructions(aggregator, run.number, model, members, run.buffers)
                 for site in members:
-                    self._sent[site][name] = model
-        return attached(messages, self._sent)
+                    arms[site][name] = model
+        self._sent = arms
+        return {client: replace(each, arms=arms[client]) for client, each in asked.items()}
 
-    def unpack(self, run: Run, replies: Iterable[Message]) -> Iterable[Message]:
-        """Keep the models that came back beside each cluster's."""
-        if self.trained is None:
-            return replies
-        kept, self._received = detached(replies)
-        return kept
-
-    def screen(self, run: Run) -> None:
+    def screen(
+        self, run: Run, replies: list[Reply], failures: list[Failure]
+    ) -> tuple[list[Reply], list[Failure]]:
         """Read these models; one that cannot be used is left out, and its site named."""
         if self.trained is None:
-            return
+            return replies, failures
         rows = run.federation.describe().num_train
         found: list[Reply] = []
-        for reply in run.replies:
-            sent, received = self._sent[reply.client], self._received.get(reply.client, {})
-            for name, model in sent.items():
+        for reply in replies:
+            for name, model in self._sent[reply.client].items():
                 try:
-                    if not isinstance(record := received.get(name), ArrayRecord):
+                    if (received := reply.arms.get(name)) is None:
                         raise ValueError("no model in reply")
-                    own = canonical(record, model)
+                    own = canonical(received, model)
                 except ValueError as error:
                     reason = f"client {reply.client}, round {run.number}: {name}: {error}"
                     run.federation.failed(reply.client, TRIAL, reason)
@@ -274,6 +266,7 @@ class Coalitions(Layer):
         self._replies, long = within(found, run.number, self._caps, rows)
         for failure in sorted(long, key=failure_order):
             run.federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
+        return replies, failures
 
     def after_aggregation(self, run: Run) -> Clusters:
         """Average each coalition's models."""
@@ -290,7 +283,7 @@ class Coalitions(Layer):
                 for reply in cohort:
                     run.federation.failed(reply.client, TRIAL, str(error))
         self.trained = replace(self.trained, models=tuple(models))
-        self._replies, self._sent, self._received = [], {}, {}
+        self._replies, self._sent = [], {}
         return run.clusters
 
     # -- The choice -----------------------------------------------------------------------------------------

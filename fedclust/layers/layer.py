@@ -1,13 +1,22 @@
 """What may happen in a round beside the method."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from flwr.app import ConfigRecord, Message
-
+from fedclust.aggregation.replies import Reply
+from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.run import Run
-from fedclust.typing import IntArray
+from fedclust.messages.training import Instruction
+
+
+def amended(asked: Mapping[int, Instruction], **fields: Any) -> dict[int, Instruction]:
+    """Change fields of instructions; clients that share one still do."""
+    changed = {
+        key: replace(each, **fields) for key, each in {id(each): each for each in asked.values()}.items()
+    }
+    return {client: changed[id(each)] for client, each in asked.items()}
 
 
 class Layer:
@@ -34,23 +43,18 @@ class Layer:
         """Change the clusters before the cohort is chosen."""
         return run.clusters
 
-    def stand_in(self, run: Run, cohort: IntArray) -> IntArray:
-        """Choose who trains in the cohort's place; client ids, sorted."""
-        return cohort
+    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+        """Change who trains in the round, and by what instruction, by client id."""
+        return asked
 
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
-        """Add what the clients of a cluster are told with the model to train."""
-
-    def pack(self, run: Run, messages: list[Message]) -> list[Message]:
-        """Add to the messages that the cohort is sent."""
-        return messages
-
-    def unpack(self, run: Run, replies: Iterable[Message]) -> Iterable[Message]:
-        """Take out of the replies what answers that, before they are read."""
-        return replies
-
-    def screen(self, run: Run) -> None:
+    def screen(
+        self,
+        run: Run,
+        replies: list[Reply],
+        failures: list[Failure],
+    ) -> tuple[list[Reply], list[Failure]]:
         """Leave out or change replies before they are aggregated, and name the failures."""
+        return replies, failures
 
     def after_aggregation(self, run: Run) -> Clusters:
         """Change the clusters once each has its next model, before the method does."""

@@ -17,19 +17,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord
+from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation, replies as lengths
 from fedclust.aggregation.replies import ANY, Caps, Reply
-from fedclust.federation.asking import NO_REPLY, Failure
+from fedclust.federation.asking import Failure, failure_order
 from fedclust.federation.clusters import Clusters, padded
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Run
 from fedclust.layers.drift import Drift
-from fedclust.layers.layer import Layer
+from fedclust.layers.layer import Layer, amended
 from fedclust.layers.stopping import Settled, Stopping
 from fedclust.messages.evaluation import Evaluation
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction, Projected
 from fedclust.settings.run_options import RunOptions
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -100,20 +100,21 @@ class Bounds(Layer):
         self._earlier = replace(run.clusters, aggregators=tuple(copies), memory=None)
         return run.clusters
 
-    def tell(self, run: Run, cluster: int, config: ConfigRecord) -> None:
+    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
         """Ask nodes to hold single clients to the caps where they answer with a mean."""
-        config.update(self.caps.told(run.federation.bounds.num_train))
+        return amended(asked, **self.caps.instruction(run.federation.bounds.num_train))
 
-    def screen(self, run: Run) -> None:
-        """Leave out what is too long, and all replies of clusters whose model had no finite loss."""
-        run.replies, long = within(run.replies, run.number, self.caps, run.federation.bounds.num_train)
-        run.failures = sorted([*run.failures, *long], key=failure_order)
-        self._lost = at_fault(run.failures, run.cohort) if self._before and self._blames else []
+    def screen(
+        self, run: Run, replies: list[Reply], failures: list[Failure]
+    ) -> tuple[list[Reply], list[Failure]]:
+        """Leave out updates that are too long, and replies of clusters whose model had no finite loss."""
+        replies, long = within(replies, run.number, self.caps, run.federation.bounds.num_train)
+        failures = sorted([*failures, *long], key=failure_order)
+        self._lost = at_fault(failures, run.cohort) if self._before and self._blames else []
         if self._lost:
-            run.replies = [reply for reply in run.replies if reply.cluster not in self._lost]
-            run.failures = [
-                each for each in run.failures if run.cohort[int(each["client"])] not in self._lost
-            ]
+            replies = [reply for reply in replies if reply.cluster not in self._lost]
+            failures = [each for each in failures if run.cohort[int(each["client"])] not in self._lost]
+        return replies, failures
 
     def after_aggregation(self, run: Run) -> Clusters:
         """Take back models that had no finite loss, and those that an aggregator just made."""
@@ -170,11 +171,6 @@ class Bounds(Layer):
         aggregators = (aggregation.restored(run.make_aggregator(), each) for each in state.aggregators)
         self._earlier = Clusters(state.assignment, tuple(models), aggregators=tuple(aggregators))
         self._went = dict(state.in_a_row)
-
-
-def failure_order(failure: Failure) -> tuple[bool, int]:
-    """Sort failures by client id, those that did not reply last."""
-    return failure["reason"] == NO_REPLY, int(failure["client"])
 
 
 def put_back(clusters: Clusters, earlier: Clusters, broken: Collection[int]) -> Clusters:

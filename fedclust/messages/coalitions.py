@@ -4,13 +4,12 @@ In a round the models of all coalitions that contain a site travel in the messag
 travels in, a record each, and come back in its reply: the messages are larger, not more.
 """
 
-import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord
 
 from fedclust.messages import codec
 from fedclust.messages.evaluation import FIGURES
@@ -37,46 +36,6 @@ def number_of(name: str) -> int:
 def fold_of(name: str) -> int:
     """Return the fold that a model trains without; :data:`ALL_ROWS` for none."""
     return number_of(name) % _EACH
-
-
-def attached(messages: Iterable[Message], models: Mapping[int, Mapping[str, ArrayRecord]]) -> list[Message]:
-    """Add models to the messages of a round.
-
-    Parameters
-    ----------
-    messages
-        The messages.
-    models
-        By client id, the models that it trains besides, by the names of their records.
-    """
-    changed = []
-    for message in messages:
-        other = copy.copy(message)
-        further = models.get(message.metadata.dst_node_id, {})
-        other.content = codec.filled(RecordDict, {**message.content, **further})
-        changed.append(other)
-    return changed
-
-
-def detached(messages: Iterable[Message]) -> tuple[list[Message], dict[int, dict[str, Any]]]:
-    """Separate what came back of such models from the replies; nothing of it has been checked.
-
-    Returns
-    -------
-    The replies without, and the records by client id and name.
-    """
-    changed, found = [], {}
-    for message in messages:
-        if message.has_error():
-            changed.append(message)
-            continue
-        records = {name: each for name, each in message.content.items() if name.startswith(ARMS)}
-        rest = {name: each for name, each in message.content.items() if name not in records}
-        other = copy.copy(message)
-        other.content = codec.filled(RecordDict, rest)
-        changed.append(other)
-        found[message.metadata.src_node_id] = records
-    return changed, found
 
 
 # -- The choice ---------------------------------------------------------------------------------------------

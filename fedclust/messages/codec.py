@@ -23,8 +23,9 @@ anything. A question comes from the server: what a client does not know in it is
 import dataclasses
 import math
 import re
+import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -44,6 +45,9 @@ LARGEST_NUMBER = float(np.finfo(np.float32).max)
 
 MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
+
+UNSENT = types.MappingProxyType({"sent": False})
+"""Metadata of a dataclass field that is no part of the message."""
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can name one alone; files and terminals cannot hold it
 _CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f]|{_SURROGATE.pattern}")
@@ -174,6 +178,31 @@ def short(value: object) -> str:
     return shown if len(shown) <= 200 else f"{shown[:200]} …"
 
 
+# -- Bytes --------------------------------------------------------------------------------------------------
+
+_NUMBER = 8
+
+
+def value_bytes(value: object) -> int:
+    """Count the bytes of a value in a ConfigRecord or MetricRecord."""
+    if isinstance(value, str | bytes):
+        return len(value if isinstance(value, bytes) or value.isascii() else value.encode())
+    if isinstance(value, list | tuple):  # a record's list has values of one type
+        fixed = bool(value) and isinstance(value[0], int | float)
+        return len(value) * value_bytes(value[0]) if fixed else sum(map(value_bytes, value))
+    return 1 if isinstance(value, bool) else _NUMBER
+
+
+def record_bytes(record: Record) -> int:
+    """Count the bytes of a record: its values, and the names of its entries."""
+    if isinstance(record, ArrayRecord):
+        return sum(len(key) + len(array.data) for key, array in record.items())
+    total = 0
+    for key, value in record.items():  # a plain loop: every client of every round has such records
+        total += len(key) + (_NUMBER if type(value) is float or type(value) is int else value_bytes(value))
+    return total
+
+
 # -- What a field may hold ----------------------------------------------------------------------------------
 
 Limit = float | Callable[[Reading], float]
@@ -234,6 +263,10 @@ class Entry:
         """Return the field's value; raise BadReply if it must not be used."""
         return value
 
+    def num_bytes(self, value: Any) -> int:
+        """Count the bytes of a value, see :mod:`fedclust.messages.traffic`."""
+        return value_bytes(self.write(value))
+
 
 def _limit(limit: Limit, at: Reading) -> float:
     return limit(at) if callable(limit) else limit
@@ -278,6 +311,10 @@ class Real(Entry):
         if type(value) is not float and (at.strict or type(value) is not int):
             raise at.bad(f"{name} must be a number, got {short(value)}")
         return float(self._in_range(value, name, at))
+
+    def num_bytes(self, value: Any) -> int:  # noqa: ARG002
+        """Count the bytes of a number."""
+        return _NUMBER
 
     def _in_range(self, value: float, name: str, at: Reading) -> float:
         least, most = self.least, self.most
@@ -356,6 +393,10 @@ class Numbers(Entry):
         if issubclass(self.to, np.generic):
             return np.array(value, dtype=self.to)
         return tuple(map(self.to, value))
+
+    def num_bytes(self, value: Any) -> int:
+        """Count the bytes of the numbers."""
+        return _NUMBER * len(value)
 
     @cached_property
     def _whole(self) -> bool:
@@ -438,6 +479,10 @@ class Pairs:
     def write(self, value: Mapping[Any, Any]) -> tuple[Any, Any]:
         """Return the lists."""
         return self.keys.write(value), self.values.write(value.values())
+
+    def num_bytes(self, value: Mapping[Any, Any]) -> int:
+        """Count the bytes of the lists."""
+        return self.keys.num_bytes(value) + self.values.num_bytes(value.values())
 
     def read(self, lists: Sequence[Any], names: Sequence[str], at: Reading) -> dict[Any, Any]:
         """Return the mapping if each key occurs once and has a value."""
@@ -524,6 +569,10 @@ class Values(Entry):
         return values.astype(self.dtype)
 
 
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 @dataclass(frozen=True)
 class Own:
     """A whole record.
@@ -535,11 +584,14 @@ class Own:
     write, read
         What makes it of the value; and the value of it and of what it is read against, which raises
         BadReply.
+    rounds
+        Whether the record holds its numbers with less precision than the value.
     """
 
     place: Place
-    write: Callable[[Any], Record] = lambda value: value
+    write: Callable[[Any], Record] = _as_it_is
     read: Callable[[Any, Reading], Any] = lambda record, _: record
+    rounds: bool = False
 
 
 @dataclass(frozen=True)
@@ -647,15 +699,32 @@ class _Group:
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of some fields' values."""
         entries: dict[str, Any] = {}
+        for keys, _, how, value in self.sent(values):
+            entries |= zip(
+                keys, [how.write(value)] if isinstance(how, Entry) else how.write(value), strict=True
+            )
+        return entries
+
+    def sent(self, values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Any, Any]]:
+        """Yield the keys, the field, how it stands and the value of each field that is written."""
         for keys, (field, how, default) in self.entries.items():
             value = values.get(field)
-            if value is None or (how.sparse and value == default):
-                continue
-            if isinstance(how, Entry):
-                entries[keys[0]] = how.write(value)
-            else:
-                entries |= zip(keys, how.write(value), strict=True)
-        return entries
+            if value is not None and not (how.sparse and value == default):
+                yield keys, field, how, value
+
+    def num_bytes(self, values: Mapping[str, Any]) -> int | None:
+        """Count the bytes of the record that some fields' values make; None for no record."""
+        total, some = len(self.place.record), False
+        for keys, _, how, value in self.sent(values):
+            some, total = True, total + sum(map(len, keys)) + how.num_bytes(value)
+        return total if some or not self.place.optional else None
+
+    def received(self, values: Mapping[str, Any], at: Reading) -> dict[str, Any]:
+        """Return fields' values as they would be read from the record; raise BadReply as :meth:`read`."""
+        return {
+            field: how.read(how.write(value), keys[0] if isinstance(how, Entry) else keys, at)
+            for keys, field, how, value in self.sent(values)
+        }
 
     def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return the values of fields."""
@@ -739,7 +808,7 @@ def _plan(cls: Any) -> _Plan:
             keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
             how = dataclasses.replace(how, place=place) if isinstance(how, Entry) else how
             group.entries[keys] = each.name, how, default
-        elif each.name != "client":
+        elif each.name != "client" and each.metadata.get("sent", True):
             if how is None:
                 how = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
             parts[each.name] = each.name, how, default is not dataclasses.MISSING
@@ -778,19 +847,67 @@ def encode(value: Any, shared: dict[int, RecordDict] | None = None) -> RecordDic
     return filled(RecordDict, content)
 
 
-def entries(cls: Any, **values: Any) -> dict[str, Any]:
-    """Return entries of some fields of a message, by key, for a record that others write too.
+@cache
+def keys_of(cls: Any) -> frozenset[str]:
+    """Return the keys of a message's entries, in whatever record."""
+    groups = [part for _, part, _ in _plan(cls).parts if isinstance(part, _Group)]
+    return frozenset(key for group in groups for key in group.keys)
+
+
+def sizes(value: Any) -> dict[tuple[int, str], int]:
+    """Count the bytes of a message's records.
+
+    Returns
+    -------
+    The bytes of each record and its name, by what makes it and its name: records that messages share, such as
+    a model, have the same key. Valid while all of these exist.
+    """
+    found: dict[tuple[int, str], int] = {}
+    for field, part, _ in _plan(type(value)).parts:
+        inside = getattr(value, field, None)
+        if type(part) is _Group:
+            if (number := part.num_bytes(vars(value))) is not None:
+                found[id(value), part.place.record] = number
+        elif isinstance(part, type) and inside is not None:
+            found |= sizes(inside)
+        elif inside is not None:
+            own, records = part if isinstance(part, Own) else part.each, dict[str, Any]()
+            if own is part:
+                records[own.place.record] = own.write(inside)
+            else:
+                part.write(inside, records)
+            for name, record in records.items():  # one that was just made is the message's own
+                owner = record if own.write is _as_it_is else value
+                found[id(owner), name] = len(name) + record_bytes(record)
+    return found
+
+
+def received(value: Answer, at: Reading) -> Answer:
+    """Return an answer as it would be read from its message, without making one.
+
+    What fields may hold, such as finite numbers of at most the client's rows, is checked, and numbers have
+    the precision in which they are sent. Whole records, such as a model, are taken as they are unless their
+    precision is lower.
 
     Raises
     ------
-    ValueError
-        If the message has no such field.
+    BadReply
+        As :func:`decode`.
     """
-    groups = [part for _, part, _ in _plan(cls).parts if isinstance(part, _Group)]
-    fields = {field for group in groups for field, *_ in group.entries.values()}
-    if unknown := [name for name, value in values.items() if value is not None and name not in fields]:
-        raise ValueError(f"{cls.__name__} must have the fields that are told, it has no {', '.join(unknown)}")
-    return {key: entry for group in groups for key, entry in group.write(values).items()}
+    made: Any = value
+    values: dict[str, Any] = {}
+    for field, part, _ in _plan(type(made)).parts:
+        inside = getattr(made, field, None)
+        if type(part) is _Group:
+            values |= part.received(vars(made), at)
+        elif isinstance(part, type) and inside is not None:
+            values[field] = received(inside, at)
+        elif isinstance(part, Own) and part.rounds and inside is not None:
+            values[field] = part.read(part.write(inside), at)
+    made = dataclasses.replace(made, **values)
+    if hasattr(made, "check"):
+        made.check(at)
+    return typing.cast(Answer, made)
 
 
 def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer:

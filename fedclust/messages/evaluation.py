@@ -148,23 +148,26 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class EvaluateQuestion(codec.Question[Evaluation]):
-    """Ask how well a model does on a client's test part, outside of a round's evaluation.
+    """Ask how well a model does on a client's test part.
 
     Attributes
     ----------
     arrays
         The model.
     server_round
-        The last round.
+        The round, or the last one; 0 if the sender does not count rounds.
     full
-        Whether to measure macro F1 and AUC too, and count outcomes.
+        Whether to measure macro F1 and AUC too, and count outcomes, which takes longer.
+    extra
+        As of :class:`~fedclust.messages.training.Instruction`.
     """
 
     kind = "evaluate"
 
     arrays: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole()]
-    full: Annotated[bool, codec.Flag(key="full-metrics")] = True
+    server_round: Annotated[int, codec.Whole()] = 0
+    full: Annotated[bool, codec.Flag(key="full-metrics")] = False
+    extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
 
 # -- Personal layers ----------------------------------------------------------------------------------------

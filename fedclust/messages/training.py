@@ -5,10 +5,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.messages import codec
@@ -16,11 +16,15 @@ from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray
 
-NUM_EXAMPLES, LOSS = "num-examples", "loss"
+NUM_EXAMPLES, LOSS, EQUAL_WEIGHTS = "num-examples", "loss", "equal-weights"
 ARMS = "arm/"
 """What the names of records begin with that hold further models to train."""
 
-_FURTHER = codec.Spread(codec.Own(codec.Place("", ArrayRecord)), lambda _: ())  # by whole names
+Sent = TypeVar("Sent")
+
+_FURTHER = codec.Spread(  # by whole names; a node's own reading of an instruction takes them out itself
+    codec.Own(codec.Place("", ArrayRecord)), lambda at: tuple(getattr(at.asked, "arms", ()))
+)
 
 
 @dataclass(frozen=True)
@@ -93,100 +97,6 @@ def _projection(asked: Any) -> Projection | None:
     return Projection(asked.projection_size, asked.projection_seed or 0) if asked.projection_size else None
 
 
-@dataclass(frozen=True, eq=False)
-class Instruction:
-    """The server's instruction to train or evaluate.
-
-    Attributes
-    ----------
-    arrays
-        The model to start from.
-    server_round
-        The round, from 1; 0 if the sender does not count rounds.
-    proximal_mu
-        Weight of FedProx's proximal term, or None if the sender does not use it.
-    mean_reply
-        Whether clients that got the same model may answer with their mean model.
-    full
-        Whether an evaluation includes macro F1 and AUC, which take longer.
-    norm_cap
-        Largest ratio of the lengths of two updates in one mean; None for any.
-    most_rows
-        How many of a client's rows count at most.
-    projection_size, projection_seed
-        Projection of the change by training to be returned; None for none.
-    equal_weights
-        Whether clients have equal weights in such a mean; otherwise they are weighted by samples.
-    pooled
-        To train on the rows of several clients at once: the clients that would take part, whose local
-        training determines the number of samples to see. Otherwise empty.
-    pooled_rows
-        The clients on whose training rows to train then; empty for all clients.
-    clip
-        Length to which the client's update is clipped before it is used; None for no clipping.
-    clip_tells
-        Whether the client reports if its update was short enough.
-    arms
-        Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
-    """
-
-    arrays: Annotated[ArrayRecord, codec.Model()]
-    server_round: Annotated[int, codec.Whole()] = 0
-    proximal_mu: Annotated[float | None, codec.Real()] = None
-    mean_reply: Annotated[bool, codec.Flag()] = False
-    full: Annotated[bool, codec.Flag(key="full-metrics")] = False
-    norm_cap: Annotated[float | None, codec.Real(key="update-norm-cap")] = None
-    most_rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
-    projection_size: Annotated[int | None, codec.Whole()] = None
-    projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
-    equal_weights: Annotated[bool, codec.Flag()] = False
-    pooled: Annotated[tuple[int, ...], codec.Numbers(0, to=int)] = ()
-    pooled_rows: Annotated[tuple[int, ...], codec.Numbers(0, to=int)] = ()
-    clip: Annotated[float | None, codec.Real(0)] = None
-    clip_tells: Annotated[bool, codec.Flag()] = False
-    arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
-
-    @cached_property
-    def steps(self) -> tuple[str, ...]:
-        """Steps applied to the client's update: it is clipped, projected, and sent or added to a mean."""
-        asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
-        return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
-
-    projection = cached_property(_projection)
-
-
-def instruct(**fields: Any) -> dict[str, Any]:
-    """Return a round's settings for clients, as entries of a ConfigRecord.
-
-    Parameters
-    ----------
-    fields
-        Fields of :class:`Instruction` except the model, and ``projection``; fields that are None are omitted.
-    """
-    projection: Projection | None = fields.pop("projection", None)
-    if projection is not None:
-        fields |= {"projection_size": projection.size, "projection_seed": projection.seed}
-    return codec.entries(Instruction, **fields)
-
-
-def read_instruction(content: RecordDict) -> Instruction:
-    """Read a training or evaluation message, including those of Flower's own strategies.
-
-    Raises
-    ------
-    ValueError
-        If it does not hold exactly one model.
-    """
-    sent = codec.of_kind(content, ArrayRecord)
-    arms = {name: model for name, model in sent.items() if name.startswith(ARMS)}
-    models = [model for name, model in sent.items() if name not in arms]
-    if len(models) != 1:
-        raise ValueError(f"message must hold one ArrayRecord, got records {list(content)}")
-    configs = [*codec.of_kind(content, ConfigRecord).values(), ConfigRecord()]
-    read = codec.decode(Instruction, {codec.ARRAYS: models[0], codec.CONFIG: configs[0]}, codec.SERVER)
-    return replace(read, arms=arms) if arms else read
-
-
 _TYPE = np.dtype("<f4")
 
 
@@ -231,30 +141,6 @@ class Projected:
     def longest(self) -> float:
         """Length of the change: the larger of the reported one and the projection's, which hardly differ."""
         return max(self.norm, float(np.linalg.norm(self.values)))
-
-
-@dataclass(frozen=True)
-class TrainAsked:
-    """Requests of a round besides the clients' models.
-
-    Attributes
-    ----------
-    projection_size
-        Length of the projection; 0 for none.
-    pooled
-        Whether to train on the rows of several clients.
-    """
-
-    projection_size: int = 0
-    pooled: bool = False
-
-    projection_seed: ClassVar[int] = 0
-    projection = cached_property(_projection)
-
-
-def asked_for(told: Mapping[str, Any]) -> TrainAsked:
-    """Return the requests in the settings that :func:`instruct` returned."""
-    return TrainAsked(int(told.get("projection-size", 0)), bool(told.get("pooled")))
 
 
 _LOSSES = codec.Place("losses", ConfigRecord)
@@ -317,11 +203,93 @@ class TrainAnswer:
         return float(self.losses.sum()) / len(self.losses)
 
 
-def read_pooled(message: Message) -> int:
-    """Read the number of clients whose training rows were used; 1 if the answer does not have it."""
-    record = message.content.get(_POOLED.record)
-    number = record.get("pooled") if isinstance(record, ConfigRecord) else None
-    return number if isinstance(number, int) else 1
+@dataclass(frozen=True, eq=False)
+class Instruction(codec.Question[TrainAnswer]):
+    """The server's instruction to train.
+
+    Attributes
+    ----------
+    arrays
+        The model to start from.
+    server_round
+        The round, from 1; 0 if the sender does not count rounds.
+    proximal_mu
+        Weight of FedProx's proximal term, or None if the sender does not use it.
+    mean_reply
+        Whether clients that got the same model may answer with their mean model.
+    norm_cap
+        Largest ratio of the lengths of two updates in one mean; None for any.
+    most_rows
+        How many of a client's rows count at most.
+    projection_size, projection_seed
+        Projection of the change by training to be returned; None for none.
+    equal_weights
+        Whether clients have equal weights in such a mean; otherwise they are weighted by samples.
+    pooled
+        To train on the rows of several clients at once: the clients that would take part, whose local
+        training determines the number of samples to see. Otherwise empty.
+    pooled_rows
+        The clients on whose training rows to train then; empty for all clients.
+    clip
+        Length to which the client's update is clipped before it is used; None for no clipping.
+    clip_tells
+        Whether the client reports if its update was short enough.
+    arms
+        Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
+    extra
+        Entries of the user's own for a ClientApp of the user's own; ours does not read them.
+    """
+
+    kind = "train"
+
+    arrays: Annotated[ArrayRecord, codec.Model()]
+    server_round: Annotated[int, codec.Whole()] = 0
+    proximal_mu: Annotated[float | None, codec.Real()] = None
+    mean_reply: Annotated[bool, codec.Flag()] = False
+    norm_cap: Annotated[float | None, codec.Real(key="update-norm-cap")] = None
+    most_rows: Annotated[int, codec.Whole(1, sparse=True)] = codec.MOST_EXAMPLES
+    projection_size: Annotated[int | None, codec.Whole()] = None
+    projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
+    equal_weights: Annotated[bool, codec.Flag(sparse=True)] = False
+    pooled: Annotated[tuple[int, ...], codec.Numbers(0, to=int, sparse=True)] = ()
+    pooled_rows: Annotated[tuple[int, ...], codec.Numbers(0, to=int, sparse=True)] = ()
+    clip: Annotated[float | None, codec.Real(0)] = None
+    clip_tells: Annotated[bool, codec.Flag(sparse=True)] = False
+    arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
+
+    @cached_property
+    def steps(self) -> tuple[str, ...]:
+        """Steps applied to the client's update: it is clipped, projected, and sent or added to a mean."""
+        asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
+        return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
+
+    projection = cached_property(_projection)
+
+
+def read_sent(question: type[Sent], content: RecordDict) -> Sent:
+    """Read a message to train or evaluate, including those of Flower's own strategies.
+
+    Parameters
+    ----------
+    question
+        :class:`Instruction` or :class:`~fedclust.messages.evaluation.EvaluateQuestion`.
+    content
+        The message's content: one model, under any name, and settings.
+
+    Raises
+    ------
+    ValueError
+        If it does not hold exactly one model.
+    """
+    sent = codec.of_kind(content, ArrayRecord)
+    arms = {name: model for name, model in sent.items() if name.startswith(ARMS)}
+    models = [model for name, model in sent.items() if name not in arms]
+    if len(models) != 1:
+        raise ValueError(f"message must hold one ArrayRecord, got records {list(content)}")
+    config = next(iter(codec.of_kind(content, ConfigRecord).values()), ConfigRecord())
+    read = codec.decode(question, {codec.ARRAYS: models[0], codec.CONFIG: config}, codec.SERVER)
+    return replace(read, arms=arms) if arms else read  # type: ignore[type-var]
 
 
 # -- Only the change ----------------------------------------------------------------------------------------
@@ -376,7 +344,7 @@ class Update:
     num_examples: Annotated[int, codec.Whole(1, codec.train_rows)]
     changes: Annotated[
         Mapping[str, FloatArray],
-        codec.Own(codec.Place(codec.ARRAYS, ArrayRecord), _write_changes, _read_changes),
+        codec.Own(codec.Place(codec.ARRAYS, ArrayRecord), _write_changes, _read_changes, rounds=True),
     ]
     projected: Projected | None = None
 

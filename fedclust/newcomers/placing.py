@@ -274,7 +274,7 @@ def _shifts(
 
 def _measured(federation: Federation, models: Mapping[int, ArrayRecord], server_round: int) -> Measured:
     """Ask clients to evaluate models on their test parts."""
-    shared = {id(model): EvaluateQuestion(model, server_round) for model in models.values()}
+    shared = {id(model): EvaluateQuestion(model, server_round, full=True) for model in models.values()}
     questions = {client: shared[id(model)] for client, model in models.items()}
     answers = list(federation.ask(questions, server_round=server_round).replies.values())
     return Measured.of(answers, federation.num_clients + len(federation.newcomers))

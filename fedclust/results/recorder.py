@@ -14,8 +14,8 @@ import pandas as pd
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
-from fedclust.grids.nodes import RunFailed
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
+from fedclust.support.reasons import RunFailed
 
 
 def another_run(folder: Path) -> FileExistsError:

@@ -153,8 +153,8 @@ def _with_extra(error: ModuleNotFoundError) -> Exception:
 def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
-    from fedclust.grids.local_grid import end_process_when_stuck
     from fedclust.runs.server import federate, make_engine
+    from fedclust.support.time_limit import end_process_when_stuck
 
     _collect_from_here()
     end_process_when_stuck()

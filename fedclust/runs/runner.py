@@ -22,9 +22,9 @@ from fedclust.federation import Descriptions, Federation, Measured, RunFailed, q
 from fedclust.federation.clusters import Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
-from fedclust.grids.client_grid import Traffic
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.models import from_state
+from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import PRIOR, Personal
@@ -85,7 +85,7 @@ class StrategyRun(Observer):
     say: Callable[[str], None]
     privacy: Privacy
     simulated: bool
-    _grid: Any = field(init=False)  # set by start, like the next three
+    _clients: Any = field(init=False)  # set by start, like the next three
     _last: Traffic = field(init=False)
     _described: Descriptions = field(init=False)
     _serving: Serving = field(init=False)
@@ -184,8 +184,8 @@ class StrategyRun(Observer):
         strategy, settings, private = self.strategy, self.settings, isinstance(self.privacy, ClientDP)
         described = self._described = federation.describe()
         encoder = questions.ask_encoder(federation) if self.confusion and not private else None
-        self._grid, self._separate = federation.grid, private and not self.simulated
-        self._begin = self._grid.traffic  # counts newcomers, too
+        self._clients, self._separate = federation.clients, private and not self.simulated
+        self._begin = self._clients.traffic  # counts newcomers, too
         self._last = self._traffic()
         began = time.perf_counter()
         for caution in strategy.cautions(federation.num_clients, settings.rounds):
@@ -200,11 +200,13 @@ class StrategyRun(Observer):
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, self.simulated
             strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
-        begin = federation.grid, arrays
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():
             try:
-                strategy.start(*begin, settings.rounds, federation=federation, resume=self.resume, **given)
+                for _ in strategy.run_rounds(
+                    federation, arrays, settings.rounds, resume=self.resume, **given
+                ):
+                    pass
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
         self._seconds = time.perf_counter() - began
@@ -320,7 +322,7 @@ class StrategyRun(Observer):
         decided = strategy.decided()
         best = serve == "best" and strategy.forms_groups and decided is None
         asking = federation.run(self.settings.rounds, self.settings.timeout)
-        described, begin = asking.describe(), self._grid.traffic
+        described, begin = asking.describe(), self._clients.traffic
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
         # What clients chose for themselves has trained on all rows, those held out too.
         held_out = bool(described.num_validation.any()) and decided is None
@@ -355,7 +357,7 @@ class StrategyRun(Observer):
             what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
             text = f"{verdict.text}; for {better} of {asked} clients {what}"
             verdict = dataclasses.replace(verdict, text=text)
-        travelled = self._grid.traffic.since(begin).totals()
+        travelled = self._clients.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
         own = self._summary(self._table(described, strategy.measured), strategy.measured)
@@ -388,7 +390,7 @@ class StrategyRun(Observer):
             return self._show(table, summary)
         began = time.perf_counter()
         asking = federation.run(self.settings.rounds, self.settings.timeout)
-        described, begin = asking.describe(), self._grid.traffic
+        described, begin = asking.describe(), self._clients.traffic
         decided = self.strategy.decided()
         chosen = None if decided is None else (decided.layers, decided.shifts)
         layered = questions.ask_personal(asking, serving, personal, self.settings.rounds + 1, chosen)
@@ -399,7 +401,7 @@ class StrategyRun(Observer):
         own_metrics = serving.measured.own_metrics
         layers = summaries.personal_summary(personal, layered, summary, summed, own_metrics)
         layers["failures"] = summaries.named(layers["failures"], described.client_names)
-        travelled = self._grid.traffic.since(begin)
+        travelled = self._clients.traffic.since(begin)
         layers |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
         layers["seconds"] = time.perf_counter() - began
         summary = {key: value for key, value in summary.items() if key != "collapsed"} | {"personal": layers}
@@ -427,7 +429,7 @@ class StrategyRun(Observer):
         had messages of its own: a model that a node's clients share is sent once, so the bytes as sent would
         reveal whether they are in one cluster.
         """
-        now = self._grid.traffic.since(self._begin)
+        now = self._clients.traffic.since(self._begin)
         earlier = self.strategy.description_traffic if self.resume is None else self.resume.traffic
         now = now if earlier is None else earlier.plus(now)
         if not self._separate:

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord
 import fedclust.selection.options as options
 from fedclust.clustering import fedcls, haccs
 from fedclust.federation.federation import Federation
-from fedclust.grids.nodes import FederationError
+from fedclust.support.reasons import FederationError
 from fedclust.support.rng import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
 

@@ -8,12 +8,26 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import ClassVar
 
 _logger = logging.getLogger(__name__)
 _discreet: ContextVar[bool] = ContextVar("discreet", default=False)
 
+_LONGEST_REASON = 900  # characters of a reason
+
 RAISED = (Exception, GeneratorExit, SystemExit)
 """What a user's code may raise; Ctrl+C and the end of a time limit are no failures of a client."""
+
+
+class FederationError(RuntimeError):
+    """The federation cannot start: a node has an error, or clients are missing or hosted twice."""
+
+
+class RunFailed(RuntimeError):
+    """A run cannot continue, or has no result at its end; the message gives the reason."""
+
+    PHRASE: ClassVar[str] = "the run failed in round"
+    """Part of every message, by which the error is recognised where only its text arrives."""
 
 
 class Sendable(ValueError):
@@ -66,3 +80,10 @@ def reason_of(error: BaseException, what: str = "the client's work") -> str:
     setting = next(iter(getattr(error, "__notes__", ())), what)
     _logger.error("%s failed", setting, exc_info=error)
     return f"{setting} failed on this node with {type(error).__name__}, its log has the reason"
+
+
+def one_line(reason: str) -> str:
+    """Shorten a node's text to one printable line."""
+    line = " ".join(reason[: 4 * _LONGEST_REASON].split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= _LONGEST_REASON else f"{line[:_LONGEST_REASON]} …"

@@ -8,7 +8,7 @@ from flwr.clientapp import ClientApp
 
 from fedclust.federation import LocalGrid, RunFailed
 from fedclust.grids import local_grid
-from fedclust.grids.local_grid import time_limit
+from fedclust.support.time_limit import time_limit
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,267 @@
+"""Who answers a federation's questions: functions in this process, or nodes behind a Flower grid.
+
+A :class:`~fedclust.federation.Federation` asks without knowing which. :class:`Here` calls the functions of
+``clients/`` with the questions' dataclasses; nothing becomes a message. :class:`Flower` writes each question
+as records, sends one message to each node, and reads and checks the replies. An answer has the same values
+either way: what a message would round or refuse is rounded and refused here, too.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedclust.federation.asking import NO_REPLY, Answers
+from fedclust.messages.codec import BadReply, Reading, decode, encode, received, sizes
+from fedclust.messages.traffic import Meter, Traffic
+from fedclust.support.flower import assume_identity
+from fedclust.support.reasons import one_line
+from fedclust.support.time_limit import interrupted, time_limit
+
+
+class Answering(Protocol):
+    """What a federation needs of whoever answers for its clients.
+
+    Attributes
+    ----------
+    all_rows
+        Whether clients are to hold no rows out of training; set before they describe theirs.
+    simulated
+        Whether all clients are simulated in processes of the user.
+    """
+
+    all_rows: bool
+    simulated: bool
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients, online or not."""
+
+    @property
+    def places(self) -> Sequence[Any]:
+        """What identifies each client when a run is resumed, shape (K,)."""
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Bytes sent and received so far; None if nobody counts."""
+
+    def online(self) -> set[int]:
+        """Return the ids of the clients that can be reached."""
+
+    def answer(self, asked: Mapping[int, Any], timeout: float, at: Callable[[int], Reading]) -> Answers[Any]:
+        """Ask clients questions of one kind.
+
+        Parameters
+        ----------
+        asked
+            A question for each client, by client id in ascending order, at least one; clients may share one.
+        timeout
+            Seconds that clients have to answer.
+        at
+            Returns the context and limits of a client's answer.
+        """
+
+    def newcomers(self) -> list[int]:
+        """List the clients that wait to join, by their place."""
+
+    def admit(self, places: Sequence[int]) -> list[int]:
+        """Admit clients; return their ids, which they keep."""
+
+    def withdraw(self, number: int) -> None:
+        """Remove the clients that joined last."""
+
+    def refuse(self, place: int, reason: str) -> None:
+        """Leave out a client that does not fit."""
+
+
+# -- In this process ----------------------------------------------------------------------------------------
+
+Work = Callable[[Any, Mapping[int, Any]], tuple[Mapping[int, Any], Mapping[int, str]]]
+"""Answers a node's questions of one kind: the answers, and the errors of the other clients, by client id."""
+
+
+class Here:
+    """All clients, in this process.
+
+    Work that does not return in time ends the run, see :mod:`fedclust.grids.local_grid`.
+
+    Parameters
+    ----------
+    node
+        The clients' data and trainer, a :class:`fedclust.clients.node.Node` that hosts all of them.
+    work
+        What answers each kind of question.
+    """
+
+    all_rows, simulated = False, True
+
+    def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
+        assume_identity()  # aggregators are shown Flower's messages
+        self._node, self._work, self._meter = node, work, Meter()
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients."""
+        return len(self._node.clients)
+
+    @property
+    def places(self) -> range:
+        """Id in the partition of each client, shape (K,)."""
+        return range(self.num_clients)
+
+    @property
+    def traffic(self) -> Traffic:
+        """Bytes that the questions and answers so far have as messages, those of one node together."""
+        return self._meter.read(self.num_clients)
+
+    def online(self) -> set[int]:
+        """Return the ids of all clients."""
+        return set(self.places)
+
+    def answer(self, asked: Mapping[int, Any], timeout: float, at: Callable[[int], Reading]) -> Answers[Any]:
+        """Call what answers such questions.
+
+        Raises
+        ------
+        RunFailed
+            If it does not return within `timeout` seconds.
+        """
+        self._count("down", asked)
+        kind = next(iter(asked.values())).kind
+        node = self._node.without_holdout() if self.all_rows else self._node
+        with time_limit(timeout, f"a node's work on a message of type {kind}"):
+            try:
+                found, errors = self._work[kind](node, asked)
+            # Whatever the user's code raises is the clients' failure and never ends the run.
+            except BaseException as error:
+                if interrupted(error):
+                    raise
+                found, errors = {}, dict.fromkeys(asked, f"{type(error).__name__}: {error}")
+        failures = dict.fromkeys(asked.keys() - found.keys(), "the node's reply lacks this client")
+        failures |= {client: one_line(reason) for client, reason in errors.items()}
+        replies: dict[int, Any] = {}
+        for client in sorted(found):
+            try:
+                replies[client] = received(found[client], at(client))
+            except BadReply as error:
+                failures[client] = str(error)
+        self._count("up", found)
+        return Answers(replies, dict(sorted(failures.items())))
+
+    def _count(self, way: str, messages: Mapping[int, Any]) -> None:
+        distinct = {id(each): sizes(each) for each in messages.values()}
+        totals = {key: sum(each.values()) for key, each in distinct.items()}
+        records = {name: size for each in distinct.values() for name, size in each.items()}
+        by_client = {client: totals[id(each)] for client, each in messages.items()}
+        self._meter.count(way, sum(records.values()), by_client)
+
+    def newcomers(self) -> list[int]:
+        """Return nobody: all clients are here from the start."""
+        return []
+
+    def admit(self, places: Sequence[int]) -> list[int]:
+        """Return the clients' ids, which are their places."""
+        return list(places)
+
+    def withdraw(self, number: int) -> None:
+        """Do nothing: nobody is admitted."""
+
+    def refuse(self, place: int, reason: str) -> None:
+        """Do nothing: nobody is admitted."""
+
+
+# -- Through Flower -----------------------------------------------------------------------------------------
+
+
+class Flower:
+    """The clients of a Flower grid whose node ids are client ids.
+
+    Parameters
+    ----------
+    grid
+        The grid, such as a :class:`~fedclust.grids.client_grid.ClientGrid`.
+
+    Raises
+    ------
+    ValueError
+        If the nodes of another grid are not 0…K−1.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid: Any = grid
+        self._known = None
+        if not isinstance(getattr(grid, "num_clients", None), int):  # else it knows those offline, too
+            clients = sorted(grid.get_node_ids())
+            if not clients or clients != list(range(len(clients))):
+                raise ValueError(f"grid must have clients 0..K-1, got {clients[:10]}")
+            self._known = len(clients)
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the nodes run in processes of the user."""
+        return bool(getattr(self.grid, "complete", False))
+
+    @property
+    def all_rows(self) -> bool:
+        """Whether clients are to hold no rows out of training."""
+        return bool(getattr(self.grid, "all_rows", False))
+
+    @all_rows.setter
+    def all_rows(self, value: bool) -> None:
+        self.grid.all_rows = value
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients, including those offline if the grid knows them."""
+        return self._known or int(self.grid.num_clients)
+
+    @property
+    def places(self) -> Sequence[Any]:
+        """What identifies each client when a run is resumed, shape (K,)."""
+        return getattr(self.grid, "places", range(self.num_clients))
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """Bytes sent and received so far; None for a grid that does not count."""
+        return getattr(self.grid, "traffic", None)
+
+    def online(self) -> set[int]:
+        """Return the ids of the clients that can be reached."""
+        return set(self.grid.get_node_ids())
+
+    def answer(self, asked: Mapping[int, Any], timeout: float, at: Callable[[int], Reading]) -> Answers[Any]:
+        """Write the questions as messages, send them, and read and check the replies."""
+        questions = {id(each): each for each in asked.values()}
+        contents = {key: encode(each) for key, each in questions.items()}
+        kind, answer = next((each.kind, each.answer) for each in asked.values())
+        messages = [Message(contents[id(each)], client, kind) for client, each in asked.items()]
+        replies: dict[int, Any] = {}
+        failures: dict[int, str] = {}
+        arrived = self.grid.send_and_receive(messages, timeout=timeout)
+        for message in sorted(arrived, key=lambda message: message.metadata.src_node_id):
+            client = message.metadata.src_node_id
+            try:
+                if message.has_error():
+                    raise BadReply(str(message.error.reason))
+                replies[client] = decode(answer, message.content, at(client))
+            except BadReply as error:
+                failures[client] = str(error)
+        silent = {client: NO_REPLY for client in asked if client not in replies}
+        return Answers(replies, silent | failures)
+
+    def newcomers(self) -> list[int]:
+        """List the clients that wait to join, by their place; nobody where the grid knows none."""
+        return self.grid.newcomers() if hasattr(self.grid, "newcomers") else []
+
+    def admit(self, places: Sequence[int]) -> list[int]:
+        """Admit clients; return their ids, which they keep."""
+        return self.grid.admit(places)
+
+    def withdraw(self, number: int) -> None:
+        """Remove the clients that joined last."""
+        self.grid.withdraw(number)
+
+    def refuse(self, place: int, reason: str) -> None:
+        """Leave out a client that does not fit."""
+        self.grid.refuse(place, reason)

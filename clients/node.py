@@ -2,9 +2,7 @@
 
 import json
 import math
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from flwr.app import ConfigRecord, Context, RecordDict
+from omegaconf import DictConfig
 from torch import nn
 
 from fedclust import data
@@ -27,6 +26,7 @@ from fedclust.models.construction import Classifier
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
+from fedclust.support.flower import RUN_ID
 from fedclust.support.reasons import Sendable, about
 from fedclust.training import LocalTraining
 from fedclust.training.evaluation import Metric
@@ -160,7 +160,7 @@ def own_sites(context: Context) -> OwnSites | None:
         If the node's configuration does not name the data that it serves.
     """
     allow = allowed.allowed_here(context.node_config)
-    settings = None if _OBJECTS in context.run_config else allowed.site_settings(context.run_config, allow)
+    settings = allowed.site_settings(context.run_config, allow)
     if settings is None:
         if "data" in context.node_config:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
@@ -240,9 +240,7 @@ class Node:
         if (sites := own_sites(context)) is not None:
             prepared, clients = _of_sites(context, sites)
         else:
-            token = run_config.get(_OBJECTS)
-            settings = None if token else allowed.node_settings(run_config, allowed.allowed_here(config))
-            prepared = _prepare(settings) if settings else _offered[str(token)]
+            prepared = _prepare(allowed.node_settings(run_config, allowed.allowed_here(config)))
             clients = _hosted(tuple(config.items()), prepared.data.num_clients)
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
@@ -290,13 +288,24 @@ def _without_holdout(data: FederatedData) -> FederatedData:
     return data.without_holdout()
 
 
-_OBJECTS = "objects"
-_offered: dict[str, Node] = {}
 _of_held: dict[tuple[allowed.NodeSettings, str], Node] = {}
 
+_HERE = {"allow": allowed.EVERYTHING, "predictions": "reply"}
+"""The configuration of a node in the user's own process."""
 
-@contextmanager
-def offered(
+
+def node_here(config: DictConfig) -> Node:
+    """Prepare the clients of a run's configuration in this process; data and model only once per process.
+
+    Raises
+    ------
+    ValueError
+        If the data or the model cannot be prepared.
+    """
+    return _all_here(_prepare(allowed.settings_of(config)))
+
+
+def node_of_objects(
     data: FederatedData,
     model: nn.Module,
     training: LocalTraining,
@@ -304,23 +313,19 @@ def offered(
     device: str = "auto",
     encoder: Encoder | None = None,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
-) -> Iterator[dict[str, str]]:
-    """Make nodes of this process use given objects instead of configured ones.
-
-    Yields
-    ------
-    The run configuration for such nodes, valid inside the context.
-    """
-    token = uuid.uuid4().hex
+) -> Node:
+    """Make the clients of data in this process, which train with given objects."""
 
     def chosen() -> Encoder:
         return PixelEncoder(data.input_shape) if encoder is None else encoder
 
-    _offered[token] = _node(data, model, training, seed, device, chosen, metrics)
-    try:
-        yield {_OBJECTS: token}
-    finally:
-        del _offered[token]
+    return _all_here(_node(data, model, training, seed, device, chosen, metrics))
+
+
+def _all_here(node: Node) -> Node:
+    if torch.get_num_threads() != node.threads:
+        torch.set_num_threads(node.threads)
+    return replace(node, clients=tuple(range(node.data.num_clients)), config=_HERE, run=RUN_ID)
 
 
 @lru_cache(maxsize=4)  # a sweep's next job may use another dataset; keep the last few

@@ -112,6 +112,11 @@ class LocalGrid(DirectGrid):
     num_nodes
         Number of nodes, >= 1.
 
+    Attributes
+    ----------
+    alone_with
+        The ClientApp of the only node; None if there are several.
+
     Raises
     ------
     ValueError
@@ -122,6 +127,7 @@ class LocalGrid(DirectGrid):
         options.LocalGrid(num_nodes)
         super().__init__()
         self._app = app
+        self.alone_with = app if num_nodes == 1 else None
         contexts = [self.context(node, num_nodes, run_config) for node in range(num_nodes)]
         self._contexts = {context.node_id: context for context in contexts}
 

@@ -13,10 +13,12 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from fedclust.data.dataset import num_held_out
-from fedclust.federation import ClientGrid, Federation, LocalGrid
+from fedclust.federation import Federation, LocalGrid
+from fedclust.federation.answering import Answering, Flower
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import FINETUNE, MODELS, Finetune
 from fedclust.results import Checkpoints, SavedRun
+from fedclust.runs.clients import connect
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.server import USER_ERRORS
 from fedclust.settings.allowed import check_folder
@@ -58,11 +60,12 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
         places = [] if state is None or settings.holdout_clients else list(state.roster.places)
         try:
             nodes = LocalGrid(app, to_run_config(config))
-            nodes.configure({MODELS: str(models)})
-            clients = ClientGrid(nodes)
             if own:
-                _, clients = join_sites(config, nodes, settings, saved.folder, {"say": str}, places)
-            clients.connect(places)
+                nodes.configure({MODELS: str(models)})
+                _, sites = join_sites(config, nodes, settings, saved.folder, {"say": str}, places)
+                clients: Answering = Flower(sites)
+            else:
+                clients = connect(config, nodes, settings, str, places, models)
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(clients, own_metrics=tuple(built["metrics"]), num_newcomers=late)
         except USER_ERRORS as error:

@@ -26,18 +26,19 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
 from fedclust.data.source import name_of
-from fedclust.federation import ClientGrid, Federation, LocalGrid, RunFailed
+from fedclust.federation import Federation, RunFailed
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
 from fedclust.models import construction
 from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
-from fedclust.personal.layers import FINETUNE, MODELS, PRIOR, Auto, Personal, check_validation, named
+from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, check_validation, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.results.recorder import write_summary, writing
+from fedclust.runs.clients import clients_here
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
@@ -561,7 +562,6 @@ def simulate(
     num_classes: int | None = None,
     encoder: Encoder | None = None,
     metrics: Mapping[str, Metric] = MappingProxyType({}),
-    num_nodes: int = 1,
     device: str = "auto",
     on_round: OnRound | Sequence[OnRound] = (),
     progress: bool = False,
@@ -604,8 +604,6 @@ def simulate(
         Your own metrics, measured on every client's test part: by name, a function of outputs and targets
         that returns a number, or one per example, shape (n,), which are averaged. ``result.clients`` has a
         column of each, ``result.rounds`` and ``result.summary`` the mean over clients.
-    num_nodes
-        Nodes that the clients are spread over; the result does not depend on it.
     device
         ``"auto"`` for a GPU if there is one, or a torch device.
     on_round
@@ -638,7 +636,7 @@ def simulate(
         What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
         ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
-        Seconds that a round's clients have to answer, > 0; see :mod:`fedclust.grids.local_grid`.
+        Seconds that a round's clients have to answer, > 0; see :mod:`fedclust.support.time_limit`.
     min_replies
         Share of a round's clients that must answer, in [0, 1]; 0 to continue however few do.
     keep_matrices
@@ -655,7 +653,7 @@ def simulate(
         If too few clients of a round answered or have an accuracy at the end, a round took longer than
         `timeout`, or the folder can no longer be written.
     """
-    for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("num_nodes", num_nodes, 1)):
+    for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise ValueError(f"{label} must be a whole number >= {least}, got {value!r}")
     if not isinstance(training, LocalTraining):
@@ -718,21 +716,16 @@ def simulate(
     plan.check_num_clients(data.num_clients)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
     console = Console() if progress else None
-    from fedclust.clients.app import app  # importing the client side takes as long as importing the server's
-    from fedclust.clients.node import offered
+    from fedclust.clients.node import node_of_objects  # takes as long to import as the server's side
 
     network = copy.deepcopy(model)  # the caller may change the original
 
     @contextmanager
     def together(models: Path | None = None) -> Iterator[Federation]:
-        node_config = {} if models is None else {MODELS: str(models)}
-        with offered(data, network, training, seed, device, encoder, metrics) as run_config:
-            nodes = LocalGrid(app, run_config, num_nodes)
-            nodes.configure(node_config)
-            grid = ClientGrid(nodes)
-            grid.connect()
-            floor, names = least_loss(training.loss), tuple(metrics)
-            yield Federation(grid, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed)
+        node = node_of_objects(data, network, training, seed, device, encoder, metrics)
+        clients = clients_here(node, models)
+        floor, names = least_loss(training.loss), tuple(metrics)
+        yield Federation(clients, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed)
 
     session = Session(where, resume, console=console, page=folder is not None)
     try:
@@ -741,7 +734,7 @@ def simulate(
                 folders.check_same_run(described[name], where)
             plan.settle_rows(federation, model, saved_state(where, rounds) if resume else None)
             callbacks = [on_round] if callable(on_round) else list(on_round)
-            summary, _ = session.run(plan, federation, model, on_round=callbacks, simulated=True)
+            summary, _ = session.run(plan, federation, model, on_round=callbacks)
             with writing(where):
                 write_summary(where, summary)
             if session.live is not None:

@@ -70,8 +70,6 @@ class StrategyRun(Observer):
         Prints a line, such as the method's warnings and notes on these settings before round 1.
     privacy
         What leaves the clients.
-    simulated
-        Whether all clients are simulated in the user's own processes.
     """
 
     name: str
@@ -84,7 +82,6 @@ class StrategyRun(Observer):
     confusion: bool
     say: Callable[[str], None]
     privacy: Privacy
-    simulated: bool
     _clients: Any = field(init=False)  # set by start, like the next three
     _last: Traffic = field(init=False)
     _described: Descriptions = field(init=False)
@@ -184,7 +181,7 @@ class StrategyRun(Observer):
         strategy, settings, private = self.strategy, self.settings, isinstance(self.privacy, ClientDP)
         described = self._described = federation.describe()
         encoder = questions.ask_encoder(federation) if self.confusion and not private else None
-        self._clients, self._separate = federation.clients, private and not self.simulated
+        self._clients, self._separate = federation.clients, private and not federation.clients.simulated
         self._begin = self._clients.traffic  # counts newcomers, too
         self._last = self._traffic()
         began = time.perf_counter()
@@ -198,7 +195,7 @@ class StrategyRun(Observer):
         if isinstance(self.privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
-            facts = self.privacy, federation.num_clients, settings.seed, self.simulated
+            facts = self.privacy, federation.num_clients, settings.seed, federation.clients.simulated
             strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():

@@ -24,13 +24,11 @@ from torch import nn
 from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
 from fedclust.data.dataset import num_held_out
-from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, RunFailed
+from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
+from fedclust.federation.answering import Answering, Flower
 from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
-from fedclust.grids.local_grid import DirectGrid
-from fedclust.grids.nodes import read_hosts
-from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state
@@ -42,6 +40,7 @@ from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_re
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
 from fedclust.results.trackers import Tracker, Tracking
+from fedclust.runs.clients import connect
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
@@ -463,7 +462,6 @@ class Session:
         network: nn.Module,
         *,
         on_round: Sequence[OnRound] = (),
-        simulated: bool = False,
         take: Callable[[str], dict[str, object] | None] = lambda _: None,
     ) -> tuple[dict[str, object], RunState | None]:
         """Run all strategies, prove the chosen one's groups, and personalise.
@@ -478,8 +476,6 @@ class Session:
             The network that all strategies start from.
         on_round
             Called after every round of the chosen strategy.
-        simulated
-            Whether all clients are simulated in the user's own processes.
         take
             Returns the summary of a compared strategy that need not run; None if it must.
 
@@ -497,7 +493,7 @@ class Session:
                 compared[name] = taken
                 continue
             with self.live or nullcontext():
-                run = self._open(name, plan, on_round if chosen else (), simulated)
+                run = self._open(name, plan, on_round if chosen else ())
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
         common = None
@@ -524,7 +520,7 @@ class Session:
                 run.prove(federation, common, rounds, serve=plan.serves(name))
         return common
 
-    def _open(self, name: str, plan: Plan, on_round: Sequence[OnRound], simulated: bool) -> StrategyRun:
+    def _open(self, name: str, plan: Plan, on_round: Sequence[OnRound]) -> StrategyRun:
         """Open a strategy's folder, new or to be resumed, and make its run."""
         rounds, names, config = plan.settings.rounds, list(plan.strategies), plan.configs[name]
         folder = self.folder if name == plan.chosen else Recorder.compared_folder(self.folder, name)
@@ -544,7 +540,7 @@ class Session:
             callbacks.append(self._tracking.begin(name, folder))
         parts = plan.strategies[name], plan.settings, recorder, state, progress, callbacks
         chosen = name == plan.chosen
-        self.runs[name] = StrategyRun(name, *parts, chosen, self.say, plan.privacy, simulated)
+        self.runs[name] = StrategyRun(name, *parts, chosen, self.say, plan.privacy)
         return self.runs[name]
 
     def end_tracking(self, name: str) -> None:
@@ -621,15 +617,11 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     attended = RosterState() if newest is None else newest.roster
     # Held-out clients are in the grid, too, but in no run.
     places = [] if settings.holdout_clients else list(attended.places)
-    waits: dict[str, Any] = {"wait": settings.wait, "say": say}
-    waits |= {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
-    clients: ClientGrid
+    sites = None
     if is_own(config):
-        config, clients = join_sites(config, grid, settings, folder, waits, places)
-    else:
-        with _as_config_error():
-            hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
-        clients = ClientGrid(grid, min_clients=settings.min_clients, hosts=hosts, **waits)
+        waits: dict[str, Any] = {"wait": settings.wait, "say": say}
+        waits |= {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
+        config, sites = join_sites(config, grid, settings, folder, waits, places)
     if settings.task == "partition":
         path = folder / "partition.parquet"
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)
@@ -638,7 +630,12 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     plan = Plan.of(config, settings)
     if session.resumed:
         folders.check_same_run(plain(config), folder)
-    clients.connect(places)
+    if sites is None:
+        with _as_config_error():
+            clients: Answering = connect(config, grid, settings, say, places)
+    else:
+        sites.connect(places)
+        clients = Flower(sites)
     left_out = plan.check_num_clients(clients.num_clients)
     options: dict[str, Any] = {
         "own_metrics": tuple(config.get("metrics") or ()),
@@ -667,12 +664,11 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
             say(f"{name}: taken from {(folder / str(taken['taken_from'])).resolve()}")
         return taken
 
-    simulated = isinstance(grid, DirectGrid)
-    summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
-    if isinstance(clients, SiteGrid):
-        summary |= {"sites_left_out": clients.left_out, "data_warnings": list(clients.cautions)}
-        if clients.left_out and isinstance(verdict := summary.get("verdict"), dict):
-            verdict["text"] += f"; without {few(clients.left_out)}: left out"
+    summary, common = session.run(plan, federation, network, take=take)
+    if sites is not None:
+        summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
+        if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
+            verdict["text"] += f"; without {few(sites.left_out)}: left out"
     if settings.task == "advise" and common is not None:
         from fedclust.runs.advice import give_advice
 

@@ -314,7 +314,11 @@ def _sent(run_config: Mapping[str, Any]) -> _Sent:
 
 @lru_cache(maxsize=16)
 def _node_settings(run_config: _Sent, allow: str, agreed: str) -> NodeSettings:
-    config = composition.fill(_composed(run_config, allow), json.loads(agreed))
+    return settings_of(composition.fill(_composed(run_config, allow), json.loads(agreed)))
+
+
+def settings_of(config: DictConfig) -> NodeSettings:
+    """Get a node's settings from a composed configuration; nothing is checked."""
     chosen = {key: plain(config.get(key, 0) if key == _HELD_OUT else config[key]) for key in _NODE_KEYS}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 

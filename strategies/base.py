@@ -497,14 +497,22 @@ class ClusteredStrategy(Strategy):
             If `resume` is of another number of clients, or not of this method.
         """
         everyone, result = Federation(grid) if federation is None else federation, Result()
-        options = {"buffers": buffers, "resume": resume}
-        configs = train_config or {}, evaluate_config or {}
-        for figures in self.run_rounds(everyone, initial_arrays, num_rounds, timeout, *configs, **options):
+        rounds = self.run_rounds(
+            everyone,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config or {},
+            evaluate_config or {},
+            buffers=buffers,
+            resume=resume,
+        )
+        for figures in rounds:
             number, loss = self.run.server_round, self.run.record.get("loss")
             if loss is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
-                result.evaluate_metrics_clientapp[number] = MetricRecord(figures)
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**figures})
             if evaluate_fn is not None:
                 metrics = evaluate_fn(number, join_models(self.clusters.models))
                 if metrics is not None:
@@ -668,10 +676,14 @@ class ClusteredStrategy(Strategy):
 
     # Flower's own loop asks for these; :meth:`start` is the loop here.
 
-    def _not_message_by_message(self, *_: Any) -> Any:
+    def _by_message(self, *_: Any) -> Any:
+        """Raise a TypeError: the rounds are those of :meth:`start`."""
         raise TypeError(f"{type(self).__name__} must be run by start(), not message by message")
 
-    configure_train = aggregate_train = configure_evaluate = aggregate_evaluate = _not_message_by_message
+    configure_train: Any = _by_message
+    aggregate_train: Any = _by_message
+    configure_evaluate: Any = _by_message
+    aggregate_evaluate: Any = _by_message
 
     def summary(self) -> None:
         """Log nothing: the run's configuration is in the results."""

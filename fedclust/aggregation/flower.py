@@ -137,7 +137,8 @@ def instructions(
 
 def _instruction(content: RecordDict, model: ArrayRecord, shown: ArrayRecord) -> Instruction:
     """Read an aggregator's message; complete its model by what was not shown to the aggregator."""
-    read, config = read_sent(Instruction, content), next(iter(of_kind(content, ConfigRecord).values()), {})
+    read, config = read_sent(Instruction, content), ConfigRecord()
+    config = next(iter(of_kind(content, ConfigRecord).values()), config)
     extra = {key: value for key, value in config.items() if key not in keys_of(Instruction)}
     if shown is model:
         return replace(read, extra=extra)

@@ -27,12 +27,13 @@ class Answering(Protocol):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
-    simulated
-        Whether all clients are simulated in processes of the user.
     """
 
     all_rows: bool
-    simulated: bool
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all clients are simulated in processes of the user."""
 
     @property
     def num_clients(self) -> int:
@@ -94,11 +95,16 @@ class Here:
         What answers each kind of question.
     """
 
-    all_rows, simulated = False, True
+    all_rows = False
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
         self._node, self._work, self._meter = node, work, Meter()
+
+    @property
+    def simulated(self) -> bool:
+        """Whether all clients are simulated: they are."""
+        return True
 
     @property
     def num_clients(self) -> int:

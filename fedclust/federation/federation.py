@@ -553,12 +553,15 @@ class Federation:
         FederationError
             If the run is differentially private and does not allow this question.
         """
-        own = question if isinstance(question, Mapping) else None
-        chosen = (range(self.num_clients) if own is None else own) if clients is None else clients
-        asked = {each: question if own is None else own[each] for each in sorted(map(int, chosen))}
-        kind = next((each.kind for each in ([question] if own is None else own.values())), "")
-        if not kind:
+        if not isinstance(question, Mapping):
+            question = dict.fromkeys(
+                map(int, range(self.num_clients) if clients is None else clients), question
+            )
+        elif clients is not None:
+            question = {int(client): question[client] for client in clients}
+        if not question:
             return Answers({}, {})
+        asked, kind = dict(sorted(question.items())), next(iter(question.values())).kind
         if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
             raise FederationError(f"privacy=client_dp allows no question but to train, got {kind}")
         self.asked.add(kind)

@@ -25,7 +25,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, Generic, TypeVar
@@ -195,9 +195,11 @@ def value_bytes(value: object) -> int:
 
 def record_bytes(record: Record) -> int:
     """Count the bytes of a record: its values, and the names of its entries."""
-    if isinstance(record, ArrayRecord):
-        return sum(len(key) + len(array.data) for key, array in record.items())
     total = 0
+    if isinstance(record, ArrayRecord):
+        for key, array in record.items():
+            total += len(key) + len(array.data)
+        return total
     for key, value in record.items():  # a plain loop: every client of every round has such records
         total += len(key) + (_NUMBER if type(value) is float or type(value) is int else value_bytes(value))
     return total
@@ -312,10 +314,6 @@ class Real(Entry):
             raise at.bad(f"{name} must be a number, got {short(value)}")
         return float(self._in_range(value, name, at))
 
-    def num_bytes(self, value: Any) -> int:  # noqa: ARG002
-        """Count the bytes of a number."""
-        return _NUMBER
-
     def _in_range(self, value: float, name: str, at: Reading) -> float:
         least, most = self.least, self.most
         if callable(least):  # this is read for every number of every reply
@@ -377,26 +375,24 @@ class Numbers(Entry):
 
     def read(self, value: Any, name: str, at: Reading) -> Any:
         """Return the numbers if all are in their range."""
-        number = None if self.count is None else _limit(self.count, at)
+        number = self.count(at) if callable(self.count) else self.count
         listed = isinstance(value, list | tuple) and set(map(type, value)) <= {float, int}
         if not listed or len(value) < self.at_least or number not in (None, len(value)):
             wanted = "a list of finite numbers" if number is None else f"{number} finite numbers"
             raise at.bad(f"{name} must be {wanted}, got {short(value)}")
         if value:
-            least, most = _limit(self.least, at), _limit(self.most, at)
+            least = self.least(at) if callable(self.least) else self.least
+            most = self.most(at) if callable(self.most) else self.most
             # Compared in Python: a number that is not finite fails one of the comparisons, NaN both.
             if not (least <= min(value) and max(value) <= most and math.isfinite(math.fsum(value))):
                 raise at.bad(f"{name} must be finite numbers in [{least}, {most}], got {short(list(value))}")
-            if self._whole and any(each % 1 for each in value):
+            if self._whole and {*map(type, value)} != {int} and any(each % 1 for each in value):
                 raise at.bad(f"{name} must be whole numbers, got {short(list(value))}")
-            _check_total(sum(value), self.total, name, at)
+            if self.total is not None:
+                _check_total(sum(value), self.total, name, at)
         if issubclass(self.to, np.generic):
             return np.array(value, dtype=self.to)
         return tuple(map(self.to, value))
-
-    def num_bytes(self, value: Any) -> int:
-        """Count the bytes of the numbers."""
-        return _NUMBER * len(value)
 
     @cached_property
     def _whole(self) -> bool:
@@ -705,26 +701,33 @@ class _Group:
             )
         return entries
 
-    def sent(self, values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], str, Any, Any]]:
-        """Yield the keys, the field, how it stands and the value of each field that is written."""
-        for keys, (field, how, default) in self.entries.items():
-            value = values.get(field)
-            if value is not None and not (how.sparse and value == default):
-                yield keys, field, how, value
-
     def num_bytes(self, values: Mapping[str, Any]) -> int | None:
         """Count the bytes of the record that some fields' values make; None for no record."""
         total, some = len(self.place.record), False
-        for keys, _, how, value in self.sent(values):
-            some, total = True, total + sum(map(len, keys)) + how.num_bytes(value)
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is None or (how.sparse and value == default):
+                continue
+            some = True
+            for key in keys:
+                total += len(key)
+            kind = type(how)  # most are numbers, and every client of every round has some
+            if kind is Numbers:
+                total += _NUMBER * len(value)
+            else:
+                total += _NUMBER if kind is Real or kind is Whole else how.num_bytes(value)
         return total if some or not self.place.optional else None
 
     def received(self, values: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return fields' values as they would be read from the record; raise BadReply as :meth:`read`."""
-        return {
-            field: how.read(how.write(value), keys[0] if isinstance(how, Entry) else keys, at)
-            for keys, field, how, value in self.sent(values)
-        }
+        found = {}
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is None or (how.sparse and value == default):
+                continue
+            name: Any = keys[0] if isinstance(how, Entry) else keys
+            found[field] = how.read(how.write(value), name, at)
+        return found
 
     def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return the values of fields."""
@@ -863,7 +866,8 @@ def sizes(value: Any) -> dict[tuple[int, str], int]:
     a model, have the same key. Valid while all of these exist.
     """
     found: dict[tuple[int, str], int] = {}
-    for field, part, _ in _plan(type(value)).parts:
+    cls: Any = type(value)
+    for field, part, _ in _plan(cls).parts:
         inside = getattr(value, field, None)
         if type(part) is _Group:
             if (number := part.num_bytes(vars(value))) is not None:
@@ -895,8 +899,9 @@ def received(value: Answer, at: Reading) -> Answer:
         As :func:`decode`.
     """
     made: Any = value
+    cls: Any = type(value)
     values: dict[str, Any] = {}
-    for field, part, _ in _plan(type(made)).parts:
+    for field, part, _ in _plan(cls).parts:
         inside = getattr(made, field, None)
         if type(part) is _Group:
             values |= part.received(vars(made), at)

@@ -65,7 +65,7 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
                 _, sites = join_sites(config, nodes, settings, saved.folder, {"say": str}, places)
                 clients: Answering = Flower(sites)
             else:
-                clients = connect(config, nodes, settings, str, places, models)
+                clients = connect(config, nodes, settings, lambda _: None, places, models)
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(clients, own_metrics=tuple(built["metrics"]), num_newcomers=late)
         except USER_ERRORS as error:

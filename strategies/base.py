@@ -513,10 +513,10 @@ class ClusteredStrategy(Strategy):
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
                 result.evaluate_metrics_clientapp[number] = MetricRecord({**figures})
-            if evaluate_fn is not None:
-                metrics = evaluate_fn(number, join_models(self.clusters.models))
-                if metrics is not None:
-                    result.evaluate_metrics_serverapp[number] = metrics
+            if evaluate_fn is not None or should_stop is not None:
+                result.arrays = join_models(self.clusters.models)
+            if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:
+                result.evaluate_metrics_serverapp[number] = metrics
             if number and should_stop is not None and should_stop(number, result):
                 break
         result.arrays = join_models(self.clusters.models)

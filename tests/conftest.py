@@ -36,6 +36,7 @@ from fedclust.messages.codec import SERVER, decode, encode
 from fedclust.messages.evaluation import (
     Confusion,
     ConfusionQuestion,
+    EvaluateQuestion,
     Evaluation,
     FigureAnswer,
     FigureQuestion,
@@ -245,8 +246,8 @@ class Toy:
             (ConfusionQuestion, lambda client, _: Confusion(np.array([[n, 0] for n in self.counts(client)]))),
         ):
             answer(question.kind, partial(decode, question, at=SERVER), work)
-        answer("train", training.read_instruction, self._train)
-        answer("evaluate", training.read_instruction, self._evaluate)
+        answer("train", partial(training.read_sent, training.Instruction), self._train)
+        answer("evaluate", partial(training.read_sent, EvaluateQuestion), self._evaluate)
         return app
 
     def _describe(self, client: int, asked: description.DescriptionQuestion) -> description.Description:

@@ -695,10 +695,12 @@ class _Group:
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of some fields' values."""
         entries: dict[str, Any] = {}
-        for keys, _, how, value in self.sent(values):
-            entries |= zip(
-                keys, [how.write(value)] if isinstance(how, Entry) else how.write(value), strict=True
-            )
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is None or (how.sparse and value == default):
+                continue
+            written = how.write(value)
+            entries |= zip(keys, (written,) if isinstance(how, Entry) else written, strict=True)
         return entries
 
     def num_bytes(self, values: Mapping[str, Any]) -> int | None:

@@ -5,14 +5,15 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, Context, Message, RecordDict
 
 from fedclust import clients, data
 from fedclust.data import FederatedData
 from fedclust.grids.client_grid import pack, unpack
 from fedclust.messages.codec import Question, Reading, decode, encode
+from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.messages.models import from_state, to_state
-from fedclust.messages.training import instruct
+from fedclust.messages.training import Instruction
 from fedclust.models import construction
 from fedclust.settings.composition import compose, plain, to_run_config
 from fedclust.support.flower import assume_identity
@@ -104,8 +105,8 @@ def tell(model: ArrayRecord) -> Callable[..., RecordDict]:
     """Return a function that makes a message's content: the initial model or another, and its settings."""
 
     def content(arrays: ArrayRecord | None = None, **config) -> RecordDict:
-        told = instruct(**{"server_round": 1, **config})
-        return RecordDict({"arrays": arrays or model, "config": ConfigRecord(told)})
+        question = EvaluateQuestion if "full" in config else Instruction
+        return encode(question(arrays or model, **{"server_round": 1, **config}))
 
     return content
 

@@ -171,8 +171,9 @@ def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal)
 
 
 def test_the_usual_caps_are_not_sent() -> None:
-    assert Caps(30.0, None, 3.0).told(np.array([4, 5, 15])) == {"update-norm-cap": 30.0}
-    assert Caps(rows=3.0).told(np.array([4, 5, 16])) == {"most-rows": 15}
+    assert Caps(30.0, None, 3.0).instruction(np.array([4, 5, 15])) == {"norm_cap": 30.0}
+    assert Caps(rows=3.0).instruction(np.array([4, 5, 16])) == {"norm_cap": None, "most_rows": 15}
+    assert list(encode(training.Instruction(ArrayRecord(), 1))["config"]) == ["server-round", "mean-reply"]
 
 
 def test_a_poisoned_client_of_a_node_is_left_out_and_the_others_go_on(monkeypatch) -> None:
@@ -245,9 +246,10 @@ def test_a_projection_and_named_arrays_instead_of_the_model(node, model, changes
 
 
 def test_training_answers_a_projection_beside_a_mean(node, tell, changes) -> None:
-    content = tell(mean_reply=True, projection=PROJECTION)
+    sketch = {"projection_size": PROJECTION.size, "projection_seed": PROJECTION.seed}
+    content = tell(mean_reply=True, **sketch)
     contents = node(SEVERAL).contents("train", range(4), content)
-    expected, asked = PROJECTION.of(changes), training.TrainAsked(PROJECTION.size)
+    expected, asked = PROJECTION.of(changes), training.Instruction(ArrayRecord(), **sketch)
     for client in range(4):
         told = decode(training.TrainAnswer, contents[client], Reading(client, 1, asked=asked))
         np.testing.assert_allclose(told.projected.values, expected[client], rtol=1e-4, atol=1e-6)

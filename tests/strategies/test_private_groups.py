@@ -11,10 +11,10 @@ from torch import nn
 
 import fedclust
 from fedclust.clustering.private_groups import apart, deserted, groups_help, vote
+from fedclust.federation import Flower
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import Checkpoints
-from fedclust.runs import server as server_app
 
 DRAWS = np.random.default_rng(0)
 LABELS = DRAWS.integers(0, 4, (12, 60))
@@ -82,10 +82,7 @@ def test_deployed_clients_keep_what_they_chose(tmp_path: Path, monkeypatch: pyte
     simulated = _run(tmp_path / "simulated")
     assert sorted(simulated.summary["cluster_sizes"]) == [0, 5, 7]
 
-    class Another:
-        pass
-
-    monkeypatch.setattr(server_app, "DirectGrid", Another)  # clients of any other grid count as deployed
+    monkeypatch.setattr(Flower, "simulated", False)
     folder = tmp_path / "deployed"
     found = _run(folder, "engine.num_nodes=3", "privacy.evaluation_noise=1e-3")
     assert found.summary["groups_kept"]

@@ -6,7 +6,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust.federation import ClientGrid, CohortView, Descriptions, Federation, FederationError, LocalGrid
+from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, LocalGrid
 from fedclust.federation.federation import capped_lines, imbalance_line, left_out_line
 from fedclust.grids.client_grid import WrappedGrid, pack, unpack
 from fedclust.grids.nodes import hosted_clients
@@ -80,9 +80,18 @@ def test_content_per_client(toy) -> None:
     assert [answer.losses.tolist() for answer in answers.all()] == [[0.0], [0.0]]
 
 
+class _Two(WrappedGrid):
+    """A grid of two nodes that are no clients."""
+
+    num_clients = None
+
+    def get_node_ids(self) -> list[int]:
+        return [3, 2]
+
+
 def test_a_grid_of_anything_but_clients_is_refused(toy) -> None:
     with pytest.raises(ValueError, match=r"grid must have clients 0..K-1, got \[2, 3\]"):
-        Federation(CohortView(toy().grid(), [3, 2]))
+        Federation(_Two(toy().grid()))
 
 
 def test_a_client_that_goes_offline_still_counts(toy) -> None:

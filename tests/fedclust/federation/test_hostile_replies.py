@@ -405,7 +405,7 @@ def _grid(toy: Any, kind: str, damage: Damage | None, *, whole: bool = False, **
 class _Projecting(ClusteredStrategy):
     """Asks for projections, and lists what it was told."""
 
-    def told(self, clusters: Clusters) -> Any:
+    def instruction(self, clusters: Clusters) -> Any:
         return self.ask_for_projection(SIZE)
 
     def after_round(self, clusters: Clusters, replies: Any, federation: Federation) -> Clusters:

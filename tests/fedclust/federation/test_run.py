@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Clusters, Measured, RunFailed, run
 from fedclust.messages.evaluation import Evaluation
 from fedclust.metrics import outcomes
-from fedclust.support.flower import assume_identity
 
 
 def answer(client: int, num_examples: int, loss: float, accuracy: float) -> Evaluation:
@@ -99,14 +98,14 @@ def test_as_many_evaluate_as_were_asked_for_where_most_are_offline() -> None:
 
 
 def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
-    assume_identity(1)
     model = ArrayRecord({"w": Array(np.zeros(1))})
     clusters = Clusters.of([0, 1, 0, 1, 0], model)
-    asked = run.evaluation_messages(clusters, [0, 1, 2, 4], np.array([1, 2, 3]), ConfigRecord({"round": 1}))
-    assert [message.metadata.dst_node_id for message in asked] == [2, 1]  # by cluster; 3 is offline
+    asked = run.evaluation_questions(clusters, {0, 1, 2, 4}, np.array([1, 2, 3]), server_round=1)
+    assert list(asked) == [1, 2]  # 3 is offline
     # Client 9 has just come, and is in no cluster yet.
-    everyone = run.evaluation_messages(clusters, [0, 1, 2, 4, 9], None, ConfigRecord({"round": 1}))
-    assert [message.metadata.dst_node_id for message in everyone] == [0, 2, 4, 1]
+    everyone = run.evaluation_questions(clusters, {0, 1, 2, 4, 9}, None, server_round=1)
+    assert sorted(everyone) == [0, 1, 2, 4]
+    assert everyone[0] is everyone[4] is not everyone[1]  # clients of a cluster share a question
 
 
 # -- Whether a run goes on ----------------------------------------------------------------------------------

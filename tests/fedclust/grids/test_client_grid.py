@@ -8,9 +8,9 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fedclust.federation import ClientGrid, CohortView, FederationError, LocalGrid
+from fedclust.federation import ClientGrid, FederationError, LocalGrid
 from fedclust.grids import client_grid, joined as joined_module
-from fedclust.grids.client_grid import Meter, WrappedGrid, content_bytes, is_bundle, pack, unpack
+from fedclust.grids.client_grid import WrappedGrid, content_bytes, is_bundle, pack, unpack
 from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.grids.nodes import error_reason, hosted_clients
@@ -113,12 +113,6 @@ def test_a_failing_client_costs_its_own_reply_and_a_failing_node_its_clients() -
 def test_two_messages_of_a_kind_to_one_client_are_refused() -> None:
     with pytest.raises(ValueError, match="client 3 got two"):
         _connected(_app()).send_and_receive(_messages([3, 3]))
-
-
-def test_a_view_has_only_its_clients() -> None:
-    view = CohortView(_connected(_app()), [4, 1])
-    assert view.get_node_ids() == [4, 1]
-    assert len(list(view.send_and_receive(_messages([1])))) == 1
 
 
 def test_stock_strategies_run_unmodified() -> None:
@@ -548,9 +542,7 @@ def test_nothing_is_serialised(monkeypatch: pytest.MonkeyPatch) -> None:
     content = RecordDict({"arrays": _model()})
     for kind in (RecordDict, ArrayRecord):
         monkeypatch.setattr(kind, "deflate", lambda *_: pytest.fail("serialised"))
-    meter = Meter()
-    meter.count("down", pack({0: content, 1: content}), {0: content, 1: content})
-    assert meter.read(2).down_by_client.tolist() == [7 + MODEL_BYTES] * 2
+    assert content_bytes(content) == 7 + MODEL_BYTES
 
 
 def test_a_reply_of_more_bytes_than_it_may_have_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:

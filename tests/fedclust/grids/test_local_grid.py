@@ -7,7 +7,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.federation import LocalGrid, RunFailed
-from fedclust.grids import local_grid
+from fedclust.support import time_limit as limits
 from fedclust.support.time_limit import time_limit
 
 
@@ -64,11 +64,11 @@ def test_an_alarm_of_another_library_is_not_touched() -> None:
 
 def test_what_no_signal_stops_ends_the_process_of_the_command_line(monkeypatch, capsys) -> None:
     ended: list[int] = []
-    monkeypatch.setattr(local_grid, "_owned", True)
-    monkeypatch.setattr(local_grid, "_GRACE", 0.1)
-    monkeypatch.setattr(local_grid.os, "_exit", ended.append)
-    monkeypatch.setattr(local_grid.faulthandler, "dump_traceback_later", lambda *_, **__: None)
-    monkeypatch.setattr(local_grid, "_alarm_is_free", lambda: False)
+    monkeypatch.setattr(limits, "_owned", True)
+    monkeypatch.setattr(limits, "_GRACE", 0.1)
+    monkeypatch.setattr(limits.os, "_exit", ended.append)
+    monkeypatch.setattr(limits.faulthandler, "dump_traceback_later", lambda *_, **__: None)
+    monkeypatch.setattr(limits, "_alarm_is_free", lambda: False)
     with time_limit(0.1, "a pass"):
         deadline = time.monotonic() + 30
         while not ended and time.monotonic() < deadline:

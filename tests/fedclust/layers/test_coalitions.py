@@ -148,7 +148,7 @@ def test_alike_sites_train_one_model() -> None:
 def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
     draws = np.random.default_rng(3)
     pairs = [(draws.normal(size=(100, 2)).astype("f4"), draws.integers(0, 2, 100)) for _ in range(3)]
-    result = run(pairs, 2, proof=True, num_nodes=2, folder=tmp_path)
+    result = run(pairs, 2, proof=True, folder=tmp_path)
     # A fifth of 100 rows is tested; nothing is held out of the others, in either run.
     common = SavedRun(tmp_path / "compare" / "fedavg")
     assert result.clients["num_train"].tolist() == common.clients["num_train"].tolist() == [80, 80, 80]
@@ -161,10 +161,14 @@ def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
     assert held.clients["validation_loss_none"].notna().all()
 
 
-def test_the_nodes_make_no_difference(tmp_path: Path) -> None:
-    one, three = (run(sites(), num_nodes=number) for number in (1, 3))
-    assert one.summary["sites"] == three.summary["sites"]
-    assert torch.equal(one.model_for(1).weight, three.model_for(1).weight)
+def test_sites_choose_the_same_through_messages() -> None:
+    few = ["partition.num_clients=3", "partition.groups=[2,1]", "rounds=2", "compare=[]", "proof=false"]
+    here, three = (fedclust.run([*few, f"engine.num_nodes={number}"]) for number in (1, 3))
+    assert len(here.sites) == 3
+    assert here.summary["sites"] == three.summary["sites"]
+    for client in range(3):
+        one, other = (dict(each.model_for(client).named_parameters()) for each in (here, three))
+        assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_a_run_that_goes_on_equals_one_that_never_stopped(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from safetensors.torch import save_file
 
 from fedclust.federation import Measured
 from fedclust.federation.run import RunState
-from fedclust.grids.client_grid import Traffic
 from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
+from fedclust.messages.traffic import Traffic
 from fedclust.metrics import outcomes
 from fedclust.results import Checkpoints, load_checkpoint
 from fedclust.settings.run_options import parse_interval

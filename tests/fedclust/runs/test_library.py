@@ -230,7 +230,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     whole = simulate("fedgwc", rounds=4, folder=tmp_path / "whole", **given)
     with pytest.raises(KeyboardInterrupt):
         simulate("fedgwc", rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
-    resumed = simulate("fedgwc", rounds=4, folder=tmp_path / "cut", resume=True, num_nodes=2, **given)
+    resumed = simulate("fedgwc", rounds=4, folder=tmp_path / "cut", resume=True, **given)
     assert without_times(whole.rounds) == without_times(resumed.rounds)
     for client in range(6):
         one, other = (found.model_for(client).state_dict() for found in (whole, resumed))

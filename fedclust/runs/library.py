@@ -775,8 +775,8 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     """
     config = compose(folders.expand(overrides))
     check(config)
-    if run_settings(config).task not in ("train", "advise"):
-        raise ConfigError(f"task must be train or advise to get a result, got {config.task}")
+    if run_settings(config).task != "train":
+        raise ConfigError(f"task must be train to get a result, got {config.task}")
     grid = make_engine(config)
     if not isinstance(grid, Grid):
         raise ConfigError(f"engine must be local or ray to get a result, got {config.choices.engine}")

@@ -608,7 +608,7 @@ def federate(
     """
     console = console or Console()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    tracked = config.task in ("train", "advise") and config.get("tracker")
+    tracked = config.task == "train" and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
     resumed = bool(config.get("resume"))
     with Session(folder, resumed, say, console, tracker).opened() as session:
@@ -668,15 +668,11 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
         return taken
 
     simulated = isinstance(grid, DirectGrid)
-    summary, common = session.run(plan, federation, network, simulated=simulated, take=take)
+    summary, _ = session.run(plan, federation, network, simulated=simulated, take=take)
     if isinstance(clients, SiteGrid):
         summary |= {"sites_left_out": clients.left_out, "data_warnings": list(clients.cautions)}
         if clients.left_out and isinstance(verdict := summary.get("verdict"), dict):
             verdict["text"] += f"; without {few(clients.left_out)}: left out"
-    if settings.task == "advise" and common is not None:
-        from fedclust.runs.advice import give_advice
-
-        summary |= give_advice(federation, common, summary, settings.seed, folder)
     _write_results(plan, federation, summary, session, console)
     return summary
 
@@ -699,10 +695,6 @@ def _write_results(
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))
     print_report(SavedRun(folder), console, brief=True)
-    if "advice" in summary:
-        from fedclust.runs.advice import print_advice
-
-        print_advice(summary, folder, console)
 
 
 # In the order of a run. docs/SECURITY.md says what each gives away.

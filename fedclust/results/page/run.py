@@ -245,14 +245,14 @@ def _across(small: Mapping[str, NDArray], classes: Sequence[str]) -> dict[str, A
     shares[totals == 0] = None
     rows = [[cluster, *row] for cluster, row in zip(clusters, shares.tolist(), strict=True)]
     names = [f"model of {cluster}" for cluster in clusters]
-    return {"names": names, "rows": rows, "renamed": list(renamed(counts, clusters, classes))}
+    return {"names": names, "rows": rows, "misread": list(misread(counts, clusters, classes))}
 
 
-def renamed(counts: IntArray, clusters: Sequence[int], classes: Sequence[str]) -> Iterator[str]:
-    """Describe the classes that go by different names in two clusters.
+def misread(counts: IntArray, clusters: Sequence[int], classes: Sequence[str]) -> Iterator[str]:
+    """Describe the classes that two clusters' models read differently, each right for its own clients.
 
-    Such a class is predicted right for most of its rows by the model of its clients' cluster, and as one
-    other class for most of them by the other cluster's model.
+    Both models predict most of their own clients' rows of such a class right, but one of them predicts most
+    of the other cluster's rows as one other class. A class that a cluster hardly has is never one.
 
     Parameters
     ----------
@@ -265,11 +265,11 @@ def renamed(counts: IntArray, clusters: Sequence[int], classes: Sequence[str]) -
     """
     shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1)
     most = np.where(shares.max(axis=-1) > 0.5, shares.argmax(axis=-1), -1)
+    right = most == np.arange(len(classes))
     for here, there in np.argwhere(~np.eye(len(clusters), dtype=bool)).tolist():
-        labels = np.arange(len(classes))
         read = most[here, there]
-        other = np.flatnonzero((most[here, here] == labels) & (read >= 0) & (read != labels)).tolist()
-        if pairs := [f"{classes[label]} as {classes[read[label]]}" for label in other]:
+        other = right[here, here] & right[there, there] & ~right[here, there] & (read >= 0)
+        if pairs := [f"{classes[at]} as {classes[read[at]]}" for at in np.flatnonzero(other).tolist()]:
             yield f"The model of cluster {clusters[there]} reads cluster {clusters[here]}'s {few(pairs)}."
 
 

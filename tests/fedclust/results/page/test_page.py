@@ -11,7 +11,7 @@ import pytest
 
 from fedclust.results import Recorder
 from fedclust.results.page import run
-from fedclust.results.page.run import labels_apart, renamed, tally, view_run
+from fedclust.results.page.run import labels_apart, misread, tally, view_run
 from fedclust.results.page.sweep import view_sweep
 from fedclust.results.saved_run import evenly, pack, shorts
 
@@ -159,18 +159,19 @@ def test_models_across_clusters(finished_run: Path) -> None:
     assert rows[1:] == [["4", "75 %", "75 %"], ["7", "–", "100 %"]]
 
 
-def test_classes_that_go_by_different_names(finished_run: Path) -> None:
-    # Clients of cluster 4 have 4 rows of each class. The model of cluster 7 predicts 3 of its a as b and 3 of
-    # its b as a, but only 2 of c as a; cluster 4's own model is right on 3 of each. Cluster 7's clients have
-    # a alone, which their own model predicts as c: it knows no name for it.
+def test_classes_that_two_clusters_read_differently(finished_run: Path) -> None:
+    # Clients of cluster 4 have 4 rows of each class; their own model is right on 3 of each. The model of
+    # cluster 7 predicts 3 of their a as b, 3 of their b as a and 2 of their c as a. Its own clients have
+    # 4 rows of a and 4 of c, on which it is right, and none of b; the model of cluster 4 predicts their a as
+    # b, and is right on c.
     own, other = [[3, 1, 0], [0, 3, 1], [1, 0, 3]], [[1, 3, 0], [3, 1, 0], [2, 0, 2]]
-    nothing = [0, 0, 0]
-    confusion = np.array([[own, other], [[[0, 4, 0], nothing, nothing], [[0, 0, 4], nothing, nothing]]])
-    sentence = "The model of cluster 7 reads cluster 4's a as b, b as a."
-    assert list(renamed(confusion, [4, 7], "abc")) == [sentence]
+    theirs = [[[0, 4, 0], [0, 0, 0], [0, 0, 4]], [[4, 0, 0], [0, 0, 0], [0, 0, 4]]]
+    confusion = np.array([[own, other], theirs])
+    sentences = [f"The model of cluster {one} reads cluster {two}'s a as b." for one, two in ((7, 4), (4, 7))]
+    assert list(misread(confusion, [4, 7], "abc")) == sentences
     arrays = {"confusion": confusion, "confusion_clusters": [4, 7], "class_names": ["a", "b", "c"]}
     np.savez(finished_run / "matrices.npz", **arrays)
-    assert any(text.endswith(sentence) for text in Page(view_run(finished_run)).texts)
+    assert any(text.endswith(" ".join(sentences)) for text in Page(view_run(finished_run)).texts)
 
 
 def test_histories_beside_a_compared_run(finished_run: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
 from fedclust.settings.run_options import paper_name
 from fedclust.support.checks import check_choice
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies")
 """Keys of ``summary.json`` of which the lowest value is the best."""
@@ -65,6 +66,14 @@ class Row:
         """Return one metric by seed, for all seeds that have it."""
         values = {summary["seed"]: _value(summary, metric) for summary in self.summaries}
         return {seed: value for seed, value in values.items() if value is not None}
+
+    def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
+        """Return the rounds that all runs with a metric have, shape (n,), and its values, shape (runs, n)."""
+        found = [curve for run in self.runs if (curve := run.series(metric))[0].size]
+        if not found:
+            return np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+        shared = reduce(np.intersect1d, [rounds for rounds, _ in found])
+        return shared, np.stack([values[np.isin(rounds, shared)] for rounds, values in found])
 
 
 @dataclass(frozen=True, eq=False)

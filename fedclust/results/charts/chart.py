@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from fedclust.results.saved_run import shorts
 from fedclust.support.checks import replace_file
+from fedclust.typing import IntArray
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#80868C"
@@ -299,11 +300,11 @@ def cells(
         layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.ColorValue("black")))
     line = "black" if colours in ("diverging", "labels") else "white"
     for bands, key, channel in ((rows.bands, "r", y), (columns.bands, "c", x)):
-        edges = _edges(bands)[1:-1]
-        if 0 < len(edges) < min(60, len(bands) - 1):
-            rules = alt.Chart(data_of([{key: at} for at in edges])).mark_rule(strokeWidth=1, color=line)
+        inner = edges(bands)[1:-1]
+        if 0 < len(inner) < min(60, len(bands) - 1):
+            rules = alt.Chart(data_of([{key: at} for at in inner])).mark_rule(strokeWidth=1, color=line)
             layers.append(rules.encode(channel))
-    for start, end in pairwise(_edges(strip)):
+    for start, end in pairwise(edges(strip)):
         colour_of = COLOURS[int(strip[start]) % len(COLOURS)]
         beside = alt.Chart(data_of([{"r": start, "r2": end}])).mark_rect(color=colour_of)
         ends_of_strip = alt.XValue(alt.expr("width + 3")), alt.X2Value(alt.expr("width + 9"))
@@ -342,7 +343,7 @@ def cells_from(values: ArrayLike, rows: Any, columns: Any) -> np.ndarray:
     return np.where(endless & np.isnan(means), np.inf, means)
 
 
-def _edges(bands: Sequence[Any]) -> list[int]:
+def edges(bands: Sequence[Any] | IntArray) -> list[int]:
     """List where each run of equal bands starts, and the end."""
     starts = [place for place in range(len(bands)) if not place or bands[place] != bands[place - 1]]
     return [*starts, len(bands)] if starts else []
@@ -350,7 +351,7 @@ def _edges(bands: Sequence[Any]) -> list[int]:
 
 def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
     """Label each band at its middle, if it takes 1/25 of the axis or if all bands are one cell each."""
-    pairs = list(pairwise(_edges(bands)))
+    pairs = list(pairwise(edges(bands)))
     if not pairs:
         return None
     if len(pairs) == len(bands):

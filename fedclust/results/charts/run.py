@@ -37,12 +37,6 @@ def meaning_of(name: str) -> tuple[str, str]:
     return next((each for key, each in _MEANING.items() if name.startswith(key)), ("", "sequential"))
 
 
-def larger_is_alike(name: str) -> bool | None:
-    """Return whether a larger value means more alike clients; None for an unknown matrix."""
-    meaning, colours = meaning_of(name)
-    return (colours == "sequential") if meaning else None
-
-
 def draw(folder: Path) -> list[Path]:
     """Draw all charts that a run's files allow into its ``plots/``.
 
@@ -323,21 +317,6 @@ def label_counts(
     ends = 0, max(1, int(counts.max()))
     drawn = cells(counts[order].T, Side(named, named, "class"), columns, "labels", ends=ends, title="rows")
     return Picture("labels_per_client", "Training rows of each client by class", drawn)
-
-
-def classical_scaling(distances: FloatArray) -> FloatArray:
-    """Find places in the plane by classical multidimensional scaling (Torgerson, 1952), shape (K, 2).
-
-    Parameters
-    ----------
-    distances
-        Of the K clients, symmetric, with 0 on the diagonal, shape (K, K).
-    """
-    from sklearn.decomposition import KernelPCA  # half a second
-
-    # KernelPCA centres −D²/2 and takes its leading eigenvectors: that is classical multidimensional scaling.
-    places = KernelPCA(2, kernel="precomputed").fit_transform(-(distances**2) / 2)
-    return np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
 
 
 # ---- what belongs to one method

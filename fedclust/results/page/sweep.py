@@ -9,7 +9,6 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
-from fedclust.results.charts.comparison import mean_and_band
 from fedclust.results.comparison import Comparison, Row, best_lines, compare, find_runs, runs_below
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
@@ -116,12 +115,13 @@ def _pictures(comparison: Comparison, ranked: Sequence[Row], figures: Mapping[st
         yield Picture("seeds", title, strip(dots, list(figures.values())), note)
     lines = []
     for row in comparison.rows:
-        curves_of = [curve for run in row.runs if (curve := run.series(_ACCURACY))[0].size]
-        if curves_of:
-            rounds, *ends = mean_and_band(curves_of, "range")
+        rounds, accuracies = row.curves(_ACCURACY)
+        if rounds.size:
             chosen = evenly(len(rounds), _MOST_POINTS)
-            lines.append(Line(_name(comparison, row), rounds[chosen], *(each[chosen] for each in ends)))
-    if lines := [line for line in lines if np.size(line.x)]:
+            seeds = accuracies[:, chosen]
+            ends = seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0)
+            lines.append(Line(_name(comparison, row), rounds[chosen], *ends))
+    if lines:
         left = len(lines) - _MOST_CURVES
         title = "Mean client accuracy, averaged over seeds; the band reaches "
         title += "from the lowest seed to the highest"

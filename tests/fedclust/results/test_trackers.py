@@ -66,7 +66,7 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
         with Recorder(tmp_path / "run", {"seed": 3}) as recorder:
             follow = tracking.begin("fmcl", recorder.folder)
             follow(record(1))
-            with recorder.compared("fedavg", {"seed": 3}) as other:
+            with Recorder(tmp_path / "run" / "compare" / "fedavg", {"seed": 3}) as other:
                 tracking.begin("fedavg", other.folder)(record(1))
                 other.summary({"auc": 0.25})
                 tracking.end("fedavg")

@@ -34,7 +34,6 @@ FORMATS = ("svg", "pdf", "png")
 MAPS: dict[str, dict[str, Any]] = {
     "sequential": {"scheme": "viridis"},
     "reversed": {"scheme": "viridis", "reverse": True},
-    "diverging": {"scheme": "redblue", "reverse": True, "domainMid": 0},
     "labels": {"range": ["#f2f6f9", "#9fcae3", "#4090c5", "#10519c", "#052549"]},
 }
 """Colour scales of cells by name."""
@@ -277,8 +276,6 @@ def cells(
     low, high = ends or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
     if low == high:  # a single pair or equal entries: any width will do
         high = low + 0.1 * (abs(low) or 1.0)
-    if colours == "diverging":  # evidence for alike is often far smaller than for different
-        low, high = min(low, -0.01 * abs(high)), max(high, -low)
     flat = [float(f"{one:.4g}") if np.isfinite(one) else "" if np.isnan(one) else "∞" for one in table.flat]
     ends_of = {"r2": "datum.r + 1", "c2": "datum.c + 1", "middle": "datum.c + 0.5", "centre": "datum.r + 0.5"}
     base = alt.Chart(data_of(flat)).transform_window(i="row_number()")
@@ -298,7 +295,7 @@ def cells(
     layers = [drawn.transform_filter("isNumber(datum.data)").encode(color=colour)]
     if np.isinf(table).any():
         layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.ColorValue("black")))
-    line = "black" if colours in ("diverging", "labels") else "white"
+    line = "black" if colours == "labels" else "white"
     for bands, key, channel in ((rows.bands, "r", y), (columns.bands, "c", x)):
         inner = edges(bands)[1:-1]
         if 0 < len(inner) < min(60, len(bands) - 1):

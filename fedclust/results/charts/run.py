@@ -176,19 +176,11 @@ def matrix_picture(
 ) -> Picture:
     """Draw a client-by-client matrix, ordered by cluster and known group, averaged if it is large.
 
-    Bright means alike for every kind of matrix except evidence, which is blue where clients look alike, white
-    at 0 and red where they differ. The scale covers the middle 98 % of the entries off the diagonal, so that
-    one outlier does not wash out the rest. Pairs that were not compared are left blank. Colours beside the
-    rows are the known groups.
-
-    Raises
-    ------
-    ValueError
-        If the matrix is not (K, K).
+    Bright means alike. The scale covers the middle 98 % of the entries off the diagonal, so that one outlier
+    does not wash out the rest. Pairs that were not compared are left blank. Colours beside the rows are the
+    known groups.
     """
     table, clients = np.asarray(values, dtype=np.float64), len(assignment)
-    if table.shape != (clients, clients):
-        raise ValueError(f"matrix {name} must have shape ({clients}, {clients}), got {table.shape}")
     order = np.lexsort((np.zeros(clients) if groups is None else groups, assignment))
     ordered, sorted_clusters = table[np.ix_(order, order)], assignment[order]
     several = sorted_clusters[0] != sorted_clusters[-1]

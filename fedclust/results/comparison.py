@@ -47,16 +47,13 @@ class Row:
     settings
         The setting, one text per name in :attr:`Comparison.settings`; empty if the strategy's configuration
         lacks that key.
-    summaries
-        ``summary.json`` of each run, one per seed, ordered by seed.
     runs
-        The runs themselves, in the same order; empty if only their summaries are known.
+        The runs, one per seed, ordered by seed.
     """
 
     strategy: str
     settings: tuple[str, ...]
-    summaries: tuple[Mapping[str, Any], ...]
-    runs: tuple[SavedRun, ...] = ()
+    runs: tuple[SavedRun, ...]
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
@@ -64,7 +61,7 @@ class Row:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return one metric by seed, for all seeds that have it."""
-        values = {summary["seed"]: _value(summary, metric) for summary in self.summaries}
+        values = {run.summary["seed"]: _value(run.summary, metric) for run in self.runs}
         return {seed: value for seed, value in values.items() if value is not None}
 
     def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
@@ -101,7 +98,7 @@ class Comparison:
         ``personal.<key>`` is a figure with the personal layer that the run chose, ``newcomers.<key>`` one of
         clients that were left out of training.
         """
-        items = (item for row in self.rows for summary in row.summaries for item in summary.items())
+        items = (item for row in self.rows for run in row.runs for item in run.summary.items())
         own = dict.fromkeys(key for key, value in items if _is_number(value))
         later = (*(PREFIX + key for key in SERVED_FIGURES), *_NEWCOMERS)
         return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
@@ -200,8 +197,7 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
             repeats.append(run.folder)  # a copy is not a second run
     rows = []
     for (strategy, setting), seeds in sorted(groups.items(), key=_place):
-        by_seed = tuple(seeds[seed] for seed in sorted(seeds))
-        rows.append(Row(strategy, setting, tuple(run.summary for run in by_seed), by_seed))
+        rows.append(Row(strategy, setting, tuple(seeds[seed] for seed in sorted(seeds))))
     titles = tuple(key.removeprefix("choices.") for key in keys)
     return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
 

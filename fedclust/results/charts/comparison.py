@@ -109,7 +109,7 @@ def draw_comparison(
     }
     jobs |= {f"map_of_{_file_name(each)}": partial(sweep_map, panels, key, each, width) for each in metrics}
     first = {
-        ", ".join(filter(None, [method, setting])): row.runs[0] if row.runs else None
+        ", ".join(filter(None, [method, setting])): row.runs[0]
         for setting, rows in panels.items()
         for method, row in rows.items()
     }
@@ -118,7 +118,7 @@ def draw_comparison(
         ("cluster_tree", cluster_tree, _changed, "the clusters did not change"),
         ("client_map", client_map, _matrix, "the method leaves no matrix over all pairs of clients"),
     ):
-        fit = {name: run for name, run in first.items() if run is not None and possible(run)}
+        fit = {name: run for name, run in first.items() if possible(run)}
         for name in list(fit)[:_MOST_RUNS]:
             jobs[f"{kind}_{_file_name(name)}"] = partial(draw, name, fit[name], width)
         if missing := [name for name in first if name not in fit]:
@@ -385,7 +385,7 @@ def _found(panels: Panels, find: Callable[[Row], Any], why: str) -> dict[str, di
 def _serves_best(panels: Panels) -> bool:
     """Return whether final figures may be of the model for all, where no cluster's was shown to be better."""
     rows = [row for by_method in panels.values() for row in by_method.values()]
-    return any(summary.get("serve") == "best" for row in rows for summary in row.summaries)
+    return any(run.summary.get("serve") == "best" for row in rows for run in row.runs)
 
 
 def _methods(panels: Mapping[str, Mapping[str, object]]) -> list[str]:

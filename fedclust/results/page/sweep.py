@@ -89,7 +89,7 @@ def _mean(row: Row) -> float:
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:
     cells = [_cell(row.values(figure), figure) for figure in figures]
-    return [row.strategy, *row.settings, len(row.summaries), *cells]
+    return [row.strategy, *row.settings, len(row.runs), *cells]
 
 
 def _cell(values: FloatArray, figure: str) -> dict[str, Any]:
@@ -106,9 +106,9 @@ def _pictures(comparison: Comparison, ranked: Sequence[Row], figures: Mapping[st
     dots = []
     for row in best[:_MOST_SEEDS]:
         name = _name(comparison, row)
-        for summary in row.summaries:
-            values = {title: report.figure(summary, key) for key, title in figures.items()}
-            dots.append({"row": name, "name": f"{name}, seed {summary['seed']}", **values})
+        for run in row.runs:
+            values = {title: report.figure(run.summary, key) for key, title in figures.items()}
+            dots.append({"row": name, "name": f"{name}, seed {run.summary['seed']}", **values})
     if dots:
         title = "A dot for each seed, a line at the mean"
         note = f"The best {_MOST_SEEDS} of {len(best)} settings." if len(best) > _MOST_SEEDS else ""

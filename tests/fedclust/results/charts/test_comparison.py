@@ -152,14 +152,19 @@ ROUNDS = np.array([1, 2, 3])
 FIRST, SECOND = (ROUNDS, np.array([0.2, 0.4, 0.6])), (ROUNDS[1:], np.array([0.6, 1.0]))
 
 
-def row(*curves: tuple, accuracies: Sequence[float] = (), **values: Sequence[float]) -> Row:
-    """Make a row: a run per curve, one with the clients' accuracies, and a value per seed of each figure."""
-    runs = [SimpleNamespace(series=lambda _, curve=each: curve, clients=None) for each in curves]
-    runs += [SimpleNamespace(clients=pd.DataFrame({"accuracy": accuracies}))] * bool(len(accuracies))
-    seeds = range(max(map(len, values.values()), default=0))
-    return Row(
-        "", (), tuple({"seed": at} | {key: values[key][at] for key in values} for at in seeds), tuple(runs)
-    )
+def seeded(
+    seed: int, curve: tuple = (np.zeros(0, int), np.zeros(0)), clients: Any = None, auc: Any = None
+) -> Any:
+    return SimpleNamespace(series=lambda _: curve, clients=clients, summary={"seed": seed, "auc": auc})
+
+
+def row(*curves: tuple, accuracies: Sequence[float] = (), auc: Sequence[float] = ()) -> Row:
+    """Make a row: a run per curve, one with the clients' accuracies, or one per seed's AUC."""
+    tables = [pd.DataFrame({"accuracy": accuracies})] * bool(len(accuracies))
+    runs = [seeded(seed, curve) for seed, curve in enumerate(curves)]
+    runs += [seeded(seed, clients=table) for seed, table in enumerate(tables)]
+    runs += [seeded(seed, auc=value) for seed, value in enumerate(auc)]
+    return Row("", (), tuple(runs))
 
 
 def test_mean_and_band_by_hand() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import fedclust
 from fedclust.clients import app
-from fedclust.runs.verbs import RUNS, VERBS, show_help
+from fedclust.runs.verbs import VERBS, show_help
 from fedclust.settings.checks import check
 from fedclust.settings.composition import CONF, compose
 from fedclust.settings.folders import expand
@@ -83,10 +83,10 @@ def test_the_commands_of_a_page_compose(page: str, line: str) -> None:
     verb, *words = (given := overrides_of(line)) or [""]
     if verb == "help":
         show_help(words)
-    elif verb in VERBS and verb not in RUNS:
+    elif verb in VERBS and verb != "run":
         import_module(f"fedclust.runs.{verb}").parser().parse_args(words)
     else:
-        check(compose(expand(["task=advise", *words] if verb == "advise" else given)))
+        check(compose(expand(words if verb == "run" else given)))
 
 
 @pytest.mark.parametrize(

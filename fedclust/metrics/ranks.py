@@ -92,10 +92,10 @@ def sign_flip(differences: ArrayLike) -> float:
     return float(permutation_test((values,), np.mean, vectorized=True, **flips).pvalue)
 
 
-def critical_difference(num_methods: int, num_federations: int, level: float = 0.05) -> float:
-    """Compute the least difference of two mean ranks that is significant by Nemenyi's test.
+def critical_difference(num_methods: int, num_federations: int) -> float:
+    """Compute the least difference of two mean ranks that is significant at 0.05 by Nemenyi's test.
 
-    CD = q_α √(k (k + 1) / (6 N)), with q_α the upper α point of the studentized range of k means, over √2.
+    CD = q √(k (k + 1) / (6 N)), with q the upper 5 % point of the studentized range of k means, over √2.
 
     Source: Demšar, 2006, Section 3.2.2 and Table 5.
 
@@ -105,8 +105,6 @@ def critical_difference(num_methods: int, num_federations: int, level: float = 0
         k >= 2.
     num_federations
         N >= 1.
-    level
-        α in (0, 1): probability that any two of k equal methods appear to differ.
 
     Raises
     ------
@@ -115,6 +113,5 @@ def critical_difference(num_methods: int, num_federations: int, level: float = 0
     """
     check_entries(">= 2", num_methods=num_methods)
     check_entries(">= 1", num_federations=num_federations)
-    check_entries("in (0, 1)", level=level)
-    quantile = studentized_range.ppf(1 - level, num_methods, np.inf) / np.sqrt(2)
+    quantile = studentized_range.ppf(0.95, num_methods, np.inf) / np.sqrt(2)
     return float(quantile * np.sqrt(num_methods * (num_methods + 1) / (6 * num_federations)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fedclust.support.lazy import lazily
 
 if TYPE_CHECKING:
-    from fedclust.results.checkpoints import Checkpoints as Checkpoints, load_checkpoint as load_checkpoint
+    from fedclust.results.checkpoints import Checkpoints as Checkpoints
     from fedclust.results.progress import Progress as Progress
     from fedclust.results.recorder import Recorder as Recorder, comparable as comparable
     from fedclust.results.report import print_report as print_report
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedclust.results.summary import client_table as client_table, summarise as summarise
 else:
     NAMES = {
-        "fedclust.results.checkpoints": "Checkpoints load_checkpoint",
+        "fedclust.results.checkpoints": "Checkpoints",
         "fedclust.results.progress": "Progress",
         "fedclust.results.recorder": "Recorder comparable",
         "fedclust.results.report": "print_report",

@@ -132,7 +132,7 @@ class Checkpoints:
         was_last: RunState | None = None
         for path in reversed(self.files()):
             try:
-                state, last = _load(path)
+                state, last = load(path)
             except ValueError as error:
                 why = why or str(error)
                 continue  # try the older one
@@ -149,23 +149,14 @@ class Checkpoints:
         return was_last  # better than starting over: this round's evaluation is merely superfluous
 
 
-def load_checkpoint(path: Path) -> RunState:
-    """Read one checkpoint.
+def load(path: Path) -> tuple[RunState, bool]:
+    """Read a checkpoint, and whether it is of its run's last round.
 
     Raises
     ------
-    FileNotFoundError
-        If there is no such file.
     ValueError
         If the file is not one that :class:`Checkpoints` wrote.
     """
-    if not path.is_file():
-        raise FileNotFoundError(f"checkpoint must be a file, got {path}")
-    return _load(path)[0]
-
-
-def _load(path: Path) -> tuple[RunState, bool]:
-    """Read a checkpoint, and whether it is of its run's last round."""
     try:
         with safe_open(path, framework="numpy") as file:
             about = json.loads((file.metadata() or {})["fedclust"])

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
 from fedclust.settings.run_options import paper_name
 from fedclust.support.checks import check_choice
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies")
 """Keys of ``summary.json`` of which the lowest value is the best."""
@@ -46,16 +47,13 @@ class Row:
     settings
         The setting, one text per name in :attr:`Comparison.settings`; empty if the strategy's configuration
         lacks that key.
-    summaries
-        ``summary.json`` of each run, one per seed, ordered by seed.
     runs
-        The runs themselves, in the same order; empty if only their summaries are known.
+        The runs, one per seed, ordered by seed.
     """
 
     strategy: str
     settings: tuple[str, ...]
-    summaries: tuple[Mapping[str, Any], ...]
-    runs: tuple[SavedRun, ...] = ()
+    runs: tuple[SavedRun, ...]
 
     def values(self, metric: str) -> FloatArray:
         """Return one metric for all seeds that have it, shape (n,)."""
@@ -63,8 +61,16 @@ class Row:
 
     def by_seed(self, metric: str) -> dict[int, float]:
         """Return one metric by seed, for all seeds that have it."""
-        values = {summary["seed"]: _value(summary, metric) for summary in self.summaries}
+        values = {run.summary["seed"]: _value(run.summary, metric) for run in self.runs}
         return {seed: value for seed, value in values.items() if value is not None}
+
+    def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
+        """Return the rounds that all runs with a metric have, shape (n,), and its values, shape (runs, n)."""
+        found = [curve for run in self.runs if (curve := run.series(metric))[0].size]
+        if not found:
+            return np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+        shared = reduce(np.intersect1d, [rounds for rounds, _ in found])
+        return shared, np.stack([values[np.isin(rounds, shared)] for rounds, values in found])
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +98,7 @@ class Comparison:
         ``personal.<key>`` is a figure with the personal layer that the run chose, ``newcomers.<key>`` one of
         clients that were left out of training.
         """
-        items = (item for row in self.rows for summary in row.summaries for item in summary.items())
+        items = (item for row in self.rows for run in row.runs for item in run.summary.items())
         own = dict.fromkeys(key for key, value in items if _is_number(value))
         later = (*(PREFIX + key for key in SERVED_FIGURES), *_NEWCOMERS)
         return (*own, *(key for key in later if any(row.values(key).size for row in self.rows)))
@@ -191,8 +197,7 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
             repeats.append(run.folder)  # a copy is not a second run
     rows = []
     for (strategy, setting), seeds in sorted(groups.items(), key=_place):
-        by_seed = tuple(seeds[seed] for seed in sorted(seeds))
-        rows.append(Row(strategy, setting, tuple(run.summary for run in by_seed), by_seed))
+        rows.append(Row(strategy, setting, tuple(seeds[seed] for seed in sorted(seeds))))
     titles = tuple(key.removeprefix("choices.") for key in keys)
     return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
 

@@ -92,16 +92,6 @@ class Recorder:
         if entries:
             (folder / "clusters.json").write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
 
-    def compared(self, name: str, config: str | Mapping[str, object] | None = None) -> "Recorder":
-        """Open the folder of a compared strategy; see :meth:`compared_folder`.
-
-        Raises
-        ------
-        FileExistsError
-            If it already holds a run.
-        """
-        return Recorder(self.compared_folder(self.folder, name), config)
-
     @classmethod
     def resume(
         cls, folder: Path, server_round: int, config: str | Mapping[str, object] | None = None
@@ -215,19 +205,16 @@ class Recorder:
             return False
         self._assignment = clusters.astype(np.int64)
         entry = dumps({"round": server_round, "assignment": clusters, "reason": reason})
-        path = self.folder / "clusters.json"
         self._unwritten_changes.append(entry)
-        added = ",\n".join(self._unwritten_changes).encode()
         if self._changes is None:
-            replace_file(path, f"[\n{added.decode()}\n]\n")
-            self._changes = path.open("rb+", buffering=0)
-            self._end_of_changes = path.stat().st_size - len("\n]\n")
-        else:
-            # A method that regroups every round makes many entries: put this one before the closing bracket
-            # in place, instead of writing all of them anew.
-            self._changes.seek(self._end_of_changes)
-            _write_all(self._changes, b",\n" + added + b"\n]\n")
-            self._end_of_changes += len(b",\n" + added)
+            self._changes = (self.folder / "clusters.json").open("wb+", buffering=0)
+        # A method that regroups every round makes many entries: put this one before the closing bracket in
+        # place, instead of writing all of them anew.
+        added = ",\n" if self._end_of_changes else "[\n"
+        text = (added + ",\n".join(self._unwritten_changes)).encode()
+        self._changes.seek(self._end_of_changes)
+        _write_all(self._changes, text + b"\n]\n")
+        self._end_of_changes += len(text)
         self._unwritten_changes.clear()
         return True
 

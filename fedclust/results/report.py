@@ -263,8 +263,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     run
         A run with its ``summary.json``.
     brief
-        Whether to show the main figures only, in about 20 lines; the verdict only of ``task=advise``
-        and of a sweep's jobs, whose tables follow.
+        Whether to show the main figures only, in about 20 lines; of a sweep's jobs, whose tables follow, the
+        verdict only.
 
     Returns
     -------
@@ -282,7 +282,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
-    if brief and ("advice" in summary or (run.folder.parent / "multirun.yaml").is_file()):
+    if brief and (run.folder.parent / "multirun.yaml").is_file():
         return Group(*verdict_lines(run))
     tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.settings.composition import ConfigError
 from fedclust.support.checks import check_value, dumps, replace_file
@@ -54,17 +56,14 @@ class TrackedRun:
 class Tracker(Protocol):
     """Receives the metrics of one run. One object is built per run, and not used after an error."""
 
-    def start(self, run: TrackedRun) -> tuple[str, int]:
-        """Begin a run or continue it.
-
-        Returns
-        -------
-        An id to continue the run with, which is kept in its folder; and the last round that the tracker has,
-        0 for none. Later rounds that the run finished before it was resumed are logged next.
-        """
+    def start(self, run: TrackedRun) -> str:
+        """Begin a run or continue it; return an id to continue it with, which is kept in its folder."""
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round; all are finite."""
+        """Log the metrics of a round; all are finite.
+
+        A resumed run logs the rounds after its checkpoint again, with the same values.
+        """
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
         """End the run.
@@ -125,11 +124,12 @@ class Tracking:
 
     def __init__(self, make: Callable[[], Tracker], folder: Path, say: Callable[[str], None]) -> None:
         self._make, self._folder, self._say = make, folder, say
-        self._ready: Tracker | None = make()
-        if not isinstance(self._ready, Tracker):
-            kind = type(self._ready).__name__
+        tracker = make()
+        if not isinstance(tracker, Tracker):
+            kind = type(tracker).__name__
             raise ConfigError(f"tracker must have the methods start, log and finish, got a {kind}")
-        self._open: dict[str, tuple[Tracker, Path, int]] = {}  # the last round that the tracker has
+        self._kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
+        self._open: dict[str, tuple[Tracker, Path]] = {}
         self._chosen: str | None = None
         self._warned = False
 
@@ -157,32 +157,27 @@ class Tracking:
 
         def follow(record: Mapping[str, Any]) -> None:
             with self._attempt(name):
-                self._log(name, record)
+                if name in self._open:
+                    self._open[name][0].log(int(record["round"]), round_metrics(record))
 
         with self._attempt(name):
-            tracker, self._ready = self._ready or self._make(), None
-            kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
-            saved, file = SavedRun(folder), folder / _ID
+            saved, file, kept = SavedRun(folder), folder / _ID, None
+            if file.is_file():
+                last = json.loads(file.read_text(encoding="utf-8"))
+                kept = last["id"] if last["tracker"] == self._kind else None
             settings, title = flat_settings(saved.config), f"{self._folder.name}/{name}"
-            done, kept = len(saved.rounds), _kept(file, kind)
-            run = TrackedRun(title, self._folder.name, folder, settings, kept, done, self._chosen)
-            number, last = tracker.start(run)
-            self._open[name] = tracker, folder, last
-            self._chosen = self._chosen or number
-            replace_file(file, dumps({"tracker": kind, "id": number}) + "\n")
-            for record in saved.rounds:
-                self._log(name, record)
+            rounds, tracker = len(saved.rounds), self._make()
+            run = TrackedRun(title, self._folder.name, folder, settings, kept, rounds, self._chosen)
+            number = tracker.start(run)
+            self._open[name], self._chosen = (tracker, folder), self._chosen or number
+            replace_file(file, dumps({"tracker": self._kind, "id": number}) + "\n")
         return follow
-
-    def _log(self, name: str, record: Mapping[str, Any]) -> None:
-        if name in self._open and record["round"] > self._open[name][2]:
-            self._open[name][0].log(int(record["round"]), round_metrics(record))
 
     def end(self, name: str, failed: bool = False) -> None:
         """Stop tracking a strategy's run, with the results that its folder has now."""
         with self._attempt(name):
             if name in self._open:
-                tracker, folder, _ = self._open.pop(name)
+                tracker, folder = self._open.pop(name)
                 # A failed run may be a resumed one, whose folder has results from before.
                 figures = {} if failed else final_figures(SavedRun(folder).summary)
                 files = [] if failed else [folder / each for each in _KEPT if (folder / each).exists()]
@@ -200,27 +195,17 @@ class Tracking:
             self._warned = True
 
 
-def _kept(path: Path, kind: str) -> str | None:
-    """Read a tracked run's id; None if there is none, or it is another tracker's."""
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return str(kept["id"]) if kept["tracker"] == kind else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
 def round_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a line of ``rounds.jsonl``, by name.
 
     ``failures`` is the number of clients that failed, ``cluster_0/accuracy`` the mean accuracy of cluster 0's
     clients.
     """
-    metrics = final_figures({key: value for key, value in record.items() if key != "round"})
-    metrics["failures"] = float(len(record.get("failures") or ()))
+    numbers = {key: value for key, value in record.items() if key != "round"}
+    numbers["failures"] = len(record.get("failures") or ())
     for part, source in (("accuracy", "cluster_accuracy"), ("size", "cluster_sizes")):
-        values = {f"cluster_{cluster}/{part}": each for cluster, each in enumerate(record.get(source) or ())}
-        metrics |= final_figures(values)
-    return metrics
+        numbers |= {f"cluster_{at}/{part}": each for at, each in enumerate(record.get(source) or ())}
+    return final_figures(numbers)
 
 
 def final_figures(summary: Mapping[str, Any]) -> dict[str, float]:
@@ -243,7 +228,6 @@ def flat_settings(config: Mapping[str, Any]) -> dict[str, Setting]:
 
 
 _AT_ONCE, _LONGEST_VALUE = 100, 6_000  # MLflow takes at most 100 parameters and 1,000 metrics in one request
-_ROUND = "round"
 
 
 class MLflow:
@@ -269,43 +253,26 @@ class MLflow:
         self._client: Any = None
         self._id = ""
 
-    def start(self, run: TrackedRun) -> tuple[str, int]:
-        """Create the run, or continue the earlier one if it still exists."""
+    def start(self, run: TrackedRun) -> str:
+        """Create the run, or continue the earlier one, which keeps its parameters."""
         self._client = self._module.MlflowClient(tracking_uri=self._uri)
-        if found := self._existing(run.kept):
-            self._client.update_run(found.info.run_id, status="RUNNING")
-        else:
-            there = self._client.get_experiment_by_name(self._experiment)
-            made = there.experiment_id if there else self._client.create_experiment(self._experiment)
-            tags = {"fedclust.group": run.group}
-            if run.parent is not None:
-                tags["mlflow.parentRunId"] = run.parent
-            found = self._client.create_run(made, run_name=run.name, tags=tags)
-        self._id = found.info.run_id
-        # A parameter cannot be changed, so a resumed run keeps those of its start.
-        new = {key: value for key, value in run.settings.items() if key not in found.data.params}
-        make = self._module.entities.Param
-        self._send("params", [make(key, str(value)[:_LONGEST_VALUE]) for key, value in new.items()])
-        return self._id, int(found.data.metrics.get(_ROUND, 0))
-
-    def _existing(self, kept: str | None) -> Any:
-        if kept is None:
-            return None
-        try:
-            found = self._client.get_run(kept)
-        except self._module.exceptions.MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            return None
-        return found if found.info.lifecycle_stage == "active" else None
+        if run.kept is not None:
+            self._client.update_run(run.kept, status="RUNNING")
+            self._id = run.kept
+            return self._id
+        there = self._client.get_experiment_by_name(self._experiment)
+        made = there.experiment_id if there else self._client.create_experiment(self._experiment)
+        nested = {} if run.parent is None else {"mlflow.parentRunId": run.parent}
+        tags = {"fedclust.group": run.group, **nested}
+        self._id = self._client.create_run(made, run_name=run.name, tags=tags).info.run_id
+        make, settings = self._module.entities.Param, run.settings.items()
+        self._send("params", [make(key, str(value)[:_LONGEST_VALUE]) for key, value in settings])
+        return self._id
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round, and its number last: a resumed run continues after it."""
-        self._metrics({**metrics, _ROUND: float(server_round)}, server_round)
-
-    def _metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Log the metrics of a round."""
         now, make = int(time.time() * 1000), self._module.entities.Metric
-        self._send("metrics", [make(key, value, now, step) for key, value in metrics.items()])
+        self._send("metrics", [make(key, value, now, server_round) for key, value in metrics.items()])
 
     def _send(self, kind: str, values: Sequence[Any]) -> None:
         for begin in range(0, len(values), _AT_ONCE):
@@ -313,7 +280,7 @@ class MLflow:
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
         """Log the final figures as ``final/…``, upload the files, and end the run."""
-        self._metrics({f"final/{name}": value for name, value in figures.items()}, 0)
+        self.log(0, {f"final/{name}": value for name, value in figures.items()})
         for path in files:
             if path.is_dir():
                 self._client.log_artifacts(self._id, str(path), path.name)
@@ -323,9 +290,7 @@ class MLflow:
 
 
 class TensorBoard:
-    """Write event files to ``<run's folder>/tensorboard``.
-
-    Pictures and the summary are copied into them; the other results stay in the run's folder.
+    """Write event files to ``<run's folder>/tensorboard``, with the pictures.
 
     Raises
     ------
@@ -336,22 +301,20 @@ class TensorBoard:
     def __init__(self) -> None:
         self._module = optional("torch.utils.tensorboard", "tensorboard")
         self._writer: Any = None
-        self._run: TrackedRun | None = None
         self._last = 0
 
-    def start(self, run: TrackedRun) -> tuple[str, int]:
+    def start(self, run: TrackedRun) -> str:
         """Open the event files; those of a resumed run are continued, and its later rounds are hidden."""
-        self._run = run
-        folder = run.folder / "tensorboard"
-        has = run.rounds if run.kept is not None and any(folder.glob("events.*")) else 0
         # Without this mark TensorBoard would show the rounds after the checkpoint twice.
-        purge = has + 1 if run.kept is not None else None
-        self._writer = self._module.SummaryWriter(str(folder), purge_step=purge)
-        self._last = has
-        texts = {key: str(value).replace("|", "\\|") for key, value in run.settings.items()}
-        rows = [f"| {key} | {text} |".replace("\n", " ") for key, text in texts.items()]
-        self._writer.add_text("config", "\n".join(["| setting | value |", "| --- | --- |", *rows]), has)
-        return "tensorboard", has
+        purge = None if run.kept is None else run.rounds + 1
+        self._writer = self._module.SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge)
+        self._last = run.rounds
+        rows = ["| setting | value |", "| --- | --- |"]
+        for key, value in run.settings.items():
+            text = str(value).replace("|", "\\|").replace("\n", " ")
+            rows.append(f"| {key} | {text} |")
+        self._writer.add_text("config", "\n".join(rows), self._last)
+        return "tensorboard"
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
         """Log the metrics of a round; they are on disk when this returns."""
@@ -361,31 +324,15 @@ class TensorBoard:
         self._last = server_round
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:  # noqa: ARG002
-        """Write the final figures, the hyperparameters, the pictures and the summary."""
-        final = {f"final/{name}": value for name, value in figures.items()}
-        for name, value in final.items():
-            self._writer.add_scalar(name, value, self._last)
-        if final and self._run is not None:
-            from torch.utils.tensorboard.summary import hparams
+        """Write the final figures and the pictures."""
+        from PIL import Image
 
-            for part in hparams(dict(self._run.settings), final):
-                self._writer.file_writer.add_summary(part)
-        for path in files:
-            if path.name == "summary.json":
-                text = json.dumps(json.loads(path.read_text(encoding="utf-8")), indent=1)
-                self._writer.add_text("summary", f"```\n{text}\n```", self._last)
-            for picture in sorted(path.glob("*.png")):
-                name, pixels = f"plots/{picture.stem}", _pixels(picture)
-                self._writer.add_image(name, pixels, self._last, dataformats="HWC")
+        self.log(self._last, {f"final/{name}": value for name, value in figures.items()})
+        for picture in (each for path in files for each in sorted(path.glob("*.png"))):
+            with Image.open(picture) as image:
+                pixels = np.asarray(image.convert("RGB"))
+            self._writer.add_image(f"plots/{picture.stem}", pixels, self._last, dataformats="HWC")
         self._writer.close()
-
-
-def _pixels(path: Path) -> Any:
-    import numpy as np
-    from PIL import Image
-
-    with Image.open(path) as picture:
-        return np.asarray(picture.convert("RGB"))
 
 
 class WandB:
@@ -414,7 +361,7 @@ class WandB:
         self._given = {"project": project, "entity": entity, "mode": mode}
         self._run: Any = None
 
-    def start(self, run: TrackedRun) -> tuple[str, int]:
+    def start(self, run: TrackedRun) -> str:
         """Start the run, or continue the earlier one by its id."""
         self._run = self._module.init(
             **self._given,
@@ -427,11 +374,10 @@ class WandB:
             allow_val_change=True,  # such as more rounds
             reinit="create_new",  # the chosen strategy's run stays open while compared ones run
         )
-        # Offline, it is unknown what the server has: all rounds are written again, the server keeps one copy.
-        return str(self._run.id), max(int(self._run.step) - 1, 0) if self._run.resumed else 0
+        return str(self._run.id)
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round."""
+        """Log the metrics of a round; the server ignores those of a round that it has."""
         self._run.log(dict(metrics), step=server_round, commit=True)
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:

@@ -53,12 +53,12 @@ def main() -> None:
     global _failures
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
-    if verb in verbs.RUNS:
-        sys.argv[1:] = ["task=advise"] * (verb == "advise") + given
+    if verb == "run":
+        sys.argv[1:] = given
     elif re.fullmatch(r"\w+|-h|--help|--version", verb):  # no setting: these have a =
         sys.exit(_answer(verb, given))
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        sys.exit(verbs.show_help([verb if verb in verbs.RUNS else "run"]))
+        sys.exit(verbs.show_help(["run"]))
     with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
         gc.disable()  # looking through all that is imported takes half a second, too
@@ -236,7 +236,7 @@ def _check_device(config: DictConfig) -> None:
     ConfigError
         If nodes of this process are to train on a device that this machine does not have.
     """
-    here = config.task in ("train", "advise") and config.choices.engine == "local"
+    here = config.task == "train" and config.choices.engine == "local"
     if not here or config.device in ("auto", "cpu"):
         return
     from fedclust.support.devices import check_device

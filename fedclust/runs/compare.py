@@ -91,7 +91,7 @@ def as_csv(comparison: "Comparison", metrics: Sequence[str], tests: Tests) -> st
     lines = []
     for row in comparison.rows:
         line: dict[str, Any] = {"strategy": row.strategy}
-        line |= {**dict(zip(comparison.settings, row.settings, strict=True)), "seeds": len(row.summaries)}
+        line |= {**dict(zip(comparison.settings, row.settings, strict=True)), "seeds": len(row.runs)}
         for metric in metrics:
             values = pd.Series(row.values(metric), dtype=float)
             line |= {f"{metric}_mean": values.mean(), f"{metric}_std": values.std()}
@@ -201,7 +201,7 @@ def _print_table(
     titles = ["strategy", *comparison.settings, "seeds", *map(_title, metrics)]
     table = [titles + [f"from {against or 'the best'} (p)"] * tested]
     for row in comparison.rows:
-        cells = [row.strategy, *row.settings, str(len(row.summaries)), *(_cell(row, key) for key in metrics)]
+        cells = [row.strategy, *row.settings, str(len(row.runs)), *(_cell(row, key) for key in metrics)]
         table.append(cells + [_tested(tests.get(row))] * tested)
     left = 1 + len(comparison.settings)
     print({"text": as_text, "markdown": as_markdown, "latex": as_latex}[form](table, left), end="")
@@ -256,4 +256,4 @@ def _cell(row: "Row", metric: str) -> str:
         return "–"
     text = mean_and_spread(values, digits)
     # A value undefined for some seeds, such as WAS with a single cluster, averages fewer runs.
-    return text if values.size == len(row.summaries) else f"{text} ({values.size} of {len(row.summaries)})"
+    return text if values.size == len(row.runs) else f"{text} ({values.size} of {len(row.runs)})"

@@ -734,7 +734,7 @@ def simulate(
                 folders.check_same_run(described[name], where)
             plan.settle_rows(federation, model, saved_state(where, rounds) if resume else None)
             callbacks = [on_round] if callable(on_round) else list(on_round)
-            summary, _ = session.run(plan, federation, model, on_round=callbacks)
+            summary = session.run(plan, federation, model, on_round=callbacks)
             with writing(where):
                 write_summary(where, summary)
             if session.live is not None:
@@ -768,8 +768,8 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     """
     config = compose(folders.expand(overrides))
     check(config)
-    if run_settings(config).task not in ("train", "advise"):
-        raise ConfigError(f"task must be train or advise to get a result, got {config.task}")
+    if run_settings(config).task != "train":
+        raise ConfigError(f"task must be train to get a result, got {config.task}")
     grid = make_engine(config)
     if not isinstance(grid, Grid):
         raise ConfigError(f"engine must be local or ray to get a result, got {config.choices.engine}")

@@ -463,7 +463,7 @@ class Session:
         *,
         on_round: Sequence[OnRound] = (),
         take: Callable[[str], dict[str, object] | None] = lambda _: None,
-    ) -> tuple[dict[str, object], RunState | None]:
+    ) -> dict[str, object]:
         """Run all strategies, prove the chosen one's groups, and personalise.
 
         Parameters
@@ -481,8 +481,7 @@ class Session:
 
         Returns
         -------
-        The chosen strategy's summary with those of the others, and the last state of one model for all if the
-        groups were tested against it.
+        The chosen strategy's summary with those of the others.
         """
         compared: dict[str, dict[str, object]] = {}
         for line in capped_lines(federation.describe(), plan.strategies[plan.chosen].options.row_cap):
@@ -496,19 +495,18 @@ class Session:
                 run = self._open(name, plan, on_round if chosen else ())
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
-        common = None
         if plan.settings.proof and COMMON in compared.keys() | self.runs.keys() and len(plan.strategies) > 1:
-            common = self._prove(plan, federation)
+            self._prove(plan, federation)
         for name, run in self.runs.items():
             if name != plan.chosen:
                 compared[name] = run.personalise(federation, plan.layers[name])
                 self.end_tracking(name)
         summary = self.runs[plan.chosen].personalise(federation, plan.layers[plan.chosen])
         in_order = {name: compared[name] for name in plan.strategies if name in compared}
-        return {**summary, "compare": in_order}, common
+        return {**summary, "compare": in_order}
 
-    def _prove(self, plan: Plan, federation: Federation) -> RunState | None:
-        """Test every strategy's groups against one model for all; return the last state of that."""
+    def _prove(self, plan: Plan, federation: Federation) -> None:
+        """Test every strategy's groups against one model for all."""
         folder = self.folder if plan.chosen == COMMON else Recorder.compared_folder(self.folder, COMMON)
         common = Checkpoints(folder / "checkpoints", plan.settings.rounds).newest()
         if common is None:  # for example, another job of a sweep trained it, and its files were removed
@@ -604,7 +602,7 @@ def federate(
     """
     console = console or Console()
     say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
-    tracked = config.task in ("train", "advise") and config.get("tracker")
+    tracked = config.task == "train" and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
     resumed = bool(config.get("resume"))
     with Session(folder, resumed, say, console, tracker).opened() as session:
@@ -664,15 +662,11 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
             say(f"{name}: taken from {(folder / str(taken['taken_from'])).resolve()}")
         return taken
 
-    summary, common = session.run(plan, federation, network, take=take)
+    summary = session.run(plan, federation, network, take=take)
     if sites is not None:
         summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
         if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
             verdict["text"] += f"; without {few(sites.left_out)}: left out"
-    if settings.task == "advise" and common is not None:
-        from fedclust.runs.advice import give_advice
-
-        summary |= give_advice(federation, common, summary, settings.seed, folder)
     _write_results(plan, federation, summary, session, console)
     return summary
 
@@ -695,10 +689,6 @@ def _write_results(
     session.end_tracking(plan.chosen)
     session.say(leaving_line(federation.asked, plan.privacy))
     print_report(SavedRun(folder), console, brief=True)
-    if "advice" in summary:
-        from fedclust.runs.advice import print_advice
-
-        print_advice(summary, folder, console)
 
 
 # In the order of a run. docs/SECURITY.md says what each gives away.

@@ -11,7 +11,6 @@ from fedclust.support.layout import CONF
 
 VERBS = {
     "run": "run a federation, or with -m a sweep; this word may be left out",
-    "advise": "find what sets the clients apart, and what to run",
     "check": "check a site's tables before they are used",
     "compare": "tabulate finished runs, and test whether the methods differ",
     "report": "print every figure of a run, draw its pictures, and write its page again",
@@ -21,10 +20,7 @@ VERBS = {
     "watch": "show a run or a sweep in a browser while it is running",
     "help": "show the help of a verb, or the choices of a group of settings",
 }
-"""What each verb does. All but run, advise and help are modules of :mod:`fedclust.runs` with a ``main``."""
-
-RUNS = ("run", "advise")
-"""The verbs whose arguments are settings."""
+"""What each verb does. All but run and help are modules of :mod:`fedclust.runs` with a ``main``."""
 
 _WIDTH = 100
 _CODES = (
@@ -40,9 +36,6 @@ _EXAMPLES = {
   fedclust resume=outputs/2026-01-31/12-00-00 rounds=300
   fedclust --cfg job                            every setting with its value; nothing is run
   fedclust help strategy                        the choices of strategy=""",
-    "advise": """
-  fedclust advise partition=conventions
-  fedclust advise partition=dirichlet partition.alpha=0.1 rounds=40""",
     "help": """
   fedclust help compare
   fedclust help strategy                        the choices of strategy=""",
@@ -74,12 +67,10 @@ class Parser(argparse.ArgumentParser):
         return self._head + super().format_help()
 
 
-def settings_parser(verb: str) -> Parser:
-    """Describe the arguments of ``run`` and ``advise``, which Hydra reads."""
+def settings_parser() -> Parser:
+    """Describe the arguments of ``run``, which Hydra reads."""
     note = f"groups: {', '.join(_groups())}; exit code: {_CODES}"
-    if verb == "advise":
-        note = "20 rounds of strategy=auto beside one model for all; the settings are those of fedclust run."
-    parser = Parser(verb, _EXAMPLES[verb], note)
+    parser = Parser("run", _EXAMPLES["run"], note)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="a group's choice, or a value")
     parser.add_argument("-m", "--multirun", action="store_true", help="run every combination of a,b,c")
     parser.add_argument("--cfg", choices=["job"], help="print the settings, run nothing")
@@ -105,10 +96,10 @@ def show_help(arguments: Sequence[str] = ()) -> int:
         verbs = "\n".join(f"  {verb:9} {what}" for verb, what in VERBS.items())
         how = "fedclust VERB --help shows more, fedclust help GROUP the choices of a group of settings: "
         how = "\n".join(wrap(how + ", ".join(_groups()), _WIDTH))
-        examples = "\n".join([*_EXAMPLES["run"].splitlines()[1:5], _EXAMPLES["advise"].splitlines()[1]])
+        examples = "\n".join(_EXAMPLES["run"].splitlines()[1:5])
         print(f"fedclust [VERB] …: clustered federated learning on Flower\n\n{examples}\n\n{verbs}\n\n{how}")
-    elif name in RUNS:
-        print(settings_parser(name).format_help(), end="")
+    elif name == "run":
+        print(settings_parser().format_help(), end="")
     elif name in VERBS:
         import_module(f"fedclust.runs.{name}").main(["--help"])
     elif name in _groups():

@@ -13,10 +13,6 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings.composition import ConfigError
 from fedclust.support.untrusted import read_yaml
 
-_ADVISE = "task=advise"
-# Few rounds, with an early search for groups.
-_ADVICE = ("strategy=auto", "strategy.parameters.warmup=5", "rounds=20")
-
 # Settings that a resumed run may change: its number of rounds, where it runs, and its comparisons.
 _FREE = (
     "checkpoint_every choices.engine choices.personal choices.tracker client_app compare device engine hosts "
@@ -144,36 +140,18 @@ def _remove_without_results(folder: Path) -> None:
 
 
 def expand(overrides: Sequence[str]) -> list[str]:
-    """Replace ``resume=<folder>`` and ``task=advise`` by the overrides that they stand for.
+    """Replace ``resume=<folder>`` by the overrides that the run was started with, each key once.
 
     Parameters
     ----------
     overrides
-        As on the command line.
-
-    Returns
-    -------
-    All overrides. Given overrides take precedence over those that ``task=advise`` stands for.
+        As on the command line. Given overrides take precedence over those of the run.
 
     Raises
     ------
     ConfigError
-        If the folder to resume holds no run, or ``task=advise`` is given another strategy than ``auto``.
+        If the folder to resume holds no run.
     """
-    expanded = _expand_resume(overrides)
-    if _ADVISE not in expanded:
-        return expanded
-    given = {text.partition("=")[0].lstrip("+"): text.partition("=")[2] for text in expanded}
-    if (strategy := given.get("strategy", "auto")) != "auto":
-        raise ConfigError(f"strategy must not be given with task=advise, which chooses one, got {strategy}")
-    if "compare" in given and "fedavg" not in given["compare"]:
-        raise ConfigError(f"task=advise must have compare=[fedavg], got compare={given['compare']}")
-    added = [text for text in _ADVICE if text.partition("=")[0] not in given]
-    return [*expanded, *added]
-
-
-def _expand_resume(overrides: Sequence[str]) -> list[str]:
-    """Merge the overrides that a run was started with and those that resume it, each key once."""
     # ++resume= was expanded on the machine that submitted it: nodes need not have the folder.
     asked = [text.partition("=")[2] for text in overrides if text.startswith(("resume=", "+resume="))]
     if not asked or asked[-1] == "null":

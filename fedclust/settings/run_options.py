@@ -144,7 +144,7 @@ class RunSettings(_Rounds):
         If a value is outside its range.
     """
 
-    task: Literal["train", "advise", "inspect", "partition"]
+    task: Literal["train", "inspect", "partition"]
     rounds: int
     checkpoint_every: int | str
     compare: tuple[str, ...]

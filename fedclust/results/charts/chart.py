@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from fedclust.results.saved_run import shorts
 from fedclust.support.checks import replace_file
+from fedclust.typing import IntArray
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#80868C"
@@ -33,7 +34,6 @@ FORMATS = ("svg", "pdf", "png")
 MAPS: dict[str, dict[str, Any]] = {
     "sequential": {"scheme": "viridis"},
     "reversed": {"scheme": "viridis", "reverse": True},
-    "diverging": {"scheme": "redblue", "reverse": True, "domainMid": 0},
     "labels": {"range": ["#f2f6f9", "#9fcae3", "#4090c5", "#10519c", "#052549"]},
 }
 """Colour scales of cells by name."""
@@ -276,8 +276,6 @@ def cells(
     low, high = ends or ((float(finite.min()), float(finite.max())) if finite.size else (0.0, 1.0))
     if low == high:  # a single pair or equal entries: any width will do
         high = low + 0.1 * (abs(low) or 1.0)
-    if colours == "diverging":  # evidence for alike is often far smaller than for different
-        low, high = min(low, -0.01 * abs(high)), max(high, -low)
     flat = [float(f"{one:.4g}") if np.isfinite(one) else "" if np.isnan(one) else "∞" for one in table.flat]
     ends_of = {"r2": "datum.r + 1", "c2": "datum.c + 1", "middle": "datum.c + 0.5", "centre": "datum.r + 0.5"}
     base = alt.Chart(data_of(flat)).transform_window(i="row_number()")
@@ -297,13 +295,13 @@ def cells(
     layers = [drawn.transform_filter("isNumber(datum.data)").encode(color=colour)]
     if np.isinf(table).any():
         layers.append(drawn.transform_filter("datum.data === '∞'").encode(color=alt.ColorValue("black")))
-    line = "black" if colours in ("diverging", "labels") else "white"
+    line = "black" if colours == "labels" else "white"
     for bands, key, channel in ((rows.bands, "r", y), (columns.bands, "c", x)):
-        edges = _edges(bands)[1:-1]
-        if 0 < len(edges) < min(60, len(bands) - 1):
-            rules = alt.Chart(data_of([{key: at} for at in edges])).mark_rule(strokeWidth=1, color=line)
+        inner = edges(bands)[1:-1]
+        if 0 < len(inner) < min(60, len(bands) - 1):
+            rules = alt.Chart(data_of([{key: at} for at in inner])).mark_rule(strokeWidth=1, color=line)
             layers.append(rules.encode(channel))
-    for start, end in pairwise(_edges(strip)):
+    for start, end in pairwise(edges(strip)):
         colour_of = COLOURS[int(strip[start]) % len(COLOURS)]
         beside = alt.Chart(data_of([{"r": start, "r2": end}])).mark_rect(color=colour_of)
         ends_of_strip = alt.XValue(alt.expr("width + 3")), alt.X2Value(alt.expr("width + 9"))
@@ -342,7 +340,7 @@ def cells_from(values: ArrayLike, rows: Any, columns: Any) -> np.ndarray:
     return np.where(endless & np.isnan(means), np.inf, means)
 
 
-def _edges(bands: Sequence[Any]) -> list[int]:
+def edges(bands: Sequence[Any] | IntArray) -> list[int]:
     """List where each run of equal bands starts, and the end."""
     starts = [place for place in range(len(bands)) if not place or bands[place] != bands[place - 1]]
     return [*starts, len(bands)] if starts else []
@@ -350,7 +348,7 @@ def _edges(bands: Sequence[Any]) -> list[int]:
 
 def _band_axis(bands: Sequence[Any]) -> alt.Axis | None:
     """Label each band at its middle, if it takes 1/25 of the axis or if all bands are one cell each."""
-    pairs = list(pairwise(_edges(bands)))
+    pairs = list(pairwise(edges(bands)))
     if not pairs:
         return None
     if len(pairs) == len(bands):

@@ -6,21 +6,20 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import altair as alt
 import numpy as np
-from numpy.typing import ArrayLike
 
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import chart as drawing
-from fedclust.results.charts.run import KINDS, classical_scaling, larger_is_alike
+from fedclust.results.charts.run import KINDS, meaning_of
 from fedclust.results.comparison import Comparison, Row, by_setting
 from fedclust.results.report import plural
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import listed
 from fedclust.support.checks import check_choice
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import FloatArray
 
 Width = Literal["column", "page"]
 """A column of a paper of two columns, or the whole page."""
@@ -28,11 +27,11 @@ Width = Literal["column", "page"]
 WIDTHS: dict[str, float] = {"column": 3.4, "page": 7.0}
 """Inches."""
 
-Curve = tuple[IntArray, FloatArray]
-"""Rounds and values of one run, both of shape (n,)."""
+Panels = Mapping[str, Mapping[str, Row]]
+"""The rows of a comparison by setting and method."""
 
-Band = Literal["std", "range"]
-"""Mean ± sample standard deviation over the seeds, or the range from the lowest seed to the highest."""
+Made = tuple[Any, str]
+"""A chart, and what it shows."""
 
 _ACROSS, _DOWN = {"column": 1, "page": 3}, 4
 _MOST_POINTS, _MOST_RUNS = 400, 12
@@ -65,111 +64,141 @@ class Drawn:
     files: tuple[Path, ...] = ()
 
 
-# ---- methods side by side
+def draw_comparison(
+    comparison: Comparison,
+    into: Path,
+    formats: Sequence[str] = ("svg", "pdf"),
+    width: Width = "column",
+    metrics: Sequence[str] = (_ACCURACY,),
+) -> list[Drawn]:
+    """Draw all pictures that the runs allow.
 
-
-def mean_and_band(
-    runs: Sequence[Curve], band: Band = "std"
-) -> tuple[IntArray, FloatArray, FloatArray, FloatArray]:
-    """Compute mean and band over the runs of several seeds.
+    Accuracy over rounds and over clients, critical-difference ranks, a map per metric, and for the first
+    seed of each row, up to twelve runs, a tree of its clusters and a map of its clients.
 
     Parameters
     ----------
-    runs
-        The curve of each.
-    band
-        See :data:`Band`. A single run has no band: its ends are the mean.
+    comparison
+        From :func:`fedclust.results.comparison.compare`.
+    into
+        Folder for the files; made if it is missing.
+    formats
+        One or more of ``svg``, ``pdf`` and ``png``.
+    width
+        ``"column"`` or ``"page"``.
+    metrics
+        Keys of ``summary.json`` to draw a map of, each over settings and methods.
 
     Returns
     -------
-    The rounds that all runs have, ascending, and their mean, lower and upper end of the band, all of shape
-    (n,).
+    The pictures, including those that could not be drawn.
 
     Raises
     ------
     ValueError
-        If there is no run, or the band is unknown.
+        If a format or the width is not known.
     """
-    check_choice("band", band, get_args(Band))
-    if not runs:
-        raise ValueError("runs must have at least one curve, got none")
-    shared = runs[0][0]
-    for rounds, _ in runs[1:]:
-        shared = np.intersect1d(shared, rounds)
-    values = np.stack([each[np.isin(rounds, shared)] for rounds, each in runs])
-    mean = values.mean(axis=0)
-    if band == "range":
-        return shared, mean, values.min(axis=0), values.max(axis=0)
-    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else 0.0
-    return shared, mean, mean - spread, mean + spread
+    for each in formats or ["none"]:
+        check_choice("formats", each, drawing.FORMATS)
+    check_choice("width", width, WIDTHS)
+    key, panels = by_setting(comparison)
+    jobs: dict[str, Callable[[], Made]] = {
+        "accuracy_over_rounds": partial(accuracy_over_rounds, panels, width),
+        "accuracy_over_clients": partial(accuracy_over_clients, panels, width),
+        "ranks": partial(ranks, panels, width),
+    }
+    jobs |= {f"map_of_{_file_name(each)}": partial(sweep_map, panels, key, each, width) for each in metrics}
+    first = {
+        ", ".join(filter(None, [method, setting])): row.runs[0]
+        for setting, rows in panels.items()
+        for method, row in rows.items()
+    }
+    left_out = []
+    for kind, draw, possible, why in (
+        ("cluster_tree", cluster_tree, _changed, "the clusters did not change"),
+        ("client_map", client_map, _matrix, "the method leaves no matrix over all pairs of clients"),
+    ):
+        fit = {name: run for name, run in first.items() if possible(run)}
+        for name in list(fit)[:_MOST_RUNS]:
+            jobs[f"{kind}_{_file_name(name)}"] = partial(draw, name, fit[name], width)
+        if missing := [name for name in first if name not in fit]:
+            left_out.append(Drawn(kind, f"{why} in {listed(missing, 3)}"))
+        if more := list(fit)[_MOST_RUNS:]:
+            why = f"at most {_MOST_RUNS} are drawn, name fewer folders to draw {listed(more, 3)}"
+            left_out.append(Drawn(kind, why))
+    drawn = []
+    for name, make in jobs.items():
+        try:
+            figure, shows = make()
+        except ValueError as error:
+            drawn.append(Drawn(name, str(error)))
+            continue
+        paths = [into / f"{name}.{ending}" for ending in dict.fromkeys(formats)]
+        save = partial(drawing.save, figure, config=drawing.PAPER, inches=WIDTHS[width])
+        drawn.append(Drawn(name, shows, tuple(map(save, paths))))
+    return drawn + left_out
 
 
-def accuracy_bands(
-    panels: Mapping[str, Mapping[str, Sequence[Curve]]],
-    width: Width = "column",
-    band: Band = "std",
-    measure: str = "mean client accuracy",
-) -> alt.ConcatChart:
-    """Draw a value over the rounds: a panel per setting, a line per method, a band over its seeds.
+# ---- methods side by side
 
-    Parameters
-    ----------
-    panels
-        A curve for each seed, by title of the panel and method.
-    width
-        Of the picture.
-    band
-        See :data:`Band`.
-    measure
-        Label of the vertical axis.
+
+def accuracy_over_rounds(panels: Panels, width: Width) -> Made:
+    """Draw the accuracy over the rounds: a panel per setting, a line per method, a band over its seeds.
+
+    The band is the mean ± the sample standard deviation, in the rounds that all seeds have.
 
     Raises
     ------
     ValueError
-        If there is nothing to draw, more panels than fit, or no such width or band.
+        If no run has accuracies of rounds, or there are more panels than fit.
     """
-    charts = []
-    for title, by_method in panels.items():
+
+    def curves(row: Row) -> Any:
+        return curve if (curve := row.curves(_ACCURACY))[0].size else ()
+
+    found = _found(panels, curves, "no run has an accuracy in its rounds.jsonl")
+    charts, methods = [], _methods(found)
+    for title, by_method in found.items():
         lines = []
-        for method, runs in by_method.items():
-            rounds, mean, *ends = mean_and_band(runs, band)
-            lines.append(drawing.Line(method, rounds, mean, *(ends if len(runs) > 1 else ())))
-        drawn = drawing.curves(lines, "round", measure, names=_methods(panels))
+        for method, (rounds, values) in by_method.items():
+            mean, spread = values.mean(axis=0), values.std(axis=0, ddof=min(1, len(values) - 1))
+            ends = (mean - spread, mean + spread) if len(values) > 1 else ()
+            lines.append(drawing.Line(method, rounds, mean, *ends))
+        drawn = drawing.curves(lines, "round", "mean client accuracy", names=methods)
         charts.append(drawn.properties(title=title))
-    return _side_by_side(charts, width, 118).resolve_scale(y="shared")
+    seeds = [len(values) for by_method in found.values() for _, values in by_method.values()]
+    number = f"{max(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
+    note = f"mean over {number} seeds; band: ± sample standard deviation" if max(seeds) > 1 else "one seed"
+    own = " of each method's own models" if _serves_best(panels) else ""
+    shows = f"mean client accuracy{own} over the rounds, {_numbers(found)}; {note}"
+    return _side_by_side(charts, width, 118).resolve_scale(y="shared"), shows
 
 
-def accuracy_over_clients(
-    panels: Mapping[str, Mapping[str, FloatArray]],
-    width: Width = "column",
-    measure: str = "accuracy on a client's own test part",
-) -> alt.ConcatChart:
-    """Draw each client's accuracy: a panel per setting, a row per method.
+def accuracy_over_clients(panels: Panels, width: Width) -> Made:
+    """Draw each client's accuracy, of all seeds: a panel per setting, a row per method.
 
     A box reaches from the first to the third quartile, with a line at the median, a diamond at the mean, and
     whiskers to the last client within 1.5 box lengths. Up to 400 clients of a method are drawn as points.
 
-    Parameters
-    ----------
-    panels
-        Accuracies of the clients of all seeds, shape (n,), by title of the panel and method.
-    width
-        Of the picture.
-    measure
-        Label of the horizontal axis.
-
     Raises
     ------
     ValueError
-        If there is nothing to draw, more panels than fit, or no such width.
+        If no run has its clients' accuracies, or there are more panels than fit.
     """
-    methods, charts = _methods(panels), []
+
+    def accuracies(row: Row) -> FloatArray:
+        tables = [run.clients for run in row.runs if run.clients is not None]
+        found = [table["accuracy"].dropna().to_numpy(float) for table in tables if "accuracy" in table]
+        return np.concatenate([np.zeros(0), *found])
+
+    found = _found(panels, accuracies, "no run has the clients' accuracies in its clients.parquet")
+    methods, charts = _methods(found), []
     named, bare = alt.Scale(domain=methods), alt.Axis(grid=False)
-    x = alt.X("x:Q", title=measure, scale=alt.Scale(zero=False))
+    x = alt.X("x:Q", title="accuracy on a client's own test part", scale=alt.Scale(zero=False))
     y = alt.Y("method:N", sort=methods, title=None, axis=bare, scale=named)
     within = alt.YOffset("by:Q", scale=alt.Scale(domain=[-0.5, 0.5]))
     colour = alt.Color("method:N", scale=named, legend=None)
-    for title, by_method in panels.items():
+    for title, by_method in found.items():
         # Spread within the row evenly, so that equal accuracies stay apart.
         rows: list[dict[str, Any]] = [
             {"method": method, "x": float(value), "by": 0.3 * (place * 0.618034 % 1 * 2 - 1)}
@@ -186,69 +215,74 @@ def accuracy_over_clients(
             median={"color": "black"},
         )
         mean = base.mark_point(shape="diamond", size=22, fill="white", color="black")
-        layers = [box, mean.encode(alt.X("mean(x):Q", title=measure))]
+        layers = [box, mean.encode(x.aggregate("mean"))]
         if dots:
             spread = alt.Chart(drawing.data_of(dots)).mark_point(filled=True, size=5, opacity=0.45)
             layers.insert(0, spread.encode(x, y, colour, within))
         charts.append(alt.layer(*layers).properties(title=title))
-    return _side_by_side(charts, width, 24 * len(methods)).resolve_scale(x="shared")
+    served = " of the model that serves it (serve=best)" if _serves_best(panels) else ""
+    drawn = "box: quartiles, line: median, diamond: mean, whiskers: 1.5 box lengths"
+    shows = f"accuracy of each client{served}, all seeds together, {_numbers(found)}; {drawn}"
+    return _side_by_side(charts, width, 24 * len(methods)).resolve_scale(x="shared"), shows
 
 
-def _methods(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
-    return list(dict.fromkeys(method for rows in panels.values() for method in rows))
-
-
-def _side_by_side(charts: Sequence[Any], width: Width, height: float) -> alt.ConcatChart:
-    """Set panels side by side, three across a page and one across a column."""
-    check_choice("width", width, WIDTHS)
-    most = _ACROSS[width] * _DOWN
-    if not 0 < len(charts) <= most:
-        raise ValueError(f"a {width} has room for 1 to {most} panels, got {len(charts)}")
-    across = min(_ACROSS[width], len(charts))
-    wide = (72 * WIDTHS[width] - 45 * across) / across
-    sized = (each.properties(width=wide, height=height) for each in charts)
-    return alt.concat(*sized, columns=across, spacing=12)
-
-
-def sweep_map(
-    rows: Sequence[str],
-    columns: Sequence[str],
-    values: Mapping[tuple[str, str], FloatArray],
-    measure: str,
-    setting: str = "",
-    width: Width = "column",
-) -> Any:
+def sweep_map(panels: Panels, key: str, metric: str, width: Width) -> Made:
     """Draw a figure for every setting and method as a map, with its mean over the seeds in each cell.
-
-    Parameters
-    ----------
-    rows, columns
-        Settings, from top to bottom, and methods, from left to right.
-    values
-        One value per seed, by setting and method. A cell without values is left blank.
-    measure
-        What is drawn, with its unit.
-    setting
-        Label of the rows.
-    width
-        Of the picture.
 
     Raises
     ------
     ValueError
-        If no cell has a value, or there is no such width.
+        If there is one setting only, or no run has the figure.
     """
-    check_choice("width", width, WIDTHS)
-    pairs = [[values.get((row, column), ()) for column in columns] for row in rows]
-    means = np.array([[np.mean(seeds) if len(seeds) else np.nan for seeds in row] for row in pairs])
+    if len(panels) < 2:
+        raise ValueError("a map needs runs of at least two settings, all runs have the same one")
+    methods, measure = _methods(panels), metric.replace("_", " ")
+    values = [
+        [row[each].values(metric) if each in row else () for each in methods] for row in panels.values()
+    ]
+    means = np.array([[np.mean(each) if len(each) else np.nan for each in row] for row in values])
     some = means[np.isfinite(means)]
     if not some.size:
         raise ValueError(f"values must have at least one value, got none for {measure}")
+    # The key is on the axis once if there is only one.
+    name = "" if "," in key else key.rpartition(".")[2]
+    settings = [setting.removeprefix(f"{name} ") for setting in panels]
     digits = ".0f" if some.max() >= 100 or (some == some.round()).all() else ".2f"
     wide = 72 * (WIDTHS[width] - 1.1)
-    sides = drawing.Side(rows, rows, setting), drawing.Side(columns, columns)
-    chart = drawing.cells(means, *sides, title=measure, numbers=digits if wide / len(columns) >= 24 else "")
-    return chart.properties(width=wide, height=26 * len(rows))
+    sides = drawing.Side(settings, settings, name), drawing.Side(methods, methods)
+    chart = drawing.cells(means, *sides, title=measure, numbers=digits if wide / len(methods) >= 24 else "")
+    seeds = max(len(each) for row in values for each in row)
+    note = f"mean over up to {seeds} seeds" if seeds > 1 else "one seed"
+    return chart.properties(width=wide, height=26 * len(panels)), f"{measure}, {_numbers(panels)}; {note}"
+
+
+def ranks(panels: Panels, width: Width) -> Made:
+    """Draw the methods' mean ranks over the federations, a setting and a seed each.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than three methods, or two federations in which all of them ran.
+    """
+    federations: dict[tuple[str, int], dict[str, float]] = {}
+    for setting, rows in panels.items():
+        for method, row in rows.items():
+            for seed, value in row.by_seed(_ACCURACY).items():
+                federations.setdefault((setting, seed), {})[method] = value
+    methods = _methods(panels)
+    complete = [found for found in federations.values() if len(found) == len(methods)]
+    if len(methods) < 3 or len(complete) < 2:
+        rule = "ranks need three methods and two federations (setting and seed) in which all of them ran"
+        raise ValueError(f"{rule}, got {len(methods)} and {len(complete)}")
+    scores = np.array([[found[method] for method in methods] for found in complete])
+    difference = critical_difference(len(methods), len(complete))
+    title = f"Mean rank over {len(complete)} federations, best left"
+    shows = f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations "
+    shows += "(setting and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
+    shows += f"Friedman's p {friedman(scores):.2g}"
+    if left_out := len(federations) - len(complete):
+        shows += f"; without {left_out} federations in which a method is missing"
+    return rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width]), shows
 
 
 def groups_alike(ranks: FloatArray, difference: float) -> list[tuple[int, int]]:
@@ -326,6 +360,46 @@ def rank_diagram(
     return alt.layer(*layers).properties(title=title, width=wide, height=26 * (ends[1] - ends[0]))
 
 
+def _side_by_side(charts: Sequence[Any], width: Width, height: float) -> alt.ConcatChart:
+    """Set panels side by side, three across a page and one across a column."""
+    most = _ACROSS[width] * _DOWN
+    if len(charts) > most:
+        raise ValueError(f"a {width} has room for 1 to {most} panels, got {len(charts)}")
+    across = min(_ACROSS[width], len(charts))
+    wide = (72 * WIDTHS[width] - 45 * across) / across
+    sized = (each.properties(width=wide, height=height) for each in charts)
+    return alt.concat(*sized, columns=across, spacing=12)
+
+
+def _found(panels: Panels, find: Callable[[Row], Any], why: str) -> dict[str, dict[str, Any]]:
+    """Look something up in each row; rows and settings without it are left out."""
+    found = {
+        setting: {method: value for method, row in rows.items() if len(value := find(row))}
+        for setting, rows in panels.items()
+    }
+    if not any(found.values()):
+        raise ValueError(why)
+    return {setting: values for setting, values in found.items() if values}
+
+
+def _serves_best(panels: Panels) -> bool:
+    """Return whether final figures may be of the model for all, where no cluster's was shown to be better."""
+    rows = [row for by_method in panels.values() for row in by_method.values()]
+    return any(run.summary.get("serve") == "best" for row in rows for run in row.runs)
+
+
+def _methods(panels: Mapping[str, Mapping[str, object]]) -> list[str]:
+    return list(dict.fromkeys(method for rows in panels.values() for method in rows))
+
+
+def _numbers(panels: Mapping[str, Mapping[str, object]]) -> str:
+    return f"{plural(len(_methods(panels)), 'method')}, {plural(len(panels), 'setting')}"
+
+
+def _file_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._=-]+", "_", label).strip("_.") or "run"
+
+
 def _chart(rows: Iterable[Sequence[Any]], names: str) -> alt.Chart:
     return alt.Chart(drawing.data_of([dict(zip(names.split(), row, strict=True)) for row in rows]))
 
@@ -333,7 +407,51 @@ def _chart(rows: Iterable[Sequence[Any]], names: str) -> alt.Chart:
 # ---- one run
 
 
-def distances_of(name: str, values: ArrayLike) -> FloatArray:
+def client_map(name: str, run: SavedRun, width: Width) -> Made:
+    """Draw a run's clients in the plane, coloured by cluster, with a shape for each known group.
+
+    Without known groups each cluster has its own shape, otherwise its number at its middle, so that clusters
+    can be told apart in print without colour. Axes have no unit.
+
+    Raises
+    ------
+    ValueError
+        If the run has no matrix over all pairs of clients, or as in :func:`places`.
+    """
+    if (found := _matrix(run)) is None or run.assignment is None:
+        raise ValueError(f"{name} has no matrix over all pairs of clients")
+    at, stress = places(distances_of(*found))
+    assignment, groups = run.assignment, run.groups
+    sizes = dict(zip(*np.unique(assignment, return_counts=True), strict=True))
+    rows = [
+        {
+            "name": f"client {client}",
+            "group": f"cluster {assignment[client]} ({sizes[assignment[client]]})",
+            "known": "" if groups is None else f"group {groups[client]}",
+            "x": float(at[client, 0]),
+            "y": float(at[client, 1]),
+        }
+        for client in np.argsort(assignment, kind="stable").tolist()
+    ]
+    chart = drawing.points(rows, f"multidimensional scaling, stress {stress:.2f}", legend=len(sizes) <= 12)
+    bare = alt.Axis(labels=False, ticks=False, grid=False)
+    side = 72 * WIDTHS[width] * (0.8 if width == "column" else 0.55)
+    chart = chart.encode(x=chart.encoding.x.axis(bare), y=chart.encoding.y.axis(bare))
+    chart = chart.properties(width=side, height=side)
+    shows = f"clients of {name}, seed {run.summary['seed']}, by {found[0]}, coloured by cluster"
+    if groups is None:
+        return chart, shows
+    shows += ", a marker for each known group"
+    named = [f"group {group}" for group in np.unique(groups)]
+    chart.encoding.shape = alt.Shape("known:N", title=None, scale=alt.Scale(domain=named))
+    middles = [(*np.median(at[assignment == each], axis=0).tolist(), str(each)) for each in sizes]
+    numbers = _chart(middles, "x y cluster").encode(chart.encoding.x, chart.encoding.y, text="cluster:N")
+    looks: dict[str, Any] = {"fontWeight": "bold", "fontSize": 11}
+    around = numbers.mark_text(stroke="white", strokeWidth=3, **looks)
+    return (chart + around + numbers.mark_text(**looks) if 1 < len(sizes) <= 30 else chart), shows
+
+
+def distances_of(name: str, values: FloatArray) -> FloatArray:
     """Turn a matrix of ``matrices.npz`` into distances between clients.
 
     Where larger means more alike, a distance is the largest value − the value; otherwise it is the value, or,
@@ -344,27 +462,14 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
     name
         Name of the matrix, such as ``affinity`` or ``distances``.
     values
-        Shape (K, K).
+        Finite off the diagonal, shape (K, K).
 
     Returns
     -------
     Symmetric, at least 0, with 0 on the diagonal, shape (K, K); a pair with two values has their mean.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or the matrix is not square or not finite off the diagonal, because some pairs
-        were not compared.
     """
-    matrix = np.array(values, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise ValueError(f"{name} must have shape (clients, clients), got {matrix.shape}")
-    off = ~np.eye(len(matrix), dtype=bool)
-    if missing := int((~np.isfinite(matrix[off])).sum()):
-        raise ValueError(f"{name} must have a number for every pair of clients, {missing} entries have none")
-    larger = larger_is_alike(name)
-    if larger is None:
-        raise ValueError(f"name must start with one of {', '.join(KINDS)}, got {name}")
+    matrix, off = np.array(values, dtype=np.float64), ~np.eye(len(values), dtype=bool)
+    larger = meaning_of(name)[1] == "sequential"
     matrix = matrix[off].max(initial=0.0) - matrix if larger else matrix - matrix[off].min(initial=0.0)
     matrix = (matrix + matrix.T) / 2
     np.fill_diagonal(matrix, 0.0)
@@ -374,7 +479,8 @@ def distances_of(name: str, values: ArrayLike) -> FloatArray:
 def places(distances: FloatArray) -> tuple[FloatArray, float]:
     """Find places in the plane whose distances are as close to the given ones as possible.
 
-    Source: metric multidimensional scaling by scikit-learn's SMACOF, starting from classical scaling.
+    Source: metric multidimensional scaling by scikit-learn's SMACOF, starting from classical scaling
+    (Torgerson, 1952).
 
     Parameters
     ----------
@@ -394,94 +500,43 @@ def places(distances: FloatArray) -> tuple[FloatArray, float]:
         raise ValueError(f"a map must have 3 to {MOST_CLIENTS} clients, got {len(distances)}")
     if not distances.any():
         raise ValueError("distances must not all be 0, got only 0")
-    from sklearn.manifold import smacof  # takes a second to import
+    from sklearn.decomposition import KernelPCA  # both take a second to import
+    from sklearn.manifold import smacof
 
     scaled = distances / distances.max()
+    # KernelPCA centres −D²/2 and takes its leading eigenvectors: that is classical multidimensional scaling.
+    first = KernelPCA(2, kernel="precomputed").fit_transform(-(scaled**2) / 2)
+    first = np.column_stack([first, np.zeros((len(first), 2 - first.shape[1]))])
     given = {"n_init": 1, "max_iter": 1000, "normalized_stress": False, "random_state": 0}
-    found = smacof(scaled, init=classical_scaling(scaled), **given)[0] * distances.max()
+    found = smacof(scaled, init=first, **given)[0] * distances.max()
     between = np.linalg.norm(found[:, None] - found[None], axis=-1)
     return found, float(np.sqrt(((between - distances) ** 2).sum() / (distances**2).sum()))
 
 
-def client_map(
-    distances: FloatArray, assignment: IntArray, groups: IntArray | None = None, width: Width = "column"
-) -> alt.LayerChart | alt.Chart:
-    """Draw the clients in the plane, coloured by cluster, with a shape for each known group.
-
-    Without known groups each cluster has its own shape, otherwise its number at its middle, so that clusters
-    can be told apart in print without colour. Axes have no unit.
-
-    Parameters
-    ----------
-    distances
-        Symmetric, with 0 on the diagonal, shape (K, K); see :func:`distances_of`.
-    assignment
-        Cluster index of each client, shape (K,).
-    groups
-        Known grouping of the clients, shape (K,), if there is one.
-    width
-        Of the picture.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, or as in :func:`places`.
-    """
-    clients = np.asarray(assignment).shape
-    if distances.shape != 2 * clients or (groups is not None and np.shape(groups) != clients):
-        rule = "distances must have shape (K, K), assignment and groups (K,)"
-        known = "" if groups is None else f" and {np.shape(groups)}"
-        raise ValueError(f"{rule}, got {distances.shape}, {clients}{known}")
-    found, stress = places(distances)
-    sizes = dict(zip(*np.unique(assignment, return_counts=True), strict=True))
-    rows = [
-        {
-            "name": f"client {client}",
-            "group": f"cluster {assignment[client]} ({sizes[assignment[client]]})",
-            "known": "" if groups is None else f"group {groups[client]}",
-            "x": float(found[client, 0]),
-            "y": float(found[client, 1]),
-        }
-        for client in np.argsort(assignment, kind="stable").tolist()
-    ]
-    title = f"multidimensional scaling, stress {stress:.2f}"
-    chart = drawing.points(rows, title, legend=len(sizes) <= 12)
-    bare = alt.Axis(labels=False, ticks=False, grid=False)
-    side = 72 * WIDTHS[width] * (0.8 if width == "column" else 0.55)
-    chart = chart.encode(x=chart.encoding.x.axis(bare), y=chart.encoding.y.axis(bare))
-    chart = chart.properties(width=side, height=side)
-    if groups is None:
-        return chart
-    named = [f"group {group}" for group in np.unique(groups)]
-    chart.encoding.shape = alt.Shape("known:N", title=None, scale=alt.Scale(domain=named))
-    middles = [(*np.median(found[assignment == each], axis=0).tolist(), str(each)) for each in sizes]
-    numbers = _chart(middles, "x y cluster").encode(chart.encoding.x, chart.encoding.y, text="cluster:N")
-    looks: dict[str, Any] = {"fontWeight": "bold", "fontSize": 11}
-    around = numbers.mark_text(stroke="white", strokeWidth=3, **looks)
-    return chart + around + numbers.mark_text(**looks) if 1 < len(sizes) <= 30 else chart
+def _matrix(run: SavedRun) -> tuple[str, FloatArray] | None:
+    """Return the first of a run's matrices of a known kind that has a number for all pairs."""
+    if run.assignment is not None:
+        off = ~np.eye(len(run.assignment), dtype=bool)
+        for name, values in run.matrices():
+            if name in KINDS and values.shape == off.shape and np.isfinite(values[off]).all():
+                return name, values
+    return None
 
 
-def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width = "column") -> Any:
+def cluster_tree(name: str, run: SavedRun, width: Width) -> Made:
     """Draw who shares a model with whom: rounds from left to right, clients from top to bottom.
 
     Clients are sorted by their first cluster, then by the second, and so on, so that mere splits leave every
-    cluster in one piece. Each piece with enough room has its cluster's number.
-
-    Parameters
-    ----------
-    changes
-        Assignments over time, as in ``clusters.json``. Of two in one round, the later one counts.
-    rounds
-        The last round.
-    width
-        Of the picture.
+    cluster in one piece. Each piece with enough room has its cluster's number. Of two changes in one round,
+    the later one counts.
 
     Raises
     ------
     ValueError
-        If there are no changes, or more than 30, or they are not of the same clients.
+        If there are more than 30 changes, or clients joined later.
     """
-    lasting = {int(change["round"]): np.asarray(change["assignment"], dtype=np.int64) for change in changes}
+    rounds = run.rounds[-1]["round"] if run.rounds else int(run.summary.get("rounds", 0))
+    lasting = {int(change["round"]): np.asarray(change["assignment"], np.int64) for change in run.changes}
     sizes = sorted({len(assignment) for assignment in lasting.values()})
     if len(sizes) != 1:
         raise ValueError(f"changes must be of one number of clients, got {sizes}")
@@ -496,8 +551,7 @@ def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width
     for start, end in pairwise(moments):
         clusters = lasting[start][order]
         room = wide * (end - start) >= 9 * (moments[-1] - moments[0])  # for a number, from left to right
-        edges = [0, *(np.flatnonzero(np.diff(clusters)) + 1).tolist(), sizes[0]]
-        for top, below in pairwise(edges):
+        for top, below in pairwise(drawing.edges(clusters)):
             cluster = int(clusters[top])
             # Without black, which would hide a number.
             bars.append((start, end, top, below, drawing.COLOURS[cluster % (len(drawing.COLOURS) - 1)]))
@@ -510,206 +564,10 @@ def cluster_tree(changes: Sequence[Mapping[str, Any]], rounds: int, width: Width
     rects = _chart(bars, "x x2 y y2 colour").mark_rect(stroke="white", strokeWidth=0.7)
     rects = rects.encode(x, y, alt.Color("colour:N", scale=None), x2="x2:Q", y2="y2:Q")
     texts = _chart(numbers, "x y text").mark_text(fontWeight="bold", color="white")
-    return alt.layer(rects, texts.encode(x, y, text="text:N")).properties(width=wide, height=high)
-
-
-# ---- a sweep
-
-Panels = Mapping[str, Mapping[str, Row]]
-"""The rows of a comparison by setting and method."""
-
-
-def draw_comparison(
-    comparison: Comparison,
-    into: Path,
-    formats: Sequence[str] = ("svg", "pdf"),
-    width: Width = "column",
-    metrics: Sequence[str] = (_ACCURACY,),
-) -> list[Drawn]:
-    """Draw all pictures that the runs allow.
-
-    Accuracy over rounds and over clients, critical-difference ranks, a map per metric, and for the first
-    seed of each row, up to twelve runs, a tree of its clusters and a map of its clients.
-
-    Parameters
-    ----------
-    comparison
-        From :func:`fedclust.results.comparison.compare`.
-    into
-        Folder for the files; made if it is missing.
-    formats
-        One or more of ``svg``, ``pdf`` and ``png``.
-    width
-        ``"column"`` or ``"page"``.
-    metrics
-        Keys of ``summary.json`` to draw a map of, each over settings and methods.
-
-    Returns
-    -------
-    The pictures, including those that could not be drawn.
-
-    Raises
-    ------
-    ValueError
-        If a format or the width is not known.
-    """
-    for each in formats or ["none"]:
-        check_choice("formats", each, drawing.FORMATS)
-    check_choice("width", width, WIDTHS)
-    key, panels = by_setting(comparison)
-    jobs: dict[str, Callable[[], tuple[Any, str]]] = {
-        "accuracy_over_rounds": partial(_over_rounds, panels, width),
-        "accuracy_over_clients": partial(_over_clients, panels, width),
-        "ranks": partial(_ranks, panels, width),
-    }
-    jobs |= {f"map_of_{_file_name(metric)}": partial(_map, panels, key, metric, width) for metric in metrics}
-    first = {
-        ", ".join(filter(None, [method, setting])): row.runs[0] if row.runs else None
-        for setting, rows in panels.items()
-        for method, row in rows.items()
-    }
-    left_out = []
-    for kind, draw, possible, why in (
-        ("cluster_tree", _tree, _changed, "the clusters did not change"),
-        ("client_map", _clients, _matrix, "the method leaves no matrix over all pairs of clients"),
-    ):
-        fit = {name: run for name, run in first.items() if run is not None and possible(run)}
-        for name in list(fit)[:_MOST_RUNS]:
-            jobs[f"{kind}_{_file_name(name)}"] = partial(draw, name, fit[name], width)
-        if missing := [name for name in first if name not in fit]:
-            left_out.append(Drawn(kind, f"{why} in {listed(missing, 3)}"))
-        if more := list(fit)[_MOST_RUNS:]:
-            why = f"at most {_MOST_RUNS} are drawn, name fewer folders to draw {listed(more, 3)}"
-            left_out.append(Drawn(kind, why))
-    drawn = []
-    for name, make in jobs.items():
-        try:
-            figure, shows = make()
-        except ValueError as error:
-            drawn.append(Drawn(name, str(error)))
-            continue
-        paths = [into / f"{name}.{ending}" for ending in dict.fromkeys(formats)]
-        save = partial(drawing.save, figure, config=drawing.PAPER, inches=WIDTHS[width])
-        drawn.append(Drawn(name, shows, tuple(map(save, paths))))
-    return drawn + left_out
-
-
-def _found(panels: Panels, find: Callable[[Row], Any], why: str) -> dict[str, dict[str, Any]]:
-    """Look something up in each row; rows and settings without it are left out."""
-    found = {
-        setting: {method: value for method, row in rows.items() if len(value := find(row))}
-        for setting, rows in panels.items()
-    }
-    if not any(found.values()):
-        raise ValueError(why)
-    return {setting: values for setting, values in found.items() if values}
-
-
-def _over_rounds(panels: Panels, width: Width) -> tuple[Any, str]:
-    def curves(row: Row) -> list[Curve]:
-        return [curve for run in row.runs if (curve := run.series(_ACCURACY))[0].size]
-
-    found = _found(panels, curves, "no run has an accuracy in its rounds.jsonl")
-    seeds = [len(each) for by_method in found.values() for each in by_method.values()]
-    number = f"{max(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
-    note = f"mean over {number} seeds; band: ± sample standard deviation" if max(seeds) > 1 else "one seed"
-    own = " of each method's own models" if _serves_best(panels) else ""
-    shows = f"mean client accuracy{own} over the rounds, {_numbers(found)}; {note}"
-    return accuracy_bands(found, width), shows
-
-
-def _serves_best(panels: Panels) -> bool:
-    """Return whether final figures may be of the model for all, where no cluster's was shown to be better."""
-    rows = [row for by_method in panels.values() for row in by_method.values()]
-    return any(summary.get("serve") == "best" for row in rows for summary in row.summaries)
-
-
-def _over_clients(panels: Panels, width: Width) -> tuple[Any, str]:
-    def accuracies(row: Row) -> FloatArray:
-        tables = [run.clients for run in row.runs if run.clients is not None]
-        found = [table["accuracy"].dropna().to_numpy(float) for table in tables if "accuracy" in table]
-        return np.concatenate([np.zeros(0), *found])
-
-    found = _found(panels, accuracies, "no run has the clients' accuracies in its clients.parquet")
-    served = " of the model that serves it (serve=best)" if _serves_best(panels) else ""
-    drawn = "box: quartiles, line: median, diamond: mean, whiskers: 1.5 box lengths"
-    shows = f"accuracy of each client{served}, all seeds together, {_numbers(found)}; {drawn}"
-    return accuracy_over_clients(found, width), shows
-
-
-def _ranks(panels: Panels, width: Width) -> tuple[Any, str]:
-    federations: dict[tuple[str, int], dict[str, float]] = {}
-    for setting, rows in panels.items():
-        for method, row in rows.items():
-            for summary in row.summaries:
-                if (value := summary.get(_ACCURACY)) is not None:
-                    federations.setdefault((setting, summary["seed"]), {})[method] = float(value)
-    methods = _methods(panels)
-    complete = [found for found in federations.values() if len(found) == len(methods)]
-    if len(methods) < 3 or len(complete) < 2:
-        rule = "ranks need three methods and two federations (setting and seed) in which all of them ran"
-        raise ValueError(f"{rule}, got {len(methods)} and {len(complete)}")
-    scores = np.array([[found[method] for method in methods] for found in complete])
-    difference = critical_difference(len(methods), len(complete))
-    title = f"Mean rank over {len(complete)} federations, best left"
-    shows = f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations "
-    shows += "(setting and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
-    shows += f"Friedman's p {friedman(scores):.2g}"
-    if left_out := len(federations) - len(complete):
-        shows += f"; without {left_out} federations in which a method is missing"
-    return rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width]), shows
-
-
-def _map(panels: Panels, key: str, metric: str, width: Width) -> tuple[Any, str]:
-    if len(panels) < 2:
-        raise ValueError("a map needs runs of at least two settings, all runs have the same one")
-    # The key is on the axis once if there is only one.
-    name = "" if "," in key else key.rpartition(".")[2]
-    values = {
-        (setting.removeprefix(f"{name} "), method): row.values(metric)
-        for setting, rows in panels.items()
-        for method, row in rows.items()
-    }
-    measure, settings = metric.replace("_", " "), list(dict.fromkeys(setting for setting, _ in values))
-    figure = sweep_map(settings, _methods(panels), values, measure, name, width)
-    seeds = max(map(len, values.values()))
-    note = f"mean over up to {seeds} seeds" if seeds > 1 else "one seed"
-    return figure, f"{measure}, {_numbers(panels)}; {note}"
-
-
-def _tree(name: str, run: SavedRun, width: Width) -> tuple[Any, str]:
-    rounds = run.rounds[-1]["round"] if run.rounds else int(run.summary.get("rounds", 0))
-    times = plural(len(run.changes) - 1, "time")
-    shows = f"clusters of {name}, seed {run.summary['seed']}, which changed {times}"
-    return cluster_tree(run.changes, rounds, width), shows
+    chart = alt.layer(rects, texts.encode(x, y, text="text:N")).properties(width=wide, height=high)
+    changed = plural(len(run.changes) - 1, "time")
+    return chart, f"clusters of {name}, seed {run.summary['seed']}, which changed {changed}"
 
 
 def _changed(run: SavedRun) -> bool:
     return len({change["round"] for change in run.changes}) > 1
-
-
-def _clients(name: str, run: SavedRun, width: Width) -> tuple[Any, str]:
-    found = _matrix(run)
-    if found is None or run.assignment is None:
-        raise ValueError(f"{name} has no matrix over all pairs of clients")
-    groups = "" if run.groups is None else ", a marker for each known group"
-    shows = f"clients of {name}, seed {run.summary['seed']}, by {found[0]}, coloured by cluster{groups}"
-    return client_map(distances_of(*found), run.assignment, run.groups, width), shows
-
-
-def _matrix(run: SavedRun) -> tuple[str, FloatArray] | None:
-    """Return the first of a run's matrices of a known kind that has a number for all pairs."""
-    if run.assignment is not None:
-        off = ~np.eye(len(run.assignment), dtype=bool)
-        for name, values in run.matrices():
-            if name in KINDS and values.shape == off.shape and np.isfinite(values[off]).all():
-                return name, values
-    return None
-
-
-def _numbers(panels: Mapping[str, Mapping[str, object]]) -> str:
-    return f"{plural(len(_methods(panels)), 'method')}, {plural(len(panels), 'setting')}"
-
-
-def _file_name(label: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._=-]+", "_", label).strip("_.") or "run"

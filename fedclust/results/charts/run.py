@@ -6,7 +6,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import altair as alt
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -36,12 +35,6 @@ KINDS = tuple(_MEANING)
 def meaning_of(name: str) -> tuple[str, str]:
     """Return how to read a matrix's scale, empty for an unknown matrix, and its colours."""
     return next((each for key, each in _MEANING.items() if name.startswith(key)), ("", "sequential"))
-
-
-def larger_is_alike(name: str) -> bool | None:
-    """Return whether a larger value means more alike clients; None for an unknown matrix."""
-    meaning, colours = meaning_of(name)
-    return (colours == "sequential") if meaning else None
 
 
 def draw(folder: Path) -> list[Path]:
@@ -183,19 +176,11 @@ def matrix_picture(
 ) -> Picture:
     """Draw a client-by-client matrix, ordered by cluster and known group, averaged if it is large.
 
-    Bright means alike for every kind of matrix except evidence, which is blue where clients look alike, white
-    at 0 and red where they differ. The scale covers the middle 98 % of the entries off the diagonal, so that
-    one outlier does not wash out the rest. Pairs that were not compared are left blank. Colours beside the
-    rows are the known groups.
-
-    Raises
-    ------
-    ValueError
-        If the matrix is not (K, K).
+    Bright means alike. The scale covers the middle 98 % of the entries off the diagonal, so that one outlier
+    does not wash out the rest. Pairs that were not compared are left blank. Colours beside the rows are the
+    known groups.
     """
     table, clients = np.asarray(values, dtype=np.float64), len(assignment)
-    if table.shape != (clients, clients):
-        raise ValueError(f"matrix {name} must have shape ({clients}, {clients}), got {table.shape}")
     order = np.lexsort((np.zeros(clients) if groups is None else groups, assignment))
     ordered, sorted_clusters = table[np.ix_(order, order)], assignment[order]
     several = sorted_clusters[0] != sorted_clusters[-1]
@@ -326,63 +311,6 @@ def label_counts(
     return Picture("labels_per_client", "Training rows of each client by class", drawn)
 
 
-def client_sizes(sizes: IntArray) -> Picture:
-    """Draw how many training rows clients have, from the largest to the smallest, shape (K,)."""
-    rows = [{"client": place, "rows": int(size)} for place, size in enumerate(np.sort(sizes)[::-1], start=1)]
-    across = alt.Axis(tickMinStep=1, grid=False)
-    x = alt.X("client:Q", title="client, from the largest to the smallest", axis=across)
-    bars = alt.Chart(drawing.data_of(rows)).mark_bar(color="#8A8A8A")
-    middle = alt.Chart(drawing.data_of([{"rows": float(np.median(sizes))}]))
-    line = middle.mark_rule(color=drawing.COLOURS[1], strokeDash=[6, 3]).encode(y="rows:Q")
-    title = f"Training rows of each client; dashed: the median, {np.median(sizes):,.0f}"
-    return Picture("quantity_skew", title, bars.encode(x, alt.Y("rows:Q", title="training rows")) + line)
-
-
-def classical_scaling(distances: FloatArray) -> FloatArray:
-    """Find places in the plane by classical multidimensional scaling (Torgerson, 1952), shape (K, 2).
-
-    Parameters
-    ----------
-    distances
-        Of the K clients, symmetric, with 0 on the diagonal, shape (K, K).
-    """
-    from sklearn.decomposition import KernelPCA  # half a second
-
-    # KernelPCA centres −D²/2 and takes its leading eigenvectors: that is classical multidimensional scaling.
-    places = KernelPCA(2, kernel="precomputed").fit_transform(-(distances**2) / 2)
-    return np.column_stack([places, np.zeros((len(places), 2 - places.shape[1]))])
-
-
-def advice_map(distances: FloatArray, groups: IntArray, clients: IntArray) -> Picture:
-    """Draw clients so that those whose class prototypes differ more lie further apart.
-
-    Pairs without a distance are taken to be as far apart as the others are on average.
-
-    Parameters
-    ----------
-    distances
-        Of the K clients, at least 0, NaN for pairs without a common class, shape (K, K).
-    groups
-        Group of each client, shape (K,).
-    clients
-        Their ids, shape (K,).
-    """
-    known = np.where(np.isnan(distances), np.nanmean(distances), distances)
-    known = (known + known.T) / 2
-    np.fill_diagonal(known, 0)
-    named = [f"group {group} ({(groups == group).sum()})" for group in groups]
-    rows = _points(classical_scaling(known), clients, named, np.argsort(groups, kind="stable").tolist())
-    title = "Clients by their class prototypes: further apart, more different"
-    return Picture("feature_and_concept_shift", title, points(rows, legend=len(np.unique(groups)) <= 12))
-
-
-def _points(
-    places: FloatArray, clients: IntArray, groups: Sequence[str], order: Sequence[int]
-) -> list[dict[str, Any]]:
-    x, y = places.T.tolist()
-    return [{"name": f"client {clients[at]}", "group": groups[at], "x": x[at], "y": y[at]} for at in order]
-
-
 # ---- what belongs to one method
 
 
@@ -506,7 +434,11 @@ def _splits(small: Mapping[str, NDArray], run: SavedRun) -> Iterator[Picture]:
             note += f" {len(chosen):,} of {len(members):,} clients are drawn."
         drawn += 1
         name = "splits_in_embedding" + (f"_{drawn}" if drawn > 1 else "")
-        chart = points(_points(places, members, named, chosen), "coordinate 1", "coordinate 2")
+        x, y = places.T.tolist()
+        rows = [
+            {"name": f"client {members[at]}", "group": named[at], "x": x[at], "y": y[at]} for at in chosen
+        ]
+        chart = points(rows, "coordinate 1", "coordinate 2")
         yield Picture(name, f"Split in round {moment}", chart, note)
 
 

@@ -77,7 +77,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "ended": _figures(title, summary) if "strategy" in summary else None,
         "clusters": list(_clusters(run, classes)),
         "beside": list(_beside(run)),
-        "across": _across(small),
+        "across": _across(small, classes),
         "labels": _label_shares(run, classes),
         "clients": _clients(run),
         "matrices": _matrices(run, made),
@@ -236,7 +236,7 @@ def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]
         yield row
 
 
-def _across(small: Mapping[str, NDArray]) -> dict[str, Any] | None:
+def _across(small: Mapping[str, NDArray], classes: Sequence[str]) -> dict[str, Any] | None:
     if "confusion" not in small or len(small["confusion_clusters"]) < 2:
         return None
     counts, clusters = small["confusion"], small["confusion_clusters"].astype(int).tolist()
@@ -244,7 +244,33 @@ def _across(small: Mapping[str, NDArray]) -> dict[str, Any] | None:
     shares = (right / np.maximum(totals, 1)).astype(object)
     shares[totals == 0] = None
     rows = [[cluster, *row] for cluster, row in zip(clusters, shares.tolist(), strict=True)]
-    return {"names": [f"model of {cluster}" for cluster in clusters], "rows": rows}
+    names = [f"model of {cluster}" for cluster in clusters]
+    return {"names": names, "rows": rows, "misread": list(misread(counts, clusters, classes))}
+
+
+def misread(counts: IntArray, clusters: Sequence[int], classes: Sequence[str]) -> Iterator[str]:
+    """Describe the classes that two clusters' models read differently, each right for its own clients.
+
+    Both models predict most of their own clients' rows of such a class right, but one of them predicts most
+    of the other cluster's rows as one other class. A class that a cluster hardly has is never one.
+
+    Parameters
+    ----------
+    counts
+        Clusters of the clients, clusters of the models, labels, predictions; shape (m, m, C, C).
+    clusters
+        Indices of the m clusters.
+    classes
+        Names of the C classes.
+    """
+    shares = counts / np.maximum(counts.sum(axis=-1, keepdims=True), 1)
+    most = np.where(shares.max(axis=-1) > 0.5, shares.argmax(axis=-1), -1)
+    right = most == np.arange(len(classes))
+    for here, there in np.argwhere(~np.eye(len(clusters), dtype=bool)).tolist():
+        read = most[here, there]
+        other = right[here, here] & right[there, there] & ~right[here, there] & (read >= 0)
+        if pairs := [f"{classes[at]} as {classes[read[at]]}" for at in np.flatnonzero(other).tolist()]:
+            yield f"The model of cluster {clusters[there]} reads cluster {clusters[here]}'s {few(pairs)}."
 
 
 def _label_shares(run: SavedRun, classes: Sequence[str]) -> dict[str, Any] | None:

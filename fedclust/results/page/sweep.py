@@ -9,7 +9,6 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
-from fedclust.results.charts.comparison import mean_and_band
 from fedclust.results.comparison import Comparison, Row, best_lines, compare, find_runs, runs_below
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
@@ -90,7 +89,7 @@ def _mean(row: Row) -> float:
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:
     cells = [_cell(row.values(figure), figure) for figure in figures]
-    return [row.strategy, *row.settings, len(row.summaries), *cells]
+    return [row.strategy, *row.settings, len(row.runs), *cells]
 
 
 def _cell(values: FloatArray, figure: str) -> dict[str, Any]:
@@ -107,21 +106,22 @@ def _pictures(comparison: Comparison, ranked: Sequence[Row], figures: Mapping[st
     dots = []
     for row in best[:_MOST_SEEDS]:
         name = _name(comparison, row)
-        for summary in row.summaries:
-            values = {title: report.figure(summary, key) for key, title in figures.items()}
-            dots.append({"row": name, "name": f"{name}, seed {summary['seed']}", **values})
+        for run in row.runs:
+            values = {title: report.figure(run.summary, key) for key, title in figures.items()}
+            dots.append({"row": name, "name": f"{name}, seed {run.summary['seed']}", **values})
     if dots:
         title = "A dot for each seed, a line at the mean"
         note = f"The best {_MOST_SEEDS} of {len(best)} settings." if len(best) > _MOST_SEEDS else ""
         yield Picture("seeds", title, strip(dots, list(figures.values())), note)
     lines = []
     for row in comparison.rows:
-        curves_of = [curve for run in row.runs if (curve := run.series(_ACCURACY))[0].size]
-        if curves_of:
-            rounds, *ends = mean_and_band(curves_of, "range")
+        rounds, accuracies = row.curves(_ACCURACY)
+        if rounds.size:
             chosen = evenly(len(rounds), _MOST_POINTS)
-            lines.append(Line(_name(comparison, row), rounds[chosen], *(each[chosen] for each in ends)))
-    if lines := [line for line in lines if np.size(line.x)]:
+            seeds = accuracies[:, chosen]
+            ends = seeds.mean(axis=0), seeds.min(axis=0), seeds.max(axis=0)
+            lines.append(Line(_name(comparison, row), rounds[chosen], *ends))
+    if lines:
         left = len(lines) - _MOST_CURVES
         title = "Mean client accuracy, averaged over seeds; the band reaches "
         title += "from the lowest seed to the highest"

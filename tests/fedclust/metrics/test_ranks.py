@@ -44,8 +44,8 @@ def test_scores_that_cannot_be_ranked_are_refused(scores: object, rule: str) -> 
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    for arguments in ((1, 3), (3, 0), (3, 3, 1.0)):
-        with pytest.raises(ValueError, match=r"^(num_methods|num_federations|level) must be "):
+    for arguments in ((1, 3), (3, 0)):
+        with pytest.raises(ValueError, match=r"^(num_methods|num_federations) must be "):
             critical_difference(*arguments)
     with pytest.raises(ValueError, match="two federations and three methods"):
         friedman([[0.1, 0.2]])

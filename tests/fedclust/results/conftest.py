@@ -43,7 +43,7 @@ def finished_run(tmp_path: Path) -> Path:
     """Folder of a FedGWC run that was compared with FedAvg."""
     folder = tmp_path / "run"
     with Recorder(folder, {"seed": 7, "choices": {"strategy": "fedgwc", "dataset": "digits"}}) as recorder:
-        with recorder.compared("fedavg") as beside:
+        with Recorder(folder / "compare" / "fedavg") as beside:
             fedavg = write_run(beside, "fedavg", 7, [0.5, 0.5, 0.25, 0.75])
         write_run(recorder, "fedgwc", 7, [1.0, 0.5, 1.0, 0.75], compare={"fedavg": fedavg})
         recorder.matrices(affinity=AFFINITY)

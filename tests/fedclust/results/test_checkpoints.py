@@ -12,7 +12,7 @@ from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
 from fedclust.messages.traffic import Traffic
 from fedclust.metrics import outcomes
-from fedclust.results import Checkpoints, load_checkpoint
+from fedclust.results.checkpoints import Checkpoints, load
 from fedclust.settings.run_options import parse_interval
 
 
@@ -43,19 +43,20 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     )
     path = Checkpoints(tmp_path / "checkpoints", rounds=10).save(state)
     assert path == tmp_path / "checkpoints" / "round-000010.safetensors"
-    read, given = pack(load_checkpoint(path)), pack(state)
+    read, given = pack(load(path)[0]), pack(state)
     assert list(read) == list(given)  # in order: aggregators and nodes rely on it
     for name, value in given.items():
         assert type(read[name]) is type(value)
         if isinstance(value, np.ndarray):  # BatchNorm's counter is a scalar
             assert (read[name].dtype, read[name].shape) == (value.dtype, value.shape)
         np.testing.assert_array_equal(read[name], value)
-    assert load_checkpoint(path).traffic.totals() == state.traffic.totals()
+    assert load(path)[0].traffic.totals() == state.traffic.totals()
 
 
 def test_models_that_share_memory_are_written_for_each(tmp_path: Path) -> None:
     parent = _model(a=torch.arange(12.0).reshape(3, 4))  # after a split children have their parent's record
-    read = load_checkpoint(Checkpoints(tmp_path, rounds=1).save(_state(models=(parent, parent))))
+    read, last = load(Checkpoints(tmp_path, rounds=1).save(_state(models=(parent, parent))))
+    assert last
     for model in read.models:
         np.testing.assert_array_equal(model["a"].numpy(), np.arange(12.0).reshape(3, 4))
 
@@ -161,13 +162,11 @@ def test_a_write_that_fails_leaves_the_old_ones(tmp_path: Path, monkeypatch: pyt
 
 
 def test_what_is_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="checkpoint must be a file, got"):
-        load_checkpoint(tmp_path / "absent.safetensors")
     (tmp_path / "text").write_text("hello")
     save_file({"w": torch.zeros(1)}, tmp_path / "foreign")
     save_file({"w": torch.zeros(1)}, tmp_path / "old", {"fedclust": '{"format": 1}'})
     for name in ("text", "foreign", "old"):
         with pytest.raises(ValueError, match="checkpoint must be one written by fedclust, got"):
-            load_checkpoint(tmp_path / name)
+            load(tmp_path / name)
     with pytest.raises(ValueError, match="rounds must be >= 1, got 0"):
         Checkpoints(tmp_path, rounds=0)

@@ -97,16 +97,10 @@ def test_summary_is_strict_json(tmp_path: Path) -> None:
 
 
 def test_compared_strategies_have_their_own_folders(tmp_path: Path) -> None:
-    with Recorder(tmp_path) as recorder:
-        with recorder.compared("fedavg", {"seed": 1}) as beside:
-            beside.round({"round": 1})
-        with pytest.raises(FileExistsError):
-            recorder.compared("fedavg")
-        for name in ("", ".", "..", "a/b"):
-            with pytest.raises(ValueError, match="name must be usable as a folder name"):
-                recorder.compared(name)
-    assert (tmp_path / "compare" / "fedavg" / "rounds.jsonl").read_text() == '{"round": 1}\n'
-    assert (tmp_path / "rounds.jsonl").read_text() == ""
+    assert Recorder.compared_folder(tmp_path, "fedavg") == tmp_path / "compare" / "fedavg"
+    for name in ("", ".", "..", "a/b"):
+        with pytest.raises(ValueError, match="name must be usable as a folder name"):
+            Recorder.compared_folder(tmp_path, name)
 
 
 def test_two_runs_compare_but_for_their_times() -> None:

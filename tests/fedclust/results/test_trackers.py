@@ -3,6 +3,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fedclust.results import Recorder, trackers as module
 from fedclust.results.summary import means_by_cluster
@@ -14,17 +15,17 @@ NAN = float("nan")
 class Memory:
     """A tracker of a user's own; `broken` names the method that fails."""
 
-    def __init__(self, calls: list, broken: str = "", has: int = 0) -> None:
-        self.calls, self.broken, self.has = calls, broken, has
+    def __init__(self, calls: list, broken: str = "") -> None:
+        self.calls, self.broken = calls, broken
 
     def _note(self, method: str, *values: object) -> None:
         self.calls.append((method, *values))
         if method == self.broken:
             raise RuntimeError("no route to host\nsecond line")
 
-    def start(self, run: module.TrackedRun) -> tuple[str, int]:
+    def start(self, run: module.TrackedRun) -> str:
         self._note("start", run.name, run.kept, run.parent, dict(run.settings))
-        return f"id of {run.name}", self.has
+        return f"id of {run.name}"
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
         self._note("log", server_round, dict(metrics))
@@ -65,7 +66,7 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
         with Recorder(tmp_path / "run", {"seed": 3}) as recorder:
             follow = tracking.begin("fmcl", recorder.folder)
             follow(record(1))
-            with recorder.compared("fedavg", {"seed": 3}) as other:
+            with Recorder(tmp_path / "run" / "compare" / "fedavg", {"seed": 3}) as other:
                 tracking.begin("fedavg", other.folder)(record(1))
                 other.summary({"auc": 0.25})
                 tracking.end("fedavg")
@@ -82,8 +83,7 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
     ]
 
 
-@pytest.mark.parametrize(("has", "logged"), [(0, [1, 2, 3]), (1, [2, 3]), (3, [])])
-def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lacks(tmp_path, has, logged):
+def test_a_resumed_run_continues_with_its_id(tmp_path) -> None:
     with (
         Recorder(tmp_path, {"seed": 3}) as recorder,
         module.Tracking(lambda: Memory([]), tmp_path, print) as first,
@@ -93,11 +93,11 @@ def test_a_resumed_run_continues_with_its_id_and_the_rounds_that_the_tracker_lac
             recorder.round(record(number))
             follow(record(number))
     calls: list = []
-    with module.Tracking(lambda: Memory(calls, has=has), tmp_path, print) as second:
+    with module.Tracking(lambda: Memory(calls), tmp_path, print) as second:
         follow = second.begin("fmcl", tmp_path)
         follow(record(3))
     assert calls[0][2] == f"id of {tmp_path.name}/fmcl"
-    assert [call[1] for call in calls if call[0] == "log"] == logged
+    assert [call[1] for call in calls if call[0] == "log"] == [3]
 
 
 def test_another_tracker_does_not_take_the_id(tmp_path) -> None:
@@ -151,17 +151,19 @@ def test_tensorboard_reads_back_what_was_logged(tmp_path) -> None:
     for done, logged in ((0, (1, 2, 3)), (2, (3, 4))):  # stopped after round 3, resumed from round 2
         tracker = module.TensorBoard()
         kept = "tensorboard" if done else None
-        _, has = tracker.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, kept, done))
-        assert has == done
+        assert tracker.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, kept, done))
         for number in logged:
             tracker.log(number, {"loss": number / 4})
-        (tmp_path / "summary.json").write_text("{}")
-        tracker.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
+        (tmp_path / "plots").mkdir(exist_ok=True)
+        Image.new("RGB", (3, 2)).save(tmp_path / "plots" / "affinity.png")
+        tracker.finish({"auc": 0.5}, [tmp_path / "plots"], failed=False)
     read = accumulator.EventAccumulator(str(tmp_path / "tensorboard"))
     read.Reload()
     points = [(each.step, each.value) for each in read.Scalars("loss")]
     assert points == [(1, 0.25), (2, 0.5), (3, 0.75), (4, 1.0)]
     assert [each.value for each in read.Scalars("final/auc")][-1] == 0.5
+    picture = read.Images("plots/affinity")[-1]
+    assert (picture.step, picture.width, picture.height) == (4, 3, 2)
 
 
 def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
@@ -172,15 +174,14 @@ def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
     where = f"file:{tmp_path / 'mlruns'}"
     (tmp_path / "summary.json").write_text("{}")
     first = MLflow(where)
-    number, has = first.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
-    assert has == 0
+    number = first.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
     first.log(1, {"loss": 0.25})
     first.finish({}, [], failed=True)
     second = MLflow(where)
-    again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}, number, 1))
-    assert again == (number, 1)
+    again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 4}, number, 1))
+    assert again == number
     second.log(2, {"loss": 0.5})
-    nested, _ = MLflow(where).start(module.TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
+    nested = MLflow(where).start(module.TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
     second.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
     client = mlflow.MlflowClient(where)
     read = client.get_run(number)
@@ -199,13 +200,12 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setenv("WANDB_SILENT", "true")
     first = WandB(mode="offline")
-    number, has = first.start(module.TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
-    assert has == 0
+    number = first.start(module.TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
     first.log(1, {"loss": 0.25})
     first.finish({}, [], failed=False)
     second = WandB(mode="offline")
     again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path / "after", {"rounds": 2}, number, 1))
     second.finish({}, [], failed=False)
-    assert again == (number, 0)  # offline it cannot know what the server has: all rounds are sent again
+    assert again == number
     for folder in ("before", "after"):
         assert len(list((tmp_path / folder).glob(f"wandb/offline-run-*/run-{number}.wandb"))) == 1

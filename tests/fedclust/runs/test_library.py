@@ -340,7 +340,7 @@ def test_run_takes_what_the_command_line_takes(tmp_path: Path, monkeypatch: pyte
     one, other = (fedclust.run(small).folder for _ in range(2))  # within a second, perhaps
     assert one != other
     for overrides, said in (
-        (["task=inspect"], "task must be train or advise to get a result, got inspect"),
+        (["task=inspect"], "task must be train to get a result, got inspect"),
         (["rounds=0"], "rounds must be >= 1, got 0"),
         (["rounds=two"], "rounds must be"),
         (["client_app=no.such"], "client_app must be importable, got 'no.such'"),

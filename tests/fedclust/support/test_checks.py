@@ -139,5 +139,5 @@ def test_a_misspelt_choice_gets_the_nearest_one(value: str, suggested: str) -> N
     told = f"strategy must be one of fedgwc, clust_psi_pfl, got '{value}' (did you mean '{suggested}'?)"
     assert checks.none_of("strategy", value, known) == told
     with pytest.raises(ValueError, match="did you mean 'train'"):
-        checks.check(SimpleNamespace(task="trian"), task="train or advise")
+        checks.check(SimpleNamespace(task="trian"), task="train or inspect")
     assert checks.none_of("strategy", "x", known).endswith("got 'x'")

@@ -68,13 +68,6 @@ def test_a_table_with_nothing_to_tell_apart(value: float) -> None:
     assert low < high
 
 
-def test_each_side_of_0_has_its_own_scale() -> None:
-    # Above 0 it reaches at least as far as below: chance shall not look like a difference.
-    for ends, expected in (((-4, 1), [-4, 4]), ((-1, 8), [-1, 8]), ((2, 8), [-0.08, 8])):
-        drawn = module.cells([[*ends]], module.Side("a"), module.Side("bc"), "diverging")
-        assert layers(drawn)[0]["encoding"]["color"]["scale"]["domain"] == pytest.approx(expected)
-
-
 def test_blocks_are_averaged_over_what_is_known() -> None:
     table = np.array([[1.0, np.nan, 5.0], [3.0, np.nan, np.inf], [7.0, np.inf, 9.0]])
     found = module.cells_from(table, [0, 2], [0, 1, 2])

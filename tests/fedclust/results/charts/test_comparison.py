@@ -1,7 +1,10 @@
 """Pictures from the folders of a sweep, written by hand."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -9,7 +12,7 @@ import pytest
 import yaml
 
 from fedclust.results.charts import comparison
-from fedclust.results.comparison import compare, find_runs
+from fedclust.results.comparison import Row, compare, find_runs
 from fedclust.runs.compare import main
 
 from .data import layers, lines, rows
@@ -149,50 +152,47 @@ ROUNDS = np.array([1, 2, 3])
 FIRST, SECOND = (ROUNDS, np.array([0.2, 0.4, 0.6])), (ROUNDS[1:], np.array([0.6, 1.0]))
 
 
+def seeded(
+    seed: int, curve: tuple = (np.zeros(0, int), np.zeros(0)), clients: Any = None, auc: Any = None
+) -> Any:
+    return SimpleNamespace(series=lambda _: curve, clients=clients, summary={"seed": seed, "auc": auc})
+
+
+def row(*curves: tuple, accuracies: Sequence[float] = (), auc: Sequence[float] = ()) -> Row:
+    """Make a row: a run per curve, one with the clients' accuracies, or one per seed's AUC."""
+    tables = [pd.DataFrame({"accuracy": accuracies})] * bool(len(accuracies))
+    runs = [seeded(seed, curve) for seed, curve in enumerate(curves)]
+    runs += [seeded(seed, clients=table) for seed, table in enumerate(tables)]
+    runs += [seeded(seed, auc=value) for seed, value in enumerate(auc)]
+    return Row("", (), tuple(runs))
+
+
 def test_mean_and_band_by_hand() -> None:
-    # Both have rounds 2 and 3: means 0.5 and 0.8; two values d apart have sample deviation d / sqrt(2).
-    rounds, mean, low, high = comparison.mean_and_band([FIRST, SECOND])
-    assert rounds.tolist() == [2, 3]
-    np.testing.assert_allclose(mean, [0.5, 0.8])
-    np.testing.assert_allclose(high - mean, [0.2 / np.sqrt(2), 0.4 / np.sqrt(2)])
-    np.testing.assert_allclose(mean - low, high - mean)
-    _, _, low, high = comparison.mean_and_band([FIRST, SECOND], "range")
-    np.testing.assert_allclose([low, high], [[0.4, 0.6], [0.6, 1.0]])
-    _, mean, low, high = comparison.mean_and_band([FIRST])
-    assert mean.tolist() == low.tolist() == high.tolist() == [0.2, 0.4, 0.6]
-
-
-def test_a_line_per_method_and_a_band_over_its_seeds() -> None:
-    drawn = comparison.accuracy_bands(
-        {"α 0.1": {"fmcl": [FIRST, SECOND], "fedavg": [FIRST]}, "α 1": {"fedavg": [SECOND]}}
-    )
+    # Both runs have rounds 2 and 3: means 0.5 and 0.8; two values d apart have sample deviation d / sqrt(2).
+    panels = {"α 0.1": {"fmcl": row(FIRST, SECOND), "fedavg": row(FIRST)}, "α 1": {"fedavg": row(SECOND)}}
+    drawn, shows = comparison.accuracy_over_rounds(panels, "column")
     assert lines(drawn) == {"fmcl": [0.5, 0.8], "fedavg": [0.2, 0.4, 0.6]}
     ((band, *others),) = [each["data"]["values"] for each in layers(drawn) if each["mark"]["type"] == "area"]
     assert not others  # only the method with two seeds
+    assert band["x"] == [2, 3]
+    assert band["low"] == pytest.approx([0.5 - 0.2 / 2**0.5, 0.8 - 0.4 / 2**0.5], abs=1e-5)
     assert band["high"] == pytest.approx([0.5 + 0.2 / 2**0.5, 0.8 + 0.4 / 2**0.5], abs=1e-5)
     # One method looks the same in both panels, another one differs in colour and dashes.
     domains = {tuple(each["encoding"]["color"]["scale"]["domain"]) for each in layers(drawn)}
     assert domains == {("fmcl", "fedavg")}
-
-
-def test_a_band_may_be_the_range_of_the_seeds_and_axes_may_have_other_labels() -> None:
-    drawn = comparison.accuracy_bands({"": {"fmcl": [FIRST, SECOND]}}, band="range", measure="loss")
-    ((band,),) = [each["data"]["values"] for each in layers(drawn) if each["mark"]["type"] == "area"]
-    # In rounds 2 and 3, which both runs have: the means are 0.5 and 0.8, and a run is 0.1 and 0.2 from them.
-    assert (band["low"], band["high"]) == (pytest.approx([0.4, 0.6]), pytest.approx([0.6, 1.0]))
-    assert '"loss"' in json.dumps(drawn.to_dict(validate=False))
-    drawn = comparison.accuracy_over_clients({"": {"fmcl": np.array([0.5])}}, measure="recall")
-    assert '"recall"' in json.dumps(drawn.to_dict(validate=False))
+    assert shows.endswith("2 methods, 2 settings; mean over 1 to 2 seeds; band: ± sample standard deviation")
 
 
 def test_of_many_clients_only_those_outside_the_whiskers_are_points() -> None:
-    accuracies = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    drawn = comparison.accuracy_over_clients({"": {"ifca": accuracies, "fmcl": accuracies[:1]}})
-    assert [row["x"] for row in rows(drawn, "point")] == [*accuracies, 0.0]
+    accuracies = [0.0, 0.25, 0.5, 0.75, 1.0]
+    rows_of = {"ifca": row(accuracies=accuracies), "fmcl": row(accuracies=accuracies[:1])}
+    drawn, _ = comparison.accuracy_over_clients({"": rows_of}, "column")
+    assert [each["x"] for each in rows(drawn, "point")] == [*accuracies, 0.0]
     assert rows(drawn, "boxplot")[-1] == {"method": "fmcl", "x": 0.0, "by": -0.3}
-    many = layers(comparison.accuracy_over_clients({"": {"ifca": np.r_[np.full(500, 0.9), 0.1]}}))
-    assert [each["mark"]["type"] for each in many] == ["boxplot", "point"]
-    assert many[0]["mark"]["outliers"]
+    many = {"": {"ifca": row(accuracies=[0.9] * 500 + [0.1])}}
+    found = layers(comparison.accuracy_over_clients(many, "column")[0])
+    assert [each["mark"]["type"] for each in found] == ["boxplot", "point"]
+    assert found[0]["mark"]["outliers"]
 
 
 def test_runs_of_equal_ranks_by_hand() -> None:
@@ -205,17 +205,16 @@ def test_runs_of_equal_ranks_by_hand() -> None:
 
 
 def test_a_map_has_the_mean_of_the_seeds() -> None:
-    seeds = np.array([0.5, 0.7, 0.9])
-    values = {("0.1", "fmcl"): seeds[:2], ("10", "fmcl"): seeds[2:], ("10", "ifca"): np.zeros(0)}
-    drawn = comparison.sweep_map(["0.1", "10"], ["fmcl", "ifca"], values, "accuracy", "alpha", "page")
+    panels = {"alpha 0.1": {"fmcl": row(auc=[0.5, 0.7])}, "alpha 10": {"fmcl": row(auc=[0.9]), "ifca": row()}}
+    drawn, shows = comparison.sweep_map(panels, "partition.alpha", "auc", "page")
     assert rows(drawn, "rect") == [0.6, "", 0.9, ""]
     assert layers(drawn)[0]["encoding"]["y"]["title"] == "alpha"
+    assert shows == "auc, 2 methods, 2 settings; mean over up to 2 seeds"
 
 
 # A rectangle of 3 by 4, whose diagonals are 5: it fits the plane.
 CORNERS = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0], [0.0, 4.0]])
 RECTANGLE = np.linalg.norm(CORNERS[:, None] - CORNERS[None], axis=-1)
-CLUSTERS = np.array([0, 0, 5, 5])
 
 
 def between(found: np.ndarray) -> np.ndarray:
@@ -243,8 +242,15 @@ def test_larger_is_more_alike_or_not() -> None:
     np.testing.assert_allclose(comparison.distances_of("distances", RECTANGLE), RECTANGLE)
 
 
+def mapped(groups: Sequence[int] | None = None, distances: np.ndarray = RECTANGLE) -> Any:
+    known = None if groups is None else np.array(groups)
+    found = {"assignment": np.array([0, 0, 5, 5][: len(distances)]), "groups": known, "summary": {"seed": 3}}
+    run = SimpleNamespace(matrices=lambda: [("confusion", RECTANGLE), ("distances", distances)], **found)
+    return comparison.client_map("fmcl", run, "column")  # type: ignore[arg-type]
+
+
 def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
-    drawn = comparison.client_map(RECTANGLE, CLUSTERS, np.array([0, 1, 1, 1]))
+    drawn, shows = mapped([0, 1, 1, 1])
     found = rows(drawn, "point")
     assert [(one["group"], one["known"]) for one in found] == [
         ("cluster 0 (2)", "group 0"), ("cluster 0 (2)", "group 1"), ("cluster 5 (2)", "group 1"),
@@ -254,50 +260,56 @@ def test_colours_are_clusters_and_shapes_are_known_groups() -> None:
     np.testing.assert_allclose(between(at), RECTANGLE, atol=0.01)
     numbers = [(one["cluster"], one["x"], one["y"]) for one in rows(drawn, "text")]
     assert numbers == [(name, *np.median(at[two], axis=0)) for name, two in (("0", [0, 1]), ("5", [2, 3]))]
-    alone = layers(comparison.client_map(RECTANGLE, CLUSTERS))
-    assert [each["encoding"]["shape"]["field"] for each in alone] == ["group"]
+    alone, plain = mapped()
+    assert [each["encoding"]["shape"]["field"] for each in layers(alone)] == ["group"]
+    assert shows == f"{plain}, a marker for each known group"
 
 
 ASSIGNMENTS = [0, 0, 0, 0, 0], [0, 1, 0, 1, 1], [0, 1, 0, 2, 1]
 SPLITS = [{"round": 10 * place, "assignment": each} for place, each in enumerate(ASSIGNMENTS)]
 
 
+def tree(changes: Sequence[dict], rounds: int) -> Any:
+    run = SimpleNamespace(changes=changes, rounds=[{"round": rounds}], summary={"seed": 3})
+    return comparison.cluster_tree("fmcl", run, "column")[0]  # type: ignore[arg-type]
+
+
 def test_a_tree_has_a_bar_for_each_run_of_clients_that_share_a_model() -> None:
-    drawn = comparison.cluster_tree(SPLITS, 40)
+    drawn = tree(SPLITS, 40)
     # Clients 0 and 2 first, then 1 and 4, then 3: sorted by their clusters, so that splits leave one piece.
     assert [(bar["x"], bar["x2"], bar["y"], bar["y2"]) for bar in rows(drawn, "rect")] == [
         (0, 10, 0, 5), (10, 20, 0, 2), (10, 20, 2, 5), (20, 40, 0, 2), (20, 40, 2, 4), (20, 40, 4, 5),
     ]  # fmt: skip
-    assert [row["text"] for row in rows(drawn, "text")] == ["0", "0", "1", "0", "1", "2"]
+    assert [each["text"] for each in rows(drawn, "text")] == ["0", "0", "1", "0", "1", "2"]
     # Of two changes in one round the later one lasted; a change after the last round has a bar.
     changes = [*SPLITS[:2], {"round": 10, "assignment": [1, 1, 1, 0, 0]}]
-    assert [bar["y2"] for bar in rows(comparison.cluster_tree(changes, 12), "rect")] == [5, 2, 5]
-    assert rows(comparison.cluster_tree(SPLITS, 20), "rect")[-1]["x2"] == 21
+    assert [bar["y2"] for bar in rows(tree(changes, 12), "rect")] == [5, 2, 5]
+    assert rows(tree(SPLITS, 20), "rect")[-1]["x2"] == 21
 
 
-MANY = {str(place): {"a": [FIRST]} for place in range(13)}
+MANY = {str(place): {"a": row(FIRST)} for place in range(13)}
 CHANGES = [{"round": moment, "assignment": [moment]} for moment in range(32)]
 
 
 @pytest.mark.parametrize(
     ("draw", "arguments", "message"),
     [
-        ("accuracy_bands", [{}], "a column has room for 1 to 4 panels, got 0"),
-        ("accuracy_bands", [MANY, "page"], "a page has room for 1 to 12 panels, got 13"),
-        ("accuracy_bands", [{"": {"a": [FIRST]}}, "wide"], "width must be one of column, page, got 'wide'"),
-        ("mean_and_band", [[FIRST], "sem"], "band must be one of std, range, got 'sem'"),
-        ("sweep_map", [["1"], ["a"], {}, "auc"], "got none for auc"),
-        ("distances_of", ["distances", [[0, np.nan], [1, 0]]], "every pair of clients, 1 entries have none"),
-        ("distances_of", ["confusion", np.eye(2)], "must start with one of interaction, .* got confusion"),
-        ("distances_of", ["distances", np.ones(3)], r"must have shape \(clients, clients\), got \(3,\)"),
-        ("places", [np.zeros((2, 2))], "must have 3 to 1500 clients, got 2"),
-        ("places", [np.zeros((3, 3))], "must not all be 0"),
-        ("client_map", [RECTANGLE, np.zeros(3, dtype=int)], r"got \(4, 4\), \(3,\)"),
-        ("cluster_tree", [[], 40], r"of one number of clients, got \[\]"),
-        ("cluster_tree", [[SPLITS[0], CHANGES[1]], 40], r"one number of clients, got \[1, 5\]"),
-        ("cluster_tree", [CHANGES, 40], "at most 30 to be drawn, got 31"),
+        (comparison.accuracy_over_rounds, [MANY, "page"], "a page has room for 1 to 12 panels, got 13"),
+        (
+            comparison.accuracy_over_rounds,
+            [{"": {"a": row()}}, "page"],
+            "no run has an accuracy in its rounds",
+        ),
+        (comparison.accuracy_over_clients, [MANY, "page"], "no run has the clients' accuracies"),
+        (comparison.sweep_map, [MANY, "", "auc", "page"], "got none for auc"),
+        (mapped, [None, np.array([[0, np.nan], [1, 0]])], "fmcl has no matrix over all pairs of clients"),
+        (mapped, [None, 1 - np.eye(2)], "must have 3 to 1500 clients, got 2"),
+        (mapped, [None, np.zeros((3, 3))], "must not all be 0"),
+        (tree, [[], 40], r"of one number of clients, got \[\]"),
+        (tree, [[SPLITS[0], CHANGES[1]], 40], r"one number of clients, got \[1, 5\]"),
+        (tree, [CHANGES, 40], "at most 30 to be drawn, got 31"),
     ],
 )
 def test_one_line_says_what_cannot_be_drawn(draw, arguments, message) -> None:
     with pytest.raises(ValueError, match=message):
-        getattr(comparison, draw)(*arguments)
+        draw(*arguments)

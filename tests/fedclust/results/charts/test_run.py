@@ -114,8 +114,6 @@ def test_pairs_that_a_method_does_not_compare_are_said_to_be_blank() -> None:
     assert "were not compared are left blank" in matrix_picture("affinity", values, np.zeros(3, int)).note
     endless = matrix_picture("distances", np.array([[0, np.inf], [np.inf, 0]]), np.zeros(2, dtype=int))
     assert "Black: no match" in endless.note
-    with pytest.raises(ValueError, match=r"matrix affinity must have shape \(3, 3\), got \(2, 2\)"):
-        matrix_picture("affinity", np.eye(2), np.zeros(3, dtype=int))
 
 
 def test_labels_of_clients_and_clusters(finished_run: Path) -> None:
@@ -129,19 +127,6 @@ def test_labels_of_clients_and_clusters(finished_run: Path) -> None:
     assert len(names(label_counts(np.ones((1000, 3), dtype=int)))[1]) == 400
     # Cluster 0 (clients 0 and 1) has 10 of 16 rows of class 0, cluster 1 one of 16.
     assert table(made(SavedRun(finished_run))["labels_per_cluster"]) == [62.5, 37.5, 6.25, 93.75]
-    assert rows(charts.client_sizes(np.array([4, 9, 6])), "bar")[0] == {"client": 1, "rows": 9}
-
-
-def test_the_advices_map_keeps_distances() -> None:
-    corners = np.array([[0.0, 0.0], [3.0, 0.0], [3.0, 4.0], [0.0, 4.0]])
-    distances = np.linalg.norm(corners[:, None] - corners[None], axis=-1)
-    drawn = rows(charts.advice_map(distances, np.array([1, 0, 0, 1]), np.arange(4)), "point")
-    assert [one["group"] for one in drawn] == ["group 0 (2)", "group 0 (2)", "group 1 (2)", "group 1 (2)"]
-    at = np.array([[one["x"], one["y"]] for one in drawn])
-    order = [1, 2, 0, 3]
-    np.testing.assert_allclose(
-        np.linalg.norm(at[:, None] - at[None], axis=-1), distances[np.ix_(order, order)], atol=1e-6
-    )
 
 
 def test_files_of_a_finished_run_again_and_elsewhere(finished_run: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fedclust.results import Recorder
 from fedclust.results.page import run
-from fedclust.results.page.run import labels_apart, tally, view_run
+from fedclust.results.page.run import labels_apart, misread, tally, view_run
 from fedclust.results.page.sweep import view_sweep
 from fedclust.results.saved_run import evenly, pack, shorts
 
@@ -125,8 +125,6 @@ def test_every_section_of_a_summary(finished_run: Path) -> None:
         "trials": [trial | {"why": "no gain"}],
         "decisions": {"rows": 8, "accuracy_interval": [0.25, 0.5], **errors, **counts},
         "personal": personal | {"failures": [{"client": 2, "reason": "non-finite loss"}]},
-        "shifts": [{"kind": "labels", "seen": None, "text": "unknown"}],
-        "advice": {"reason": "no groups", "overrides": ["strategy=fedavg"]},
     }
     (finished_run / "summary.json").write_text(json.dumps(summary))
     page = Page(view_run(finished_run))
@@ -138,9 +136,8 @@ def test_every_section_of_a_summary(finished_run: Path) -> None:
     assert rows["table-decisions"] == [["0", "8", "0.500", "0.250 to 0.750", "–", "–"]]
     assert rows["table-confusion-1"] == [["class 0", "1"]]
     assert rows["table-personal"] == [["none", "4", "–", "–", "–", "0.500"]]
-    assert rows["table-shifts"] == [["labels", "not measured", "unknown"]]
     assert page.column("table-clusters", "gain over one model for all") == ["–", "0.100, shown"]
-    for text in ("client 3: no reply", "client 2: non-finite loss", "fedclust strategy=fedavg"):
+    for text in ("client 3: no reply", "client 2: non-finite loss"):
         assert text in page.texts
     assert "Train 2 groups." in page.texts
     # Where sites chose by cross-fitting, no cluster was tested.
@@ -160,6 +157,21 @@ def test_models_across_clusters(finished_run: Path) -> None:
     np.savez(finished_run / "matrices.npz", confusion=confusion, confusion_clusters=[4, 7])
     rows = Page(view_run(finished_run)).tables["table-across"]
     assert rows[1:] == [["4", "75 %", "75 %"], ["7", "–", "100 %"]]
+
+
+def test_classes_that_two_clusters_read_differently(finished_run: Path) -> None:
+    # Clients of cluster 4 have 4 rows of each class; their own model is right on 3 of each. The model of
+    # cluster 7 predicts 3 of their a as b, 3 of their b as a and 2 of their c as a. Its own clients have
+    # 4 rows of a and 4 of c, on which it is right, and none of b; the model of cluster 4 predicts their a as
+    # b, and is right on c.
+    own, other = [[3, 1, 0], [0, 3, 1], [1, 0, 3]], [[1, 3, 0], [3, 1, 0], [2, 0, 2]]
+    theirs = [[[0, 4, 0], [0, 0, 0], [0, 0, 4]], [[4, 0, 0], [0, 0, 0], [0, 0, 4]]]
+    confusion = np.array([[own, other], theirs])
+    sentences = [f"The model of cluster {one} reads cluster {two}'s a as b." for one, two in ((7, 4), (4, 7))]
+    assert list(misread(confusion, [4, 7], "abc")) == sentences
+    arrays = {"confusion": confusion, "confusion_clusters": [4, 7], "class_names": ["a", "b", "c"]}
+    np.savez(finished_run / "matrices.npz", **arrays)
+    assert any(text.endswith(" ".join(sentences)) for text in Page(view_run(finished_run)).texts)
 
 
 def test_histories_beside_a_compared_run(finished_run: Path) -> None:

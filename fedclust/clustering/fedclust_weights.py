@@ -39,7 +39,7 @@ class Parameters(Grouping):
 
 
 def last_layer(shapes: Mapping[str, Sequence[int]], layer: str | None = None) -> tuple[str, ...]:
-    """List the arrays of a model's last layer: the last one with a weight matrix, and what belongs to it.
+    """List the arrays of a model's last layer, the last one with a weight matrix.
 
     Parameters
     ----------

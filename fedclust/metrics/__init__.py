@@ -1111,7 +1111,7 @@ def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) 
 
 
 def rand_index(a: IntArray, b: IntArray) -> float:
-    """Compute the agreement of two groupings.
+    """Compute the Rand index of two groupings: the share of pairs of clients on which they agree.
 
     Source: Rand, "Objective Criteria for the Evaluation of Clustering Methods", 1971; FedGWC, Appendix E.
 
@@ -1122,8 +1122,7 @@ def rand_index(a: IntArray, b: IntArray) -> float:
 
     Returns
     -------
-    Share of the pairs of clients that both groupings put together or both keep apart, in [0, 1]; 1 for a
-    single client.
+    Share of the pairs that both groupings put together or both keep apart, in [0, 1]; 1 for a single client.
 
     Examples
     --------
@@ -1136,7 +1135,7 @@ def rand_index(a: IntArray, b: IntArray) -> float:
 
 
 def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
-    """Compute the agreement of two groupings, adjusted for chance.
+    """Compute the Rand index of two groupings, adjusted for chance.
 
     Source: Hubert and Arabie, "Comparing Partitions", 1985. For a single cluster or random clusters the plain
     index can exceed one half by chance; the adjusted index is then 0 on average.

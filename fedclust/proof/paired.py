@@ -332,12 +332,12 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
 
 
 def most_rows(counts: IntArray, times: float = _MOST_OF_MEDIAN) -> int:
-    """Return the most rows with which a client counts: three times those of the median client that has any.
+    """Return the largest number of rows with which a client counts: three times the median client's.
 
     Parameters
     ----------
     counts
-        Rows of each client, shape (K,).
+        Rows of each client, shape (K,); clients without rows are ignored.
     times
         Another multiple of the median.
 

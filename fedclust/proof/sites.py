@@ -235,7 +235,7 @@ def findings(
 
 
 def _renamed(names: FloatArray, labels: Sequence[str]) -> tuple[str, str]:
-    """List the classes that most models call otherwise than a site, and what it calls them.
+    """List the classes for which most models have another name than a site, and the site's names.
 
     Parameters
     ----------

@@ -259,7 +259,7 @@ def _clients(number: int) -> str:
 
 
 def _served_common(common: Sequence[ClusterProof]) -> str:
-    """Write which clusters' clients one model for all serves."""
+    """Describe which clusters' clients the model for all serves."""
     clients = sum(len(each.clients) for each in common)
     *first, last = (str(each.cluster) for each in common)
     names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
@@ -267,7 +267,7 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
 
 
 def _better(comparison: Comparison, figure: Figure) -> str:
-    """Write by how much groups are better, and for how many clients."""
+    """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
         text = f"on held-out rows their Brier score is lower by {comparison.gain:.2g}"
         return f"{text}, for {comparison.better_for} of {_clients(comparison.num_clients)}"
@@ -275,7 +275,7 @@ def _better(comparison: Comparison, figure: Figure) -> str:
 
 
 def _not_shown(what: str, comparison: Comparison, figure: Figure) -> str:
-    """Write what groups would have that were not shown to be better."""
+    """Describe the figures of groups that were not shown to be better."""
     if not figure.num_rows:
         word = "lower" if comparison.gain >= 0 else "higher"
         return f"on held-out rows the Brier score of {what} is {word} by {abs(comparison.gain):.2g}"

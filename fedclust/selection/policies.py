@@ -59,7 +59,7 @@ class Selection(Protocol):
 
 
 class Uniform:
-    """Every client is equally likely.
+    """Draw clients with equal probabilities.
 
     Examples
     --------
@@ -74,7 +74,7 @@ class Uniform:
 
 
 class LeastSampled:
-    """Clients that took part less often are more likely.
+    """Draw clients with a higher probability the less often they took part.
 
     Source: FedGWC, Section 4.1; see :func:`fedclust.support.rng.draw_least_sampled`.
 

@@ -119,7 +119,7 @@ def centre_shares(weights: FloatArray, num_examples: IntArray) -> FloatArray:
 
 
 def middle(models: Sequence[Mapping[str, FloatArray]], shares: FloatArray) -> dict[str, FloatArray]:
-    """Average models with weights: centres to each client's m_k = Σ_s u_ks c_s, or clients' models to centres.
+    """Average models with weights: centres to a client's m_k = Σ_s u_ks c_s, or clients' models to centres.
 
     Parameters
     ----------

@@ -59,6 +59,7 @@ settings.load_profile("fedclust")
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
+collect_ignore = ["forked.py"]  # a script, which --doctest-modules would import
 _HERE = Path(__file__).parent
 _CHARTS = {name: getattr(charts, name) for name in ("cells", "curves", "points")}
 _DRAWS = {name: getattr(vl_convert, name) for name in ("vegalite_to_svg", "svg_to_png")}

@@ -66,6 +66,13 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(gamma_max=1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: gamma_max must be in [0, 1], got 1.5
     """
 
     eps_1: Annotated[float, "> 0"] = 0.4
@@ -119,7 +126,14 @@ class Cut:
 
 
 def start(num_clients: int, parameters: Parameters) -> Changes:
-    """Create the state before any client has reported a change."""
+    """Create the state before any client has reported a change.
+
+    Examples
+    --------
+    >>> start(2, Parameters(projection=3)).values
+    array([[0., 0., 0.],
+           [0., 0., 0.]], dtype=float32)
+    """
     return Changes(
         np.zeros((num_clients, parameters.projection), dtype=np.float32), np.zeros(num_clients, dtype=bool)
     )
@@ -142,6 +156,12 @@ def norms(values: FloatArray, lengths: FloatArray, num_examples: IntArray) -> Fl
     Returns
     -------
     ‖Σ n_i Δ_i / Σ n_i‖ and max ‖Δ_i‖, shape (2,).
+
+    Examples
+    --------
+    >>> changes = np.array([[3.0, 0.0], [0.0, 4.0]])  # mean (1.5, 2), of length 2.5
+    >>> norms(changes, np.array([3.0, 4.0]), np.array([1, 1]))
+    array([2.5, 4. ])
     """
     weights = np.asarray(num_examples, dtype=np.float64)
     mean = np.average(np.asarray(values, dtype=np.float64), axis=0, weights=weights)
@@ -161,6 +181,13 @@ def is_stationary(current: FloatArray, first: FloatArray, parameters: Parameters
         Those of the first round, shape (2,).
     parameters
         The limits.
+
+    Examples
+    --------
+    >>> is_stationary(np.array([0.1, 2.0]), np.zeros(2), Parameters(eps_1=0.4, eps_2=1.6))
+    True
+    >>> is_stationary(np.array([0.1, 1.0]), np.zeros(2), Parameters(eps_1=0.4, eps_2=1.6))
+    False
     """
     limits = np.array([parameters.eps_1, parameters.eps_2])
     if parameters.relative:
@@ -186,6 +213,11 @@ def bipartition(distances: FloatArray, linkage: Linkage = "single") -> IntArray:
     Returns
     -------
     Part of each client, 0 or 1, the first client's 0, shape (n,).
+
+    Examples
+    --------
+    >>> bipartition(np.array([[0.0, 0.1, 1.0], [0.1, 0.0, 1.0], [1.0, 1.0, 0.0]]))
+    array([0, 0, 1])
     """
     return agglomerate(distances, 2, None, linkage)
 
@@ -200,9 +232,17 @@ def is_separated(distances: FloatArray, parts: IntArray, gamma_max: float) -> bo
     distances
         1 − cos of any two clients' changes, shape (n, n).
     parts
-        Part of each client, both of them taken, shape (n,).
+        Part of each client, 0 or 1, neither of them empty, shape (n,).
     gamma_max
         γ_max, in [0, 1].
+
+    Examples
+    --------
+    >>> distances = np.array([[0.0, 0.5], [0.5, 0.0]])  # √(0.5/2) = 0.5
+    >>> is_separated(distances, np.array([0, 1]), gamma_max=0.4)
+    True
+    >>> is_separated(distances, np.array([0, 1]), gamma_max=0.6)
+    False
     """
     across = distances[np.not_equal.outer(parts, parts)].min()
     return bool(np.sqrt(max(float(across), 0.0) / 2) > gamma_max)
@@ -223,6 +263,12 @@ def update(
         Projections of their changes, shape (n, m).
     first_norms
         The two norms of the first round; None in others.
+
+    Examples
+    --------
+    >>> changes = update(start(2, Parameters(projection=1)), np.array([1]), np.array([[5.0]]))
+    >>> changes.values.tolist(), changes.known.tolist()
+    ([[0.0], [5.0]], [False, True])
     """
     values_now, known = changes.values.copy(), changes.known.copy()
     values_now[clients], known[clients] = values, True
@@ -230,7 +276,7 @@ def update(
 
 
 def cut(changes: Changes, members: IntArray, current: FloatArray, parameters: Parameters) -> Cut:
-    """Cut a cluster that stands still in two, by the last change of each member.
+    """Cut a cluster in two if it stands still, by the last change of each member.
 
     Parameters
     ----------
@@ -241,11 +287,18 @@ def cut(changes: Changes, members: IntArray, current: FloatArray, parameters: Pa
     current
         The two norms of this round's cohort, shape (2,).
     parameters
-        When to cut.
+        Limits that a cut must keep.
 
     Returns
     -------
     The result. A member that has never answered goes with the larger part.
+
+    Examples
+    --------
+    >>> parameters, clients = Parameters(projection=1), np.arange(3)
+    >>> changes = update(start(3, parameters), clients, np.array([[2.0], [2.0], [-4.0]]))
+    >>> cut(changes, clients, np.array([0.0, 4.0]), parameters).labels
+    array([0, 0, 1])
     """
     uncut = Cut(float(current[0]), float(current[1]))
     answered = np.flatnonzero(changes.known[members])

@@ -25,8 +25,8 @@ class Parameters(Checked):
     num_clusters
         Number of models k, >= 1.
     clustering_rounds
-        Number of first rounds before which clients are clustered anew, >= 1; then they stay where they are.
-        Null: all rounds, unless ``stable_rounds`` ends it.
+        Clients are clustered before each of this many rounds, >= 1, and then keep their clusters. Null:
+        before all rounds, unless ``stable_rounds`` ends it.
     num_starts
         Number of starts of k-means, >= 1; the best is kept.
     stable_rounds
@@ -37,6 +37,13 @@ class Parameters(Checked):
     ------
     ValueError
         If a number is below 1.
+
+    Examples
+    --------
+    >>> Parameters(num_clusters=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: num_clusters must be >= 1, got 0
     """
 
     num_clusters: Annotated[int, ">= 1"] = 2
@@ -60,6 +67,13 @@ def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     Returns
     -------
     Cluster of each client, shape (clients,); fewer than k clusters where fewer vectors differ.
+
+    Examples
+    --------
+    >>> losses = np.array([[0.1, 2.0], [0.2, 2.0], [2.0, 0.1], [2.0, 0.2]])
+    >>> labels = cluster(losses, Parameters(), seed=0)
+    >>> labels == labels[0]
+    array([ True,  True, False, False])
     """
     number = min(parameters.num_clusters, len(np.unique(losses, axis=0)))
     return kmeans(losses, number, seed, parameters.num_starts)
@@ -78,6 +92,12 @@ def match(losses: FloatArray, labels: IntArray) -> IntArray:
     Returns
     -------
     The model of each cluster, shape (clusters,).
+
+    Examples
+    --------
+    >>> losses = np.array([[0.1, 2.0], [0.2, 2.0], [2.0, 0.1], [2.0, 0.2]])
+    >>> match(losses, np.array([1, 1, 0, 0]))
+    array([1, 0])
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -100,6 +120,12 @@ def assign(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     Returns
     -------
     The model of each client, shape (clients,).
+
+    Examples
+    --------
+    >>> losses = np.array([[0.1, 2.0], [0.2, 2.0], [2.0, 0.1], [2.0, 0.2]])
+    >>> assign(losses, Parameters(), seed=0)
+    array([0, 0, 1, 1])
     """
     labels = cluster(losses, parameters, seed)
     return match(losses, labels)[labels]
@@ -121,5 +147,10 @@ def times_kept(kept: IntArray, before: IntArray, now: IntArray) -> IntArray:
     -------
     The new counts, shape (clients,): 1 for a client whose model changed or that was clustered for the first
     time.
+
+    Examples
+    --------
+    >>> times_kept(np.array([0, 1, 2]), before=np.array([0, 0, 1]), now=np.array([0, 0, 0]))
+    array([1, 2, 1])
     """
     return np.where((now == before) & (kept > 0), kept + 1, 1)

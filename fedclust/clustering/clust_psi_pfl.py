@@ -9,9 +9,9 @@ Choices where the paper is not specific, and differences from it:
 
 - Probabilities are clipped from below, because the index is infinite for a class that a client lacks; they
   are not renormalised. The released code adds a constant to every probability instead (`smoothing="add"`).
-- The paper searches up to K − 1 clusters. Its silhouette keeps rising with ever smaller clusters under mild
-  Dirichlet skew (45 clusters of 100 clients were seen), so `Parameters` stops at ⌈√K⌉ by default.
-- Equal clients, or fewer than three, form one cluster; the paper's loop would return nothing.
+- The paper searches up to K − 1 clusters. Under mild Dirichlet skew the silhouette keeps rising as clusters
+  get smaller (45 clusters of 100 clients were seen); ``max_clusters="sqrt"`` stops at ⌈√K⌉.
+- Clients that are all equal, or fewer than three, form one cluster; the paper's loop would return nothing.
 """
 
 import math
@@ -49,6 +49,11 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(max_clusters="sqrt").limit(101)  # ⌈√101⌉
+    11
     """
 
     epsilon: Annotated[float, "in (0, 1)"] = 1e-4
@@ -112,6 +117,12 @@ def features(
     ------
     ValueError
         As for :func:`stability_index`.
+
+    Examples
+    --------
+    >>> features(np.array([[3, 1], [1, 3]])).round(6)  # both have the same PSI
+    array([[ 0., -1.,  1.],
+           [ 0.,  1., -1.]])
     """
     whole = counts if federation is None else federation
     like = stability_index(whole, epsilon, smoothing)
@@ -131,7 +142,7 @@ def cluster(features: FloatArray, parameters: Parameters, seed: int) -> tuple[In
     features
         One row per client, shape (K, number of features).
     parameters
-        Which numbers of clusters are tried, and how often K-means starts.
+        Numbers of clusters to try, and number of K-means runs for each.
     seed
         Seed of K-means++, in [0, 2³²).
 
@@ -142,6 +153,11 @@ def cluster(features: FloatArray, parameters: Parameters, seed: int) -> tuple[In
         the same or K < 3.
     scores
         Mean silhouette, in [-1, 1], of each number of clusters tried; empty if there was no choice.
+
+    Examples
+    --------
+    >>> cluster(np.array([[0.0], [0.0], [9.0], [9.0]]), Parameters(max_clusters=2), seed=0)
+    (array([0, 0, 1, 1]), {2: 1.0})
     """
     from scipy.spatial.distance import cdist
 
@@ -192,6 +208,14 @@ def assign(counts: IntArray, parameters: Parameters, seed: int) -> tuple[IntArra
     ------
     ValueError
         As for :func:`stability_index`.
+
+    Examples
+    --------
+    >>> labels, details = assign(np.array([[9, 1], [9, 1], [1, 9], [1, 9]]), Parameters(), seed=0)
+    >>> labels
+    array([0, 0, 1, 1])
+    >>> details.stability.round(4)  # 0.4 ln(0.9/0.5) − 0.4 ln(0.1/0.5) = 0.4 ln 9
+    array([0.8789, 0.8789, 0.8789, 0.8789])
     """
     index = stability_index(counts, parameters.epsilon, parameters.smoothing)
     labels, scores = cluster(_standardised(index), parameters, seed)

@@ -50,6 +50,11 @@ def chain(start: Point, end: Point, bend: Point, u: float) -> Point:
     Returns
     -------
     γ(u), of the same type.
+
+    Examples
+    --------
+    >>> chain(0.0, 4.0, bend=1.0, u=0.25), chain(0.0, 4.0, bend=1.0, u=0.75)
+    (0.5, 2.5)
     """
     if u < 0.5:
         return (1 - 2 * u) * start + 2 * u * bend
@@ -70,6 +75,11 @@ def chain_mean(start: Point, end: Point, bend: Point) -> Point:
     Returns
     -------
     (w_k + 2θ + w_l) / 4, of the same type.
+
+    Examples
+    --------
+    >>> chain_mean(0.0, 4.0, bend=1.0)  # (0 + 2·1 + 4)/4
+    1.5
     """
     return (start + 2 * bend + end) / 4
 
@@ -88,6 +98,11 @@ def output_distance(probabilities: Tensor, target: Tensor) -> Tensor:
     Returns
     -------
     L in [0, 2], a scalar; NaN if an output is not a number.
+
+    Examples
+    --------
+    >>> output_distance(torch.tensor([[1.0, 0.0]]), torch.tensor([[0.5, 0.5]])).item()
+    0.5
     """
     return (probabilities - target).square().sum(dim=-1).mean()
 
@@ -123,6 +138,14 @@ def draw_inputs(
     Returns
     -------
     Float32, U(0, 1) before normalisation, or int64 tokens, shape (num_inputs, *input_shape).
+
+    Examples
+    --------
+    >>> draw_inputs(2, (1, 8, 8), torch.Generator()).shape
+    torch.Size([2, 1, 8, 8])
+    >>> draw_inputs(2, (3,), torch.Generator(), vocabulary_size=1)  # the only token is 0
+    tensor([[0, 0, 0],
+            [0, 0, 0]])
     """
     shape = (num_inputs, *input_shape)
     if vocabulary_size is not None:
@@ -198,6 +221,14 @@ def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) ->
         Full states of the network, n on the first axis of every tensor.
     pairs
         Positions (k, l) of the models to join, k < l, shape (P, 2); all n (n − 1) / 2 pairs unless given.
+
+    Examples
+    --------
+    >>> models = {"weight": torch.zeros(2, 2, 1), "bias": torch.tensor([[0.0, 0.0], [4.0, 0.0]])}
+    >>> settings = Parameters(steps=0)  # bends stay halfway
+    >>> fitting = Fitting(nn.Linear(1, 2), torch.zeros(8, 1), settings, torch.Generator())
+    >>> fit_pairs(fitting, models).bends["bias"]
+    tensor([[2., 0.]])
     """
     if pairs is None:
         pairs = np.stack(np.triu_indices(len(next(iter(models.values()))), k=1), axis=1)
@@ -214,7 +245,7 @@ def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) ->
     bends = {
         name: torch.cat([tensor[:0], *(bend[name] for bend, _ in parts)]) for name, tensor in models.items()
     }
-    distances = np.vstack([np.zeros((0, fitting.parameters.num_points)), *(found for _, found in parts)])
+    distances = np.vstack([np.zeros((0, fitting.parameters.num_points)), *(losses for _, losses in parts)])
     sound = _finite_models(bends) & _finite_models(models)[pairs].all(axis=1)
     sound &= np.isfinite(distances).all(axis=1)
     return Chains(pairs, bends, np.where(sound[:, None], distances, np.inf))
@@ -403,10 +434,19 @@ def step(percentile: float, fitting: Fitting, models: State) -> tuple[float, Out
     Returns
     -------
     percentile
-        That of the next round. After several clusters more pairs connect next time, after one cluster fewer
-        (Section V-A).
+        Percentile of the next round. After several clusters more pairs connect next time, after one cluster
+        fewer (Section V-A).
     outcome
         Clusters, their models, and values for logs.
+
+    Examples
+    --------
+    >>> models = {"weight": torch.zeros(2, 2, 1), "bias": torch.tensor([[0.0, 0.0], [4.0, 0.0]])}
+    >>> settings = Parameters(steps=0)  # bends stay halfway
+    >>> fitting = Fitting(nn.Linear(1, 2), torch.zeros(8, 1), settings, torch.Generator())
+    >>> percentile, outcome = step(50.0, fitting, models)  # the loss of the only pair is the median
+    >>> percentile, outcome.labels.tolist(), outcome.models["bias"].tolist()
+    (45.0, [0, 0], [[2.0, 0.0]])
     """
     parameters, chains = fitting.parameters, fit_pairs(fitting, models)
     losses, compared = curve_finding_loss(chains.distances), scores(chains.distances, parameters.connect)
@@ -438,6 +478,13 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
     Returns
     -------
     One state per cluster, M on the first axis. The model of a single-client cluster does not change.
+
+    Examples
+    --------
+    >>> models, pairs = {"w": torch.tensor([0.0, 4.0, 9.0])}, np.array([[0, 1], [0, 2], [1, 2]])
+    >>> chains = Chains(pairs, {"w": torch.tensor([1.0, 5.0, 6.0])}, np.zeros((3, 5)))
+    >>> cluster_models(models, chains, np.array([True, False, False]), np.array([0, 0, 1]))
+    {'w': tensor([1.5000, 9.0000])}
     """
 
     def averaged(name: str, cluster: int) -> Tensor:
@@ -455,7 +502,7 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
 
 
 def chain_scores(fitting: Fitting, clusters: State, trained: State) -> tuple[FloatArray, FloatArray]:
-    """Score the chain from each cluster's model to the client's trained copy, and those between clusters.
+    """Compute the losses of chains from clusters' models to a client's trained copies, and between clusters.
 
     Parameters
     ----------
@@ -471,7 +518,15 @@ def chain_scores(fitting: Fitting, clusters: State, trained: State) -> tuple[Flo
     own
         Curve-finding loss of the chain to the client's model, shape (G,).
     apart
-        That between each two clusters' models, shape (G, G).
+        Curve-finding loss between any two clusters' models, shape (G, G).
+
+    Examples
+    --------
+    >>> models = {"weight": torch.zeros(2, 2, 1), "bias": torch.tensor([[0.0, 0.0], [4.0, 0.0]])}
+    >>> fitting = Fitting(nn.Linear(1, 2), torch.zeros(8, 1), Parameters(steps=0), torch.Generator())
+    >>> own, apart = chain_scores(fitting, models, trained=models)
+    >>> own.round(9), bool(apart[0, 1] > 0)
+    (array([0., 0.]), True)
     """
     stacked = {name: torch.cat([clusters[name], trained[name]]) for name in clusters}
     number = len(next(iter(clusters.values())))

@@ -33,6 +33,13 @@ class Parameters(Grouping):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(input="audio")
+    Traceback (most recent call last):
+        ...
+    ValueError: input must be one of untrained, encoder, pixels, got 'audio'
     """
 
     input: Literal["untrained", "encoder", "pixels"] = "untrained"
@@ -51,6 +58,11 @@ def mean_embeddings(means: FloatArray, counts: IntArray) -> FloatArray:
     Returns
     -------
     Mean embedding of all examples, 0 for a client without any, shape (K, d), float64.
+
+    Examples
+    --------
+    >>> mean_embeddings(np.array([[[0.0, 0.0], [4.0, 2.0]]]), np.array([[1, 3]]))
+    array([[3. , 1.5]])
     """
     weights = np.asarray(counts, dtype=np.float64)
     totals = np.maximum(weights.sum(axis=1, keepdims=True), 1)
@@ -75,5 +87,11 @@ def assign(embeddings: FloatArray, parameters: Parameters) -> tuple[IntArray, De
         Cluster of each client, numbered in order of first appearance, shape (K,).
     report
         Details for logs.
+
+    Examples
+    --------
+    >>> labels, _ = assign(np.array([[1.0, 0.0], [2.0, 0.0], [0.0, 1.0]]), Parameters(threshold=0.5))
+    >>> labels
+    array([0, 0, 1])
     """
     return group(cosine_distances(embeddings), parameters)

@@ -25,6 +25,12 @@ def label_vectors(counts: IntArray, threshold: float) -> BoolArray:
     Returns
     -------
     Whether each client has each class, shape (K, C).
+
+    Examples
+    --------
+    >>> label_vectors(np.array([[3, 27], [2, 28]]), threshold=0.1)
+    array([[ True,  True],
+           [False,  True]])
     """
     # Compared as numbers of samples, not as shares, so that 0.1 of 30 samples is 3 in spite of rounding.
     needed = np.round(threshold * counts.sum(axis=1, keepdims=True), 9)
@@ -47,6 +53,12 @@ def choose(vectors: BoolArray, size: int, generator: np.random.Generator) -> Int
     Returns
     -------
     Positions in `vectors`, in the order in which they were chosen, shape (size,).
+
+    Examples
+    --------
+    >>> vectors = np.array([[True, False], [True, False], [False, True]])
+    >>> 2 in choose(vectors, 2, np.random.default_rng(0))  # whatever is drawn first
+    True
     """
     apart = np.zeros(len(vectors), dtype=np.int64)
     left = np.ones(len(vectors), dtype=bool)

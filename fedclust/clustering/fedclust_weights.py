@@ -28,13 +28,18 @@ class Parameters(Grouping):
     ----------
     layer
         Name of the layer whose weights are compared, such as ``"network.3"``; null: the model's last.
+
+    Examples
+    --------
+    >>> Parameters(layer="network.3").layer
+    'network.3'
     """
 
     layer: str | None = None
 
 
 def last_layer(shapes: Mapping[str, Sequence[int]], layer: str | None = None) -> tuple[str, ...]:
-    """List the arrays of a model's last layer: the last one with a weight matrix, and what belongs to it.
+    """List the arrays of a model's last layer, the last one with a weight matrix.
 
     Parameters
     ----------
@@ -47,6 +52,11 @@ def last_layer(shapes: Mapping[str, Sequence[int]], layer: str | None = None) ->
     ------
     ValueError
         If there is no such layer, or no array has two axes.
+
+    Examples
+    --------
+    >>> last_layer({"0.weight": (8, 4), "0.bias": (8,), "2.weight": (3, 8), "2.bias": (3,)})
+    ('2.weight', '2.bias')
     """
     layers = [name.rpartition(".")[0] for name, shape in shapes.items() if len(shape) >= 2]
     if layer is None and not layers:
@@ -76,5 +86,11 @@ def assign(weights: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
         Cluster of each client, numbered in order of first appearance, shape (K,).
     report
         Details for logs.
+
+    Examples
+    --------
+    >>> labels, _ = assign(np.array([[0.0, 0.0], [0.0, 1.0], [9.0, 9.0]]), Parameters(threshold=2.0))
+    >>> labels
+    array([0, 0, 1])
     """
     return group(lp_distances(np.asarray(weights), 2), parameters)

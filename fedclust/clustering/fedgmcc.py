@@ -75,6 +75,13 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(num_points=10)
+    Traceback (most recent call last):
+        ...
+    ValueError: num_points must be odd and >= 5, got 10
     """
 
     connect: Connect = "budget"
@@ -105,6 +112,11 @@ def curve_finding_loss(distances: FloatArray) -> FloatArray:
     Returns
     -------
     Shape (…,); ∞ where a value of the chain is not finite.
+
+    Examples
+    --------
+    >>> curve_finding_loss(np.array([[1.0, 0.0, 0.0]]))  # the mean of 1/2 and 0
+    array([0.25])
     """
     mean = (distances[..., :-1] + distances[..., 1:]).mean(axis=-1) / 2
     return np.where(np.isfinite(distances).all(axis=-1), mean, np.inf)
@@ -128,6 +140,12 @@ def steepest(distances: FloatArray, absolute: bool = False) -> FloatArray:
     -------
     Largest slope, shape (…,), < 0 for a loss that falls everywhere; ∞ where a value of the chain is not
     finite.
+
+    Examples
+    --------
+    >>> distances = np.array([[0.6, 0.3, 0.0, 0.1, 0.2]])  # per half chain: −0.6 and +0.2
+    >>> steepest(distances), steepest(distances, absolute=True)
+    (array([0.4]), array([1.2]))
     """
     points = distances.shape[-1]
     with np.errstate(invalid="ignore"):  # ∞ − ∞ counts as not finite, below
@@ -150,6 +168,12 @@ def scores(distances: FloatArray, connect: Connect) -> FloatArray:
     Returns
     -------
     Score of each pair, shape (P,); ∞ where a value of the chain is not finite.
+
+    Examples
+    --------
+    >>> distances = np.array([[0.6, 0.3, 0.0, 0.1, 0.2]])
+    >>> scores(distances, "budget").round(6), scores(distances, "slope")
+    (array([0.2]), array([0.4]))
     """
     if connect == "budget":
         return curve_finding_loss(distances)
@@ -174,6 +198,11 @@ def budget(losses: FloatArray, percentile: float) -> float:
     Returns
     -------
     ε >= 0; 0 if no pair counts, as with one model.
+
+    Examples
+    --------
+    >>> budget(np.array([1.0, 2.0, 6.0, np.inf]), percentile=50)
+    2.0
     """
     finite = losses[np.isfinite(losses)]
     return float(np.percentile(finite, percentile)) if finite.size else 0.0
@@ -196,6 +225,13 @@ def next_percentile(percentile: float, num_clusters: int, percentile_step: float
     Returns
     -------
     Percentile of the next round, in [5, 95].
+
+    Examples
+    --------
+    >>> next_percentile(50.0, num_clusters=3, percentile_step=5.0)
+    55.0
+    >>> next_percentile(5.0, num_clusters=1, percentile_step=5.0)
+    5.0
     """
     moved = percentile + (percentile_step if num_clusters > 1 else -percentile_step)
     return min(max(moved, LOWEST_PERCENTILE), HIGHEST_PERCENTILE)
@@ -218,6 +254,11 @@ def components(pairs: IntArray, connected: BoolArray, num_models: int) -> IntArr
     Returns
     -------
     Cluster of each model, numbered in order of first appearance, shape (n,).
+
+    Examples
+    --------
+    >>> components(np.array([[0, 1], [0, 2], [1, 2]]), np.array([True, False, False]), num_models=3)
+    array([0, 0, 1])
     """
     from scipy.sparse.csgraph import connected_components
 

@@ -15,8 +15,8 @@ Choices where the paper is not specific, and differences from it:
   `min_pair_coverage` requires that most pairs have met, `patience` that the matrix stays settled for some
   rounds, and `min_cluster_size` that no part is small: such a part joins the others before a division is
   scored. `max_davies_bouldin` below 1 requires well separated parts.
-- The paper's ε is far below what chance leaves in the matrix with few local steps, so that no split comes:
-  `tolerance="auto"`, ours, is what chance leaves (:func:`change_by_chance`).
+- With few local steps, chance alone keeps the matrix changing by far more than the paper's ε, so that no
+  split comes. `tolerance="auto"`, ours, is a tenth of that change (:func:`change_by_chance`).
 - After a test that did not end in a split, `patience` rounds must pass before the next.
 - There is no split if the score is undefined: fewer than three clients, or all affinities equal.
 
@@ -58,7 +58,7 @@ Array = TypeVar("Array", FloatArray, BoolArray)
 _SMALLEST_COHORT = 3  # Theorem A.5
 _LARGEST_STEP = 0.5  # for the default; Theorem 5.2 requires less than 1
 _STEPS = 10  # local steps that `cautions` assumes; with fewer, rewards vary more
-_SETTLED = 0.1  # of what chance leaves, with a tolerance of auto
+_SETTLED = 0.1  # of the change by chance, with a tolerance of auto
 
 MANY = 4096
 """Clusters of at least this many clients use single precision: in double, K = 10,000 would need 4 GiB."""
@@ -77,7 +77,7 @@ class Parameters(Checked):
         β > 0 of Eq. 4; the larger it is, the smaller the affinities.
     tolerance
         ε > 0: the matrix has settled when the running mean of its squared change is below ε. ``"auto"``, not
-        in the paper: a tenth of what chance alone leaves, see :func:`tolerance_of`.
+        in the paper: a tenth of the change by chance alone, see :func:`tolerance_of`.
     max_clusters
         n_max >= 2: largest number of parts of one split.
     step_size
@@ -118,6 +118,12 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> resolved = Parameters(min_cluster_size=None).resolve(participation=0.1)
+    >>> resolved.step_size, resolved.min_cluster_size  # α = ρ, and 3/ρ clients
+    (0.1, 30)
     """
 
     kernel_width: Annotated[float, "> 0"] = 0.5
@@ -264,6 +270,11 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     ------
     ValueError
         If `parameters` lack a value that `resolve` sets, or `participation` is outside its range.
+
+    Examples
+    --------
+    >>> cautions(Parameters().resolve(1.0), num_clients=2, participation=1.0, rounds=10)
+    ['no split can come: 2 clients are fewer than 3']
     """
     if parameters.max_clusters_of(num_clients) < 2:
         fewest, smallest = f"two cohorts of cohort_size {parameters.cohort_size}", parameters.smallest_part
@@ -298,9 +309,8 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
 def tolerance_of(parameters: Parameters, cohort: int, num_clients: int, steps: int = _STEPS) -> float:
     """Return ε for a cluster: as set, or with ``"auto"`` a tenth of :func:`change_by_chance`.
 
-    Rewards whose order is stable from round to round change the matrix less than chance would, and that is
-    what settles: on the digits the mean squared change fell to a tenth to a half of what chance leaves within
-    1,200 rounds.
+    If the order of the rewards is stable from round to round, the matrix changes less than by chance: on the
+    digits the mean squared change fell to between a tenth and a half of that within 1,200 rounds.
 
     Parameters
     ----------
@@ -310,6 +320,13 @@ def tolerance_of(parameters: Parameters, cohort: int, num_clients: int, steps: i
         Number of the cluster's clients in a round, and in total.
     steps
         Local steps that all of the cohort ran, >= 1.
+
+    Examples
+    --------
+    >>> tolerance_of(Parameters(tolerance=1e-5), cohort=10, num_clients=100)
+    1e-05
+    >>> round(tolerance_of(Parameters(tolerance="auto", step_size=0.5), cohort=10, num_clients=10), 6)
+    0.000258
     """
     if parameters.tolerance != "auto":
         return parameters.tolerance
@@ -327,6 +344,12 @@ def change_by_chance(parameters: Parameters, cohort: int, num_clients: int, step
         Number of clients in a round, and in total.
     steps
         Independent local steps S, >= 1.
+
+    Examples
+    --------
+    >>> parameters = Parameters(step_size=0.5)  # 2·0.5²/1.5 · (1/√3 − 1/2)/10 = 0.333333 · 0.007735
+    >>> round(change_by_chance(parameters, cohort=10, num_clients=10), 6)
+    0.002578
     """
     step_size = parameters.step_size_of(num_clients)
     variance = (1 / math.sqrt(3) - 1 / 2) / steps
@@ -448,13 +471,21 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
     -------
     Affinity W in [0, 1], symmetric, 1 on the diagonal, shape (K, K); float32 if `interaction` is, where
     errors of β‖v_k^j − v_j^k‖² are about 10⁻⁷ times the rows' squared distances from their mean.
+
+    Examples
+    --------
+    >>> interaction = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    >>> affinity(interaction, kernel_width=1.0).round(3)  # clients 0 and 2 differ in column 1: exp(−1)
+    array([[1.   , 1.   , 0.368],
+           [1.   , 1.   , 1.   ],
+           [0.368, 1.   , 1.   ]])
     """
     single = interaction.dtype == np.float32
     return _affinity_of_own(np.array(interaction, dtype=np.float32 if single else np.float64), kernel_width)
 
 
 def _affinity_of_own(matrix: FloatArray, kernel_width: float) -> FloatArray:
-    """Compute the affinities from a matrix that is nobody else's: copying 10,000 clients' takes long."""
+    """Compute the affinities, and overwrite the matrix: copying that of 10,000 clients takes long."""
     from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
     matrix = np.ascontiguousarray(matrix)
@@ -506,6 +537,12 @@ def affinity_of(state: Interaction, parameters: Parameters) -> FloatArray:
     Returns
     -------
     Affinity as in :func:`affinity`, shape (K, K).
+
+    Examples
+    --------
+    >>> affinity_of(start(np.arange(2), Parameters()), Parameters())  # before any two have met
+    array([[1., 1.],
+           [1., 1.]])
     """
     matrix = state.matrix
     if parameters.compare == "columns":  # as a whole, so that columns stay comparable
@@ -532,6 +569,11 @@ def rewards(losses: FloatArray) -> FloatArray:
     ------
     ValueError
         If no clients or no steps are given, or a loss is not finite.
+
+    Examples
+    --------
+    >>> rewards(np.array([[1.0], [2.0], [3.0]])).round(4)  # mean 2, variance 1: exp(−1/2), 1, exp(−1/2)
+    array([0.6065, 1.    , 0.6065])
     """
     losses = np.asarray(losses, dtype=np.float64)
     check_shapes(losses=(losses, "clients steps"))
@@ -559,6 +601,11 @@ def update_weights(weights: FloatArray, rewards: FloatArray, step_size: float) -
         Their rewards ω, shape (n,).
     step_size
         Weight α of the round, in (0, 1).
+
+    Examples
+    --------
+    >>> update_weights(np.array([0.0, 1.0]), np.array([1.0, 1.0]), step_size=0.25)
+    array([0.25, 1.  ])
     """
     return (1 - step_size) * weights + step_size * rewards
 
@@ -581,6 +628,12 @@ def update_interaction(interaction: FloatArray, rewards: FloatArray, step_size: 
     Returns
     -------
     The new entries, shape (n, n).
+
+    Examples
+    --------
+    >>> update_interaction(np.zeros((2, 2)), np.array([1.0, 0.5]), step_size=0.5)
+    array([[0.5 , 0.5 ],
+           [0.25, 0.25]])
     """
     return (1 - step_size) * interaction + step_size * rewards[:, None]
 
@@ -603,6 +656,11 @@ def update_mse(
         Number of entries that d averages, including unchanged ones.
     step_size
         Weight α of the round, in (0, 1).
+
+    Examples
+    --------
+    >>> update_mse(1.0, np.zeros((1, 1)), np.ones((1, 1)), num_entries=4, step_size=0.5)  # (1 + 1/4)/2
+    0.625
     """
     change = np.square(after - before).sum() / num_entries
     return float((1 - step_size) * mse + step_size * change)
@@ -634,6 +692,12 @@ def split(
         justified.
     scores
         Davies–Bouldin score by number of clusters tried.
+
+    Examples
+    --------
+    >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))  # two pairs of clients
+    >>> split(blocks, 2, Parameters(), seed=0)
+    (array([0, 0, 1, 1]), {2: 0.0})
     """
     divisions = candidates(affinity, max_clusters, parameters, seed)
     scores = {number: score for number, (_, score) in divisions.items()}
@@ -673,6 +737,12 @@ def candidates(
     (K,), and the finite Davies–Bouldin score; smaller is better. Divisions with fewer distinct clusters than
     requested, only one part of `min_cluster_size`, or an undefined score are left out; empty if all
     affinities are equal.
+
+    Examples
+    --------
+    >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))  # two pairs of clients
+    >>> candidates(blocks, 2, Parameters(), seed=0)
+    {2: (array([0, 0, 1, 1]), 0.0)}
     """
     from sklearn.cluster import SpectralClustering
     from sklearn.manifold import spectral_embedding
@@ -715,7 +785,7 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     Only products with the matrix are needed (LOBPCG: Knyazev, "Toward the optimal preconditioned
     eigensolver", SIAM Journal on Scientific Computing 23(2), 2001). The iteration ends after a fixed number
     of steps: vectors that have not converged by then belong to nearly equal eigenvalues, which do not come
-    from a division into groups. 10⁻³⁰ is added to affinities, so that clients that resemble nobody are one
+    from a division into groups. 10⁻³⁰ is added to affinities, so that clients unlike all others are one
     part, as they are in double precision, where no affinity is below 10⁻¹⁰⁰.
 
     Parameters
@@ -730,6 +800,12 @@ def few_eigenvectors(affinity: FloatArray, size: int, seed: int) -> FloatArray:
     Returns
     -------
     Shape (K, size); the first column has one sign and, for connected clients, is constant.
+
+    Examples
+    --------
+    >>> first = few_eigenvectors(np.ones((20, 20), np.float32), 1, seed=0)  # of degrees 19
+    >>> np.allclose(first, 1 / np.sqrt(20 * 19))
+    True
     """
     from scipy.linalg import LinAlgWarning
     from scipy.sparse.linalg import LinearOperator, lobpcg
@@ -777,6 +853,12 @@ def join_small(affinity: FloatArray, labels: IntArray, min_cluster_size: int) ->
     Returns
     -------
     Cluster of each client, numbered in order of first appearance, shape (K,).
+
+    Examples
+    --------
+    >>> blocks = np.kron(np.eye(2), np.ones((2, 2)))  # two pairs of clients
+    >>> join_small(blocks, np.array([0, 0, 1, 2]), min_cluster_size=2)
+    array([0, 0, 1, 1])
     """
     from scipy.spatial.distance import cdist
 
@@ -811,6 +893,11 @@ def start(members: IntArray, parameters: Parameters) -> Interaction:
     Returns
     -------
     State in which no clients have met.
+
+    Examples
+    --------
+    >>> start(np.array([7, 3]), Parameters())
+    Interaction(members=array([3, 7]), mse=1.0, rounds_settled=0, pairs_met=0)
     """
     size = len(members)
     row = np.full(size, 1 / size**2 if parameters.initial == "uniform" else 0.0, _precision(size))
@@ -853,6 +940,14 @@ def step(
     ValueError
         If a client is not a member, a client has no losses, a loss is not finite, or `parameters` lack a
         value that `resolve` sets.
+
+    Examples
+    --------
+    >>> parameters, clients = Parameters(step_size=0.5), np.arange(2)
+    >>> losses = np.array([[1.0], [3.0]])  # mean 2, variance 2: rewards exp(−1/4)
+    >>> state, outcome = step(start(clients, parameters), clients, losses, parameters, seed=0)
+    >>> outcome.rewards.round(4), state.matrix.round(4).tolist()
+    (array([0.7788, 0.7788]), [[0.3894, 0.3894], [0.3894, 0.3894]])
     """
     num_members = len(state.members)
     step_size, max_clusters = parameters.step_size_of(num_members), parameters.max_clusters_of(num_members)
@@ -902,6 +997,12 @@ def children(state: Interaction, labels: IntArray) -> list[Interaction]:
     Returns
     -------
     One state per part, in the order of their numbers; every member is in exactly one.
+
+    Examples
+    --------
+    >>> parts = children(start(np.arange(4), Parameters()), np.array([0, 1, 0, 1]))
+    >>> [part.members for part in parts]
+    [array([0, 2]), array([1, 3])]
     """
     parts = []
     for number in range(labels.max() + 1):

@@ -46,6 +46,13 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(num_clusters=2, sigma=0.6)
+    Traceback (most recent call last):
+        ...
+    ValueError: sigma must be in [0, 0.5], got 0.6
     """
 
     num_clusters: Annotated[int, ">= 1"] = 2
@@ -74,6 +81,11 @@ def importance(wins: IntArray, sigma: float) -> FloatArray:
     Returns
     -------
     Weights > 0 that sum to 1 over the centres (>= 0 where σ is 0), shape (clients, k).
+
+    Examples
+    --------
+    >>> importance(np.array([[4, 0]]), sigma=0.25)  # 1 and 0.25, scaled to sum to 1
+    array([[0.8, 0.2]])
     """
     smoothed = np.maximum(wins / wins.sum(axis=1, keepdims=True), sigma)
     return smoothed / smoothed.sum(axis=1, keepdims=True)
@@ -94,6 +106,12 @@ def centre_shares(weights: FloatArray, num_examples: IntArray) -> FloatArray:
     Returns
     -------
     Shares that sum to 1 over the clients, shape (clients, k); 0 for a centre without any weight.
+
+    Examples
+    --------
+    >>> centre_shares(np.array([[0.5, 0.5], [1.0, 0.0]]), np.array([20, 10]))
+    array([[0.5, 1. ],
+           [0.5, 0. ]])
     """
     weighted = weights * np.asarray(num_examples)[:, np.newaxis]
     total = weighted.sum(axis=0)
@@ -101,7 +119,7 @@ def centre_shares(weights: FloatArray, num_examples: IntArray) -> FloatArray:
 
 
 def middle(models: Sequence[Mapping[str, FloatArray]], shares: FloatArray) -> dict[str, FloatArray]:
-    """Average models: centres to m_k = Σ_s u_ks c_s for several clients, or clients' models to centres.
+    """Average models with weights: centres to a client's m_k = Σ_s u_ks c_s, or clients' models to centres.
 
     Parameters
     ----------
@@ -113,6 +131,11 @@ def middle(models: Sequence[Mapping[str, FloatArray]], shares: FloatArray) -> di
     Returns
     -------
     Means in float64, shape (means, *shape) by name; the maximum for arrays of whole numbers.
+
+    Examples
+    --------
+    >>> middle([{"w": np.array([0.0])}, {"w": np.array([4.0])}], np.array([[0.75, 0.25]]))
+    {'w': array([[1.]])}
     """
     averaged: dict[str, FloatArray] = {}
     for name, first in models[0].items():

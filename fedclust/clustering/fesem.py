@@ -38,6 +38,13 @@ class Parameters(Checked):
     ------
     ValueError
         If a number is below 1.
+
+    Examples
+    --------
+    >>> Parameters(num_clusters=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: num_clusters must be >= 1, got 0
     """
 
     num_clusters: Annotated[int, ">= 1"] = 2
@@ -57,6 +64,11 @@ def distances(models: Sequence[Model], centres: Sequence[Model]) -> FloatArray:
     Returns
     -------
     Shape (models, centres).
+
+    Examples
+    --------
+    >>> distances([{"w": np.array([3.0, 4.0])}], [{"w": np.zeros(2)}])
+    array([[25.]])
     """
     names = [name for name, array in centres[0].items() if np.issubdtype(array.dtype, np.floating)]
     points = np.stack([_flat(centre, names) for centre in centres])
@@ -82,6 +94,12 @@ def nearest(models: Sequence[Model], centres: Sequence[Model]) -> IntArray:
     Returns
     -------
     Shape (models,).
+
+    Examples
+    --------
+    >>> models = [{"w": np.array([1.0])}, {"w": np.array([9.0])}]
+    >>> nearest(models, centres=[{"w": np.array([0.0])}, {"w": np.array([8.0])}])
+    array([0, 1])
     """
     return np.argmin(distances(models, centres), axis=1)
 
@@ -106,6 +124,11 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     -------
     Group of each model, numbered in order of first appearance, shape (n,); fewer than k groups where
     fewer models differ.
+
+    Examples
+    --------
+    >>> first_groups([{"w": np.array([value])} for value in (0.0, 1.0, 9.0)], Parameters(), seed=0)
+    array([0, 0, 1])
     """
     products = np.zeros((len(models), len(models)))
     for name, array in models[0].items():

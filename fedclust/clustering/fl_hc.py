@@ -42,6 +42,13 @@ class Parameters(Grouping):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(rounds=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: rounds must be >= 1, got 0
     """
 
     linkage: Linkage = "complete"
@@ -65,6 +72,12 @@ def distances(changes: FloatArray, metric: Metric) -> FloatArray:
     Returns
     -------
     Distances >= 0, symmetric with diagonal 0, shape (K, K).
+
+    Examples
+    --------
+    >>> distances([[3.0, 4.0], [0.0, 0.0]], "l1")
+    array([[0., 7.],
+           [7., 0.]])
     """
     if metric == "cosine":
         return grouping.cosine_distances(changes)
@@ -89,5 +102,11 @@ def assign(changes: FloatArray, parameters: Parameters) -> tuple[IntArray, Detai
         Cluster of each client, numbered in order of first appearance, shape (K,).
     report
         Details for logs.
+
+    Examples
+    --------
+    >>> labels, _ = assign([[1.0, 0.0], [2.0, 0.0], [-1.0, 0.0]], Parameters(threshold=1.0))
+    >>> labels
+    array([0, 0, 1])
     """
     return grouping.group(distances(changes, parameters.metric), parameters)

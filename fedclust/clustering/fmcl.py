@@ -53,6 +53,13 @@ class Parameters(Agglomeration):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(beta=0.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: beta must be > 0, got 0.0
     """
 
     alpha: Annotated[float, ">= 0"] = 1.0
@@ -92,6 +99,13 @@ def distances(prototypes: FloatArray, shares: FloatArray, parameters: Parameters
     Returns
     -------
     Distances >= 0, symmetric with diagonal 0, shape (K, K), float64; float32 beyond 4,096 clients.
+
+    Examples
+    --------
+    >>> prototypes, shares = np.array([[[1.0, 0.0]], [[0.0, 1.0]]]), np.array([[1.0], [1.0]])
+    >>> distances(prototypes, shares, Parameters(epsilon=1e-9)).round(6)  # orthogonal, one class shared
+    array([[0., 1.],
+           [1., 0.]])
     """
     prototypes, shares = np.asarray(prototypes), np.asarray(shares, dtype=np.float64)
     num_clients, epsilon = len(shares), parameters.epsilon
@@ -132,6 +146,11 @@ def num_clusters(silhouettes: Mapping[int, float], variation: float) -> int:
         Mean silhouette of each number of clusters, 1, 2, …
     variation
         Coefficient of variation of the distances.
+
+    Examples
+    --------
+    >>> num_clusters({1: 0.0, 2: 0.4, 3: 0.7, 4: 0.5}, variation=0.5)  # window 2 to 6
+    3
     """
     # The limits are the same for all data sets.
     least, most = (1, 3) if variation < 0.35 else (2, 6) if variation < 0.70 else (3, 10)
@@ -163,6 +182,12 @@ def cluster(distances: FloatArray, stopping: Agglomeration) -> tuple[IntArray, d
     ------
     ValueError
         If there are more clusters than clients.
+
+    Examples
+    --------
+    >>> matrix = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+    >>> cluster(matrix, Parameters(threshold=5.0))
+    (array([0, 0, 1]), {})
     """
     number, scores = stopping.num_clusters, {}
     if number is not None and number > len(distances):
@@ -196,6 +221,13 @@ def assign(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -
     ------
     ValueError
         As for :func:`cluster`.
+
+    Examples
+    --------
+    >>> prototypes = np.array([[[1.0, 0.0]], [[1.0, 0.0]], [[0.0, 1.0]]])
+    >>> labels, details = assign(prototypes, np.ones((3, 1)), Parameters(threshold=0.5))
+    >>> labels
+    array([0, 0, 1])
     """
     matrix = distances(prototypes, shares, parameters)
     labels, scores = cluster(matrix, parameters)
@@ -223,7 +255,14 @@ def _block(
 
 
 def variation(distances: FloatArray) -> float:
-    """Compute the coefficient of variation of the distances between different clients, shape (K, K)."""
+    """Compute the coefficient of variation of the distances between different clients, shape (K, K).
+
+    Examples
+    --------
+    >>> matrix = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 3.0], [2.0, 3.0, 0.0]])
+    >>> round(variation(matrix), 4)  # mean 2, standard deviation √(2/3)
+    0.4082
+    """
     between = distances[~np.eye(len(distances), dtype=bool)]
     if not between.any():
         return 0.0

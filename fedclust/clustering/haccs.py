@@ -38,6 +38,13 @@ def hellinger(counts: IntArray) -> FloatArray:
     -------
     Distances in [0, 1], 1 where clients share no class, shape (K, K). A client without samples has distance
     1/√2 from every other.
+
+    Examples
+    --------
+    >>> hellinger(np.array([[5, 0], [0, 5], [9, 0]]))
+    array([[0., 1., 0.],
+           [1., 0., 1.],
+           [0., 1., 0.]])
     """
     from scipy.spatial.distance import cdist
 
@@ -58,6 +65,11 @@ def groups(counts: IntArray, max_distance: float) -> IntArray:
     Returns
     -------
     Group of each client, from 0 without gaps, shape (K,).
+
+    Examples
+    --------
+    >>> groups(np.array([[5, 0], [5, 0], [0, 5], [0, 5]]), max_distance=0.5)
+    array([0, 0, 1, 1])
     """
     from sklearn.cluster import OPTICS
 
@@ -77,7 +89,7 @@ def groups(counts: IntArray, max_distance: float) -> IntArray:
 def weights(
     labels: IntArray, losses: FloatArray, latencies: FloatArray | None, rho: float
 ) -> dict[int, float]:
-    """Weigh the groups from which clients are drawn.
+    """Compute the weights with which groups are drawn.
 
     ρ · L_g / Σ L + (1 − ρ) · (1 − t_g / max t), with L_g and t_g the means of the group's losses and
     latencies; without latencies L_g / Σ L.
@@ -95,7 +107,12 @@ def weights(
 
     Returns
     -------
-    Weight of each group, >= 0.
+    Weight of each group that has clients, >= 0.
+
+    Examples
+    --------
+    >>> weights(np.array([0, 0, 1]), np.array([1.0, 1.0, 3.0]), None, rho=1.0)
+    {0: 0.25, 1: 0.75}
     """
     present = np.unique(labels)
     mean_losses = np.array([losses[labels == group].mean() for group in present])
@@ -130,6 +147,13 @@ def draw(
     Returns
     -------
     Client ids, sorted, shape (min(size, n),).
+
+    Examples
+    --------
+    >>> clients, labels, losses = np.array([4, 5, 6]), np.array([0, 0, 1]), np.array([1.0, 1.0, 0.0])
+    >>> seconds, generator = np.array([2.0, 1.0, 3.0]), np.random.default_rng(0)
+    >>> draw(clients, labels, losses, seconds, rho=1.0, size=1, generator=generator)  # group 1 has weight 0
+    array([5])
     """
     by_group = weights(labels, losses, latencies, rho)
     # Ties, and all clients if no latency is known, come in random order.

@@ -41,6 +41,11 @@ class Parameters(Checked):
     ------
     ValueError
         If a number is below 1.
+
+    Examples
+    --------
+    >>> Parameters(restarts=3, restart_rounds=10).trial_rounds
+    30
     """
 
     num_clusters: Annotated[int, ">= 1"] = 2
@@ -67,12 +72,24 @@ def choose(losses: FloatArray) -> IntArray:
     Returns
     -------
     The model of each client, shape (clients,).
+
+    Examples
+    --------
+    >>> choose(np.array([[0.3, 0.9], [0.8, 0.1]]))
+    array([0, 1])
     """
     return np.argmin(losses, axis=1)
 
 
 def current_start(server_round: int, parameters: Parameters) -> int:
-    """Return the number of the start that trains in a round, from 0; 0 in every round after the choice."""
+    """Return the number of the start that trains in a round, from 0; 0 in every round after the choice.
+
+    Examples
+    --------
+    >>> parameters = Parameters(restarts=2, restart_rounds=10)
+    >>> [current_start(server_round, parameters) for server_round in (1, 10, 11, 20, 21)]
+    [0, 0, 1, 1, 0]
+    """
     if server_round > parameters.trial_rounds:
         return 0
     return (server_round - 1) // parameters.restart_rounds
@@ -94,12 +111,24 @@ def start_losses(losses: FloatArray, num_clusters: int) -> FloatArray:
     Returns
     -------
     Shape (r,).
+
+    Examples
+    --------
+    >>> losses = np.array([[1.0, 3.0, 0.0, 2.0], [3.0, 1.0, 4.0, 4.0]])
+    >>> start_losses(losses, num_clusters=2)  # means of 1 and 1, and of 0 and 4
+    array([1., 2.])
     """
     return losses.reshape(len(losses), -1, num_clusters).min(axis=2).mean(axis=0)
 
 
 def best_start(losses: FloatArray, num_clusters: int) -> int:
-    """Choose the start with the smallest loss, see :func:`start_losses`; the first on a tie."""
+    """Choose the start with the smallest loss, see :func:`start_losses`; the first on a tie.
+
+    Examples
+    --------
+    >>> best_start(np.array([[1.0, 3.0, 0.0, 2.0], [3.0, 1.0, 4.0, 4.0]]), num_clusters=2)
+    0
+    """
     return int(np.argmin(start_losses(losses, num_clusters)))
 
 
@@ -123,6 +152,13 @@ def share_layers(
     Returns
     -------
     The models; arrays of whole numbers are not averaged.
+
+    Examples
+    --------
+    >>> models = [{"first": np.array([0.0]), "last": np.array([1.0])}]
+    >>> models += [{"first": np.array([4.0]), "last": np.array([2.0])}]
+    >>> share_layers(models, weights=[3, 1], last=frozenset(["last"]))
+    [{'first': array([1.]), 'last': array([1.])}, {'first': array([1.]), 'last': array([2.])}]
     """
     shared = {
         name: np.average([model[name].astype(np.float64) for model in models], axis=0, weights=weights)

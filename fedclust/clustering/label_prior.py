@@ -21,7 +21,7 @@ from fedclust.typing import FloatArray, IntArray
 
 
 def intraclass_correlation(counts: IntArray, statistic: float) -> float:
-    """Estimate the correlation of labels within clients, beyond the federation's shares.
+    """Estimate how much more the labels of one client agree than those of different clients.
 
     ρ̂ = (X²/(C−1) − (K−1)) / (N − Σ n_i²/N − (K−1)), the moment estimate from Pearson's X².
 
@@ -36,6 +36,11 @@ def intraclass_correlation(counts: IntArray, statistic: float) -> float:
     -------
     About 0 for similar clients (by chance below), 1 for clients with one class each (by chance above); 0 if
     it cannot be estimated: one class, or one example on every client.
+
+    Examples
+    --------
+    >>> intraclass_correlation(np.array([[5, 5], [5, 5]]), statistic=3.0)  # (3 − 1)/(20 − 10 − 1)
+    0.2222222222222222
     """
     sizes, classes = np.sum(counts, axis=1, dtype=np.float64), int((np.sum(counts, axis=0) > 0).sum())
     total = sizes.sum()
@@ -61,6 +66,13 @@ def pseudo_examples(counts: IntArray, level: float = 0.05) -> float:
     Returns
     -------
     m̂ > 0; infinite, for no correction, if clients may be alike or ρ̂ <= 0.
+
+    Examples
+    --------
+    >>> pseudo_examples(np.array([[5, 5], [5, 5]]))  # clients are alike: no correction
+    inf
+    >>> pseudo_examples(np.array([[50, 0], [0, 50]]))  # ρ̂ > 1: one over the number of clients
+    0.5
     """
     tested = homogeneity(counts)
     correlation = intraclass_correlation(counts, tested.statistic)
@@ -86,6 +98,11 @@ def correction(counts: IntArray, trained_on: IntArray | FloatArray, pseudo_examp
     Returns
     -------
     Numbers to add, shape (K, C); 0 for a class that the model never saw, whose logit has no meaning.
+
+    Examples
+    --------
+    >>> np.exp(correction(np.array([[3, 1]]), np.array([1, 1]), pseudo_examples=1.0))  # 0.7/0.5 and 0.3/0.5
+    array([[1.4, 0.6]])
     """
     own = np.asarray(counts, dtype=np.float64)
     if math.isinf(pseudo_examples):
@@ -111,6 +128,16 @@ def assign(counts: IntArray, assignment: IntArray) -> FloatArray:
     Returns
     -------
     Numbers to add to each client's logits, shape (K, C).
+
+    Examples
+    --------
+    >>> counts = np.array([[50, 0], [0, 50]])
+    >>> np.exp(assign(counts, np.array([0, 0]))).round(4)  # m̂ = 1/2: 2·50.25/50.5, 2·0.25/50.5
+    array([[1.9901, 0.0099],
+           [0.0099, 1.9901]])
+    >>> assign(counts, np.array([0, 1]))  # one client in each cluster
+    array([[0., 0.],
+           [0., 0.]])
     """
     corrections = np.zeros(counts.shape)
     for number in np.unique(assignment):

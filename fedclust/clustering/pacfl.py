@@ -57,6 +57,13 @@ class Parameters(Grouping):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(vectors=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: vectors must be >= 1, got 0
     """
 
     vectors: Annotated[int, ">= 1"] = 3
@@ -79,6 +86,11 @@ def angles(products: FloatArray) -> FloatArray:
     -------
     Angles in degrees, ascending, in [0, 90], shape (…, p). Columns of U or V that are 0 add angles of 90 at
     the end.
+
+    Examples
+    --------
+    >>> angles(np.array([[0.5]])).round(6)  # arccos 1/2
+    array([60.])
     """
     cosines = np.linalg.svd(products, compute_uv=False)
     return np.asarray(np.degrees(np.arccos(np.clip(cosines, 0, 1))))
@@ -102,6 +114,13 @@ def distances(bases: FloatArray, measure: Measure = "mean") -> FloatArray:
     Returns
     -------
     Distances in degrees, symmetric with diagonal 0, shape (K, K), float64.
+
+    Examples
+    --------
+    >>> along, across = [[1.0], [0.0]], [[np.sqrt(0.5)], [np.sqrt(0.5)]]
+    >>> distances(np.array([[along], [across]])).round(6)  # two clients, one class
+    array([[ 0., 45.],
+           [45.,  0.]])
     """
     num_clients, num_classes, _, vectors = bases.shape
     shape = (num_clients, num_clients)
@@ -149,6 +168,13 @@ def assign(bases: FloatArray, parameters: Parameters) -> tuple[IntArray, Details
         Cluster of each client, numbered in order of first appearance, shape (K,).
     report
         Details for logs.
+
+    Examples
+    --------
+    >>> along, across = [[1.0], [0.0]], [[np.sqrt(0.5)], [np.sqrt(0.5)]]
+    >>> labels, _ = assign(np.array([[along], [along], [across]]), Parameters(threshold=30.0))
+    >>> labels
+    array([0, 0, 1])
     """
     return group(distances(bases, parameters.measure), parameters)
 

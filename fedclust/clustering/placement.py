@@ -27,13 +27,13 @@ from fedclust.proof import holm
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_KEPT = 10  # clients of a cluster that newcomers are compared with
-_FEWEST = 3  # clients of a cluster that tell how far apart its clients are
+_FEWEST = 3  # clients of a cluster from which its width is measured
 _ALIKE, _UNLIKE = 1.25, 2.0  # times as far as the farthest client; ours, checked in docs/NEWCOMERS.md
 
 
 @dataclass(frozen=True, eq=False)
 class LabelRule:
-    """Places clients by label counts; holds those of the clusters' clients.
+    """Places clients by the label counts of the clusters' clients.
 
     Attributes
     ----------
@@ -43,6 +43,12 @@ class LabelRule:
         Cluster of each of them, shape (K,).
     paper
         The paper's settings; None for our features.
+
+    Examples
+    --------
+    >>> counts, labels = np.array([[9, 1], [9, 1], [1, 9], [1, 9]]), np.array([0, 0, 1, 1])
+    >>> LabelRule(counts, labels, clust_psi_pfl.Parameters()).place(np.array([10, 90])).cluster
+    1
     """
 
     counts: IntArray
@@ -117,6 +123,13 @@ class DistanceRule:
         Share of each class among a cluster's examples, shape (G, C).
     parameters
         Settings of the distances.
+
+    Examples
+    --------
+    >>> means, shares = np.array([[[1.0, 0.0]], [[0.0, 1.0]]]), np.array([[1.0], [1.0]])
+    >>> rule = DistanceRule(means, shares, fmcl.Parameters())
+    >>> rule.place(np.array([[0.1, 1.0]]), counts=np.array([5])).cluster
+    1
     """
 
     means: FloatArray
@@ -150,7 +163,7 @@ class DistanceRule:
 
 @dataclass(frozen=True, eq=False)
 class SubspaceRule:
-    """Places clients by the angles between subspaces; holds some clients of each cluster to compare with.
+    """Places clients by the angles between their subspaces and those of some clients of each cluster.
 
     Source: PACFL, Section 3.2, which lets newcomers send their singular vectors and join the cluster of the
     least distance. Here that is the mean over clients, as in average linkage; "none" is ours, see
@@ -164,6 +177,13 @@ class SubspaceRule:
         Cluster of each of these clients, shape (n,).
     measure, input
         As in :class:`fedclust.clustering.pacfl.Parameters`.
+
+    Examples
+    --------
+    >>> bases = np.array([[[[1.0], [0.0]]], [[[0.0], [1.0]]]])  # one class: the first axis, the second axis
+    >>> rule = SubspaceRule(bases, np.array([0, 1]), measure="mean", input="pixels")
+    >>> rule.place(np.array([[[0.6], [0.8]]])).cluster
+    1
     """
 
     bases: FloatArray
@@ -210,6 +230,11 @@ def place(own: FloatArray, apart: FloatArray, clusters: IntArray) -> Placement:
         The losses.
     clusters
         Indices of the clusters, shape (G,).
+
+    Examples
+    --------
+    >>> place(np.array([0.1, 0.9]), np.array([[0.0, 0.5], [0.5, 0.0]]), np.arange(2)).cluster
+    0
     """
     return _in_nearest(
         clusters,
@@ -271,8 +296,14 @@ def remoteness(own: FloatArray, embeddings: FloatArray, labels: IntArray, cluste
     Returns
     -------
     Its distance from the mean of a cluster's clients, divided by the distance of the farthest of them from
-    the mean of the others, shape (G,). A cluster with fewer than three clients counts as as wide as the
-    widest; all NaN if there is no other.
+    the mean of the others, shape (G,). A cluster with fewer than three clients is given the width of the
+    widest; all NaN if every cluster has fewer.
+
+    Examples
+    --------
+    >>> embeddings = np.array([[0.0], [1.0], [2.0]])  # mean 1; 2 is 1.5 from the mean of the others
+    >>> remoteness(np.array([4.0]), embeddings, labels=np.zeros(3), clusters=np.array([0]))
+    array([2.])
     """
     distances, widths = np.full(len(clusters), np.nan), np.full(len(clusters), np.nan)
     for place, cluster in enumerate(clusters):
@@ -295,17 +326,17 @@ def most_confident(
     level: float = 0.001,
     remote: FloatArray | None = None,
 ) -> Placement:
-    """Place a client whose classes are unknown where a model is more certain of its rows than all others.
+    """Place a client without labels in the cluster whose model is the most certain of its rows.
 
     Models are less certain of rows unlike those that they were trained on. The most certain one must beat
     every other in a paired t-test over the rows, with Holm's correction, and the label shares that it
     predicts must not be farther from its cluster's than those of every client there, in total variation;
-    otherwise the client is in none. This cannot tell apart clusters that
-    name the same rows differently: their models are equally certain.
+    otherwise the client is in no cluster. Clusters that name the same rows differently cannot be told apart
+    in this way: their models are equally certain.
 
-    Where clients' inputs are known, the client's must be like those of its cluster: at most 1.25 times as far
-    as theirs. If those of all other clusters are out of the question, more than 2 times as far, it is placed
-    without regard to how certain the models are. The inputs then stand for the predicted label shares.
+    If the clients' inputs are known, they replace the check of label shares. The client's inputs must be at
+    most 1.25 times as far from its cluster's as those of the clients there. If it is more than 2 times as far
+    from all clusters but one, it is placed in that one, however certain the models are.
 
     Source of the score: Hendrycks and Gimpel, "A Baseline for Detecting Misclassified and Out-of-Distribution
     Examples in Neural Networks", ICLR 2017.
@@ -322,10 +353,17 @@ def most_confident(
         Training examples of each class on the clients of each cluster, shape (clients, C); clusters without
         an entry are not checked.
     level
-        Level of the tests together.
+        Level that all tests share.
     remote
         How far the client's inputs are from those of each cluster's clients, see :func:`remoteness`, shape
         (G,); None or NaN if unknown.
+
+    Examples
+    --------
+    >>> unsure, sure = [-1.0, -1.1, -0.9, -1.0], [-0.1, -0.1, -0.1, -0.1]
+    >>> predicted = np.array([[4, 0], [0, 4]])
+    >>> most_confident(np.array([unsure, sure]), np.arange(2), predicted, counts={}).cluster
+    1
     """
     from scipy.special import stdtr
 

@@ -47,6 +47,13 @@ class Parameters(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Parameters(vote_clip=3.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: vote_clip must be in (0, 2], got 3.0
     """
 
     num_groups: Annotated[int, ">= 2"] = 2
@@ -57,7 +64,7 @@ class Parameters(Checked):
 
 
 def apart(values: FloatArray, number: int, spread: float, generator: np.random.Generator) -> FloatArray:
-    """Draw starts around a model, in random directions that sum to zero: for two, a step and the step back.
+    """Draw starts around a model, in random directions that sum to zero; two starts are opposite.
 
     Parameters
     ----------
@@ -73,6 +80,12 @@ def apart(values: FloatArray, number: int, spread: float, generator: np.random.G
     Returns
     -------
     Shape (k, d).
+
+    Examples
+    --------
+    >>> steps = apart(np.array([3.0, 4.0]), 2, 0.1, np.random.default_rng(0)) - np.array([3.0, 4.0])
+    >>> np.linalg.norm(steps, axis=1), steps.sum(axis=0).round(9) + 0  # a tenth of the model's length 5
+    (array([0.5, 0.5]), array([0., 0.]))
     """
     steps = generator.standard_normal((number, len(values)))
     steps -= steps.mean(axis=0)
@@ -81,7 +94,7 @@ def apart(values: FloatArray, number: int, spread: float, generator: np.random.G
 
 
 def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
-    """Return whether hardly any client chose one of the groups, so that they must start anew.
+    """Return whether a group has so few clients that all groups must start again.
 
     Parameters
     ----------
@@ -95,17 +108,28 @@ def deserted(sizes: Sequence[float], num_clients: int, noise: float) -> bool:
     Returns
     -------
     Whether the smallest is below n/(8k), an eighth of an equal share, by more than one standard deviation.
+
+    Examples
+    --------
+    >>> deserted([1.0, 19.0], num_clients=20, noise=0.0)  # 1 < 20/16
+    True
     """
     return min(sizes) + noise < num_clients / (8 * len(sizes))
 
 
 def vote(differences: Sequence[float], vote_clip: float) -> FloatArray:
-    """Convert differences of Brier scores to votes in [−1, 1], in units of the clip B."""
+    """Convert differences of Brier scores to votes in [−1, 1], in units of the clip B.
+
+    Examples
+    --------
+    >>> vote([0.5, -0.1], vote_clip=0.25)
+    array([ 1. , -0.4])
+    """
     return np.clip(np.asarray(differences, dtype=np.float64), -vote_clip, vote_clip) / vote_clip
 
 
 def groups_help(total: float, num_clients: int, noise: float, level: float) -> tuple[bool, float]:
-    """Test whether clients gain on average, by the noisy sum of their votes.
+    """Test whether groups help clients on average, by the noisy sum of their votes.
 
     Given the models, votes are independent, because each comes from a client's own held-out rows. They lie in
     [−1, 1], so the variance of their sum is at most the number of clients, plus that of the noise. If clients
@@ -125,6 +149,12 @@ def groups_help(total: float, num_clients: int, noise: float, level: float) -> t
     Returns
     -------
     Whether the sum is above the threshold, and the threshold: Φ⁻¹(1 − level) · √(n + σ²).
+
+    Examples
+    --------
+    >>> helps, threshold = groups_help(20.0, num_clients=100, noise=0.0, level=0.05)
+    >>> helps, round(threshold, 2)  # Φ⁻¹(0.95) · √100
+    (True, 16.45)
     """
     from scipy.special import ndtri
 

@@ -32,6 +32,11 @@ class Proposal:
         Name of its source, one of :data:`fedclust.clustering.auto.SOURCES`.
     labels
         Part of each member, numbered in order of first appearance, shape (n,); −1 if not known yet.
+
+    Examples
+    --------
+    >>> Proposal("updates", np.array([0, 0, 1])).num_parts
+    2
     """
 
     source: str
@@ -44,10 +49,10 @@ class Proposal:
 
 
 def cuts(distances: FloatArray, numbers: Iterable[int], min_size: int) -> dict[int, IntArray]:
-    """Cut an average-linkage tree where it first has so many parts that are large enough.
+    """Cut an average-linkage tree into parts that are large enough, once for each number of parts.
 
     A few odd clients are merged last, so a plain cut in two often splits off one of them. Here the tree is
-    cut into 2, 3, … groups until so many of them have `min_size` clients; each client of a smaller one then
+    cut into 2, 3, … groups until enough of them have `min_size` clients; each client of a smaller one then
     joins the large one that is nearest on average.
 
     Parameters
@@ -62,11 +67,18 @@ def cuts(distances: FloatArray, numbers: Iterable[int], min_size: int) -> dict[i
     Returns
     -------
     Part of each client, numbered in order of first appearance, shape (n,), by number of parts; numbers that
-    no cut has are left out.
+    no cut gives are left out.
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 1.0, 10.0, 11.0, 30.0])
+    >>> cuts(abs(np.subtract.outer(points, points)), numbers=[2], min_size=2)
+    {2: array([0, 0, 1, 1, 1])}
     """
-    found, missing = dict[int, IntArray](), {each for each in numbers if each * min_size <= len(distances)}
+    by_number = dict[int, IntArray]()
+    missing = {each for each in numbers if each * min_size <= len(distances)}
     if not missing:
-        return found
+        return by_number
     pairs, _ = grouping.merges(distances, "average")
     for number in range(2, len(distances) + 1):  # each adds one large part at most
         groups = grouping.cut(pairs, number)
@@ -74,11 +86,11 @@ def cuts(distances: FloatArray, numbers: Iterable[int], min_size: int) -> dict[i
         if len(large) in missing:
             to_part = np.stack([distances[:, groups == part].mean(axis=1) for part in large], axis=1)
             labels = np.where(np.isin(groups, large), groups, large[to_part.argmin(axis=1)])
-            found[len(large)] = in_order_of_appearance(labels)
+            by_number[len(large)] = in_order_of_appearance(labels)
             missing.remove(len(large))
         if not missing:
             break
-    return found
+    return by_number
 
 
 def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
@@ -95,6 +107,12 @@ def by_updates(updates: FloatArray, min_size: int) -> list[Proposal]:
     Returns
     -------
     Groupings into 2 and 3 parts, and into the number, up to 10, with the largest mean silhouette, if any.
+
+    Examples
+    --------
+    >>> updates = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    >>> [proposal.labels for proposal in by_updates(updates, min_size=2)]
+    [array([0, 0, 1, 1])]
     """
     distances = cosine_distances(updates)
     most = min(_MOST_PARTS, len(updates) - 1)
@@ -222,6 +240,13 @@ def distinct(
         Largest number to keep; the first ones are kept.
     votes
         Which clients have enough held-out rows to vote, shape (n,); None for all.
+
+    Examples
+    --------
+    >>> labels = [[0, 0, 1, 1], [0, 0, 1, 1], [0, 1, 1, 1]]  # the second repeats, the third has a part of one
+    >>> proposals = [Proposal("updates", np.array(each)) for each in labels]
+    >>> [proposal.labels for proposal in distinct(proposals, min_size=2, most=5)]
+    [array([0, 0, 1, 1])]
     """
     kept: list[Proposal] = []
     for each in proposals:
@@ -247,6 +272,11 @@ def place(labels: IntArray, best: Mapping[int, int]) -> IntArray:
     Returns
     -------
     Part of each client, shape (n,).
+
+    Examples
+    --------
+    >>> place(np.array([0, 0, 1, -1, -1]), best={3: 1})
+    array([0, 0, 1, 1, 0])
     """
     placed = np.asarray(labels).copy()
     largest = int(np.bincount(placed[placed >= 0]).argmax())
@@ -258,24 +288,31 @@ def place(labels: IntArray, best: Mapping[int, int]) -> IntArray:
 def moved(
     before: IntArray, wanted: Mapping[int, int], votes: BoolArray | None = None, min_size: int = 0
 ) -> IntArray:
-    """Move clients to other clusters, but out of none that this would leave too small.
+    """Move clients to other clusters, unless the cluster that they leave becomes too small.
 
-    Repeated, as a move that is undone may have made another cluster large enough.
+    Moves are undone repeatedly, because one that is undone may have kept another cluster large enough.
 
     Parameters
     ----------
     before
         Cluster of each client, shape (n,).
     wanted
-        Where clients want to be, by position.
+        By position of a client, the cluster to move it to.
     votes
         Which clients have held-out rows, shape (n,); None for all.
     min_size
-        Fewest clients of a cluster that vote, or else nobody leaves it.
+        Fewest voting clients that must be left in a cluster.
 
     Returns
     -------
     Cluster of each client, shape (n,).
+
+    Examples
+    --------
+    >>> moved(np.array([0, 0, 1, 1]), wanted={0: 1})
+    array([1, 0, 1, 1])
+    >>> moved(np.array([0, 0, 1, 1]), wanted={0: 1}, min_size=2)  # one client would be left
+    array([0, 0, 1, 1])
     """
     after = np.array(before)
     after[[*wanted]] = [*wanted.values()]
@@ -297,7 +334,13 @@ def _same(one: Proposal, other: Proposal) -> bool:
 
 
 def spread(labels: IntArray, known: IntArray, number: int) -> IntArray:
-    """Extend the labels of the clients at positions `known` to all `number` clients; −1 for the others."""
+    """Extend the labels of the clients at positions `known` to all `number` clients; −1 for the others.
+
+    Examples
+    --------
+    >>> spread(np.array([0, 1]), known=np.array([0, 2]), number=3)
+    array([ 0, -1,  1])
+    """
     whole = np.full(number, _UNKNOWN)
     whole[known] = labels
     return whole

@@ -55,6 +55,11 @@ def global_accuracy(accuracy: FloatArray, num_examples: IntArray) -> float:
     ValueError
         If the shapes differ, the accuracy of a client with examples is outside [0, 1], a number of examples
         is negative, or there are no examples.
+
+    Examples
+    --------
+    >>> global_accuracy(np.array([1.0, 0.5]), np.array([10, 30]))  # 25 of 40
+    0.625
     """
     accuracy, num_examples = np.asarray(accuracy, dtype=np.float64), np.asarray(num_examples)
     check_shapes(accuracy=(accuracy, "clients?"), num_examples=(num_examples, "clients?"))
@@ -87,6 +92,11 @@ def fairness(accuracy: FloatArray) -> tuple[float, float]:
     ------
     ValueError
         If there are no clients or an accuracy is outside [0, 1].
+
+    Examples
+    --------
+    >>> fairness(np.array([1.0, 0.5]))
+    (0.25, 0.25)
     """
     accuracy = np.asarray(accuracy, dtype=np.float64)
     check_shapes(accuracy=(accuracy, "clients"))
@@ -120,6 +130,15 @@ def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, flo
     ------
     ValueError
         If the shapes do not fit, a label is not a class, or a probability is not finite.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]])
+    >>> figures = classification(np.array([0, 0, 1, 1]), probabilities)
+    >>> figures["accuracy"], figures["balanced_accuracy"], figures["auc"]
+    (0.75, 0.75, 1.0)
+    >>> round(figures["macro_f1"], 4)  # the mean of 2/3 and 4/5
+    0.7333
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities)
     check_shapes(labels=(labels, "examples?"), probabilities=(probabilities, "examples? classes"))
@@ -155,6 +174,12 @@ def classification_by_client(
     ------
     ValueError
         If the shapes differ, or a client or class is outside its range.
+
+    Examples
+    --------
+    >>> clients, labels, predictions = np.array([0, 0, 1]), np.array([0, 1, 1]), np.array([0, 0, 1])
+    >>> classification_by_client(clients, labels, predictions, num_clients=2, num_classes=2)["accuracy"]
+    array([0.5, 1. ])
     """
     client_of_row, labels, predictions = (np.asarray(a) for a in (client_of_row, labels, predictions))
     rows = {"labels": labels, "client_of_row": client_of_row, "predictions": predictions}
@@ -262,6 +287,13 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
     ------
     ValueError
         If the shapes do not fit.
+
+    Examples
+    --------
+    >>> labels, predictions = np.array([0, 0, 1]), np.array([0, 1, 1])
+    >>> counts = outcomes(labels, predictions, np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]]))
+    >>> counts.there, counts.predicted, counts.hits
+    (array([2, 1]), array([1, 2]), array([1, 1]))
     """
     labels, predictions = np.asarray(labels), np.asarray(predictions)
     probabilities = np.asarray(probabilities)
@@ -313,6 +345,13 @@ def pooled_macro_f1(clients: Iterable[Outcomes]) -> float:
     ------
     ValueError
         If the clients' numbers of classes differ.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.2, 0.8]])
+    >>> counts = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), probabilities)
+    >>> round(pooled_macro_f1([counts, counts]), 4)  # both classes: 2·2/(4 + 2) and 2·2/(2 + 4)
+    0.6667
     """
     clients = _with_same_classes(clients)
     hits = np.sum([each.hits for each in clients], axis=0)
@@ -345,6 +384,13 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
     ------
     ValueError
         If the clients' numbers of classes differ.
+
+    Examples
+    --------
+    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]])
+    >>> counts = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), probabilities)
+    >>> pooled_auc([counts])  # of two pairs, one is in the right order
+    0.5
     """
     clients = _with_same_classes(clients)
     if not clients or any(each.bins is None for each in clients):
@@ -386,6 +432,12 @@ def share_weighted_accuracy(train_counts: IntArray, hits: IntArray, test_counts:
     ------
     ValueError
         If the shapes differ, or there are more hits than rows.
+
+    Examples
+    --------
+    >>> train_counts, hits, test_counts = np.array([[9, 1]]), np.array([[10, 0]]), np.array([[10, 10]])
+    >>> share_weighted_accuracy(train_counts, hits, test_counts)
+    array([0.9])
     """
     train_counts, hits, test_counts = (np.asarray(a) for a in (train_counts, hits, test_counts))
     tables = {"train_counts": train_counts, "hits": hits, "test_counts": test_counts}
@@ -406,7 +458,7 @@ def _bins(probabilities: FloatArray) -> IntArray:
 
 _PARTS = 15
 CONFIDENCE = 0.95
-"""Of all intervals."""
+"""Confidence of all intervals."""
 
 _WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
 
@@ -446,6 +498,11 @@ def rates(actual: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatA
     -------
     hits / actual, and the share of other rows that were not predicted as the class, both (..., C); NaN if
     there are no such rows.
+
+    Examples
+    --------
+    >>> rates(np.array([10, 30]), predicted=np.array([14, 26]), hits=np.array([8, 24]))
+    (array([0.8, 0.8]), array([0.8, 0.8]))
     """
     actual, predicted, hits = (np.asarray(each, dtype=float) for each in (actual, predicted, hits))
     others = actual.sum(axis=-1, keepdims=True) - actual
@@ -472,6 +529,13 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
     ------
     ValueError
         If the clients' numbers of classes differ.
+
+    Examples
+    --------
+    >>> labels = np.array([0, 1])
+    >>> measured = decisions([outcomes(labels, labels, np.array([[1.0, 0.0], [0.5, 0.5]]))])
+    >>> measured.rows, measured.sensitivity, round(measured.brier, 3)  # the mean of 0 and 2·(1/2)²
+    (2, array([1., 1.]), 0.25)
     """
     clients = _with_same_classes(clients)
     actual, predicted, hits = (
@@ -520,6 +584,13 @@ def wilson(hits: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> 
     Returns
     -------
     The ends of the intervals, shape (..., 2); NaN without rows.
+
+    Examples
+    --------
+    >>> wilson(5, 10).round(3)
+    array([0.237, 0.763])
+    >>> wilson(0, 10).round(3)  # to z²/(n + z²), z = 1.96
+    array([0.   , 0.278])
     """
     hits, rows = np.asarray(hits, dtype=np.float64), np.asarray(rows, dtype=np.float64)
     known = rows > 0
@@ -546,6 +617,14 @@ def intervals(
     -------
     The interval of accuracy, shape (2,), and those of each class's sensitivity and specificity, both (C, 2);
     NaN if undefined.
+
+    Examples
+    --------
+    >>> actual, predicted, hits = np.array([10, 10]), np.array([15, 5]), np.array([10, 5])
+    >>> accuracy, sensitivity, specificity = intervals(actual, predicted, hits)
+    >>> sensitivity.round(3)  # 10 of 10, and 5 of 10
+    array([[0.722, 1.   ],
+           [0.237, 0.763]])
     """
     actual, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (actual, predicted, hits))
     others = actual.sum() - actual
@@ -554,7 +633,15 @@ def intervals(
 
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:
-    """Sum the confusion counts, labels by predictions, shape (C, C); None if a client has none."""
+    """Sum the confusion counts, labels by predictions, shape (C, C); None if a client has none.
+
+    Examples
+    --------
+    >>> counts = outcomes(np.array([0, 0, 1]), np.array([0, 1, 1]), np.full((3, 2), 0.5))
+    >>> pooled_confusion([counts, counts])
+    array([[2, 2],
+           [0, 2]])
+    """
     counts = [each.confusion for each in _with_same_classes(clients)]
     known = [each for each in counts if each is not None]
     return np.sum(known, axis=0) if known and len(known) == len(counts) else None
@@ -581,6 +668,12 @@ def label_shares(counts: IntArray) -> FloatArray:
     ------
     ValueError
         If `counts` is not a matrix of finite numbers >= 0, or a client has no examples.
+
+    Examples
+    --------
+    >>> label_shares(np.array([[3, 1], [0, 2]]))
+    array([[0.75, 0.25],
+           [0.  , 1.  ]])
     """
     numbers = np.asarray(counts, dtype=np.float64)
     check_shapes(counts=(numbers, "clients classes"))
@@ -618,6 +711,12 @@ def stability_index(
     ValueError
         If `counts` is not a matrix of finite numbers >= 0, a client has no examples, or `epsilon` is outside
         (0, 1).
+
+    Examples
+    --------
+    >>> stability_index(np.array([[3, 1], [1, 3]])).round(4)  # 0.25 ln(3/2), 0.25 ln 2
+    array([[0.1014, 0.1733],
+           [0.1733, 0.1014]])
     """
     check_entries("in (0, 1)", epsilon=epsilon)
     each = label_shares(counts)
@@ -651,6 +750,11 @@ def weighted_psi(counts: IntArray, epsilon: float = 1e-4) -> float:
     ValueError
         If `counts` is not a matrix of numbers >= 0, a client has no examples, or `epsilon` is outside its
         range.
+
+    Examples
+    --------
+    >>> round(weighted_psi(np.array([[3, 1], [1, 3]])), 4)  # 0.25 ln 3 for both
+    0.2747
     """
     return _weighted(stability_index(counts, epsilon).sum(axis=1), counts)
 
@@ -671,6 +775,11 @@ def hellinger(counts: IntArray) -> float:
     ------
     ValueError
         If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+
+    Examples
+    --------
+    >>> round(hellinger(np.array([[5, 0], [0, 5]])), 4)  # √(1 − √(1/2))
+    0.5412
     """
     each, everyone = _shares(counts)
     return _weighted(np.linalg.norm(np.sqrt(each) - np.sqrt(everyone), axis=1) / np.sqrt(2), counts)
@@ -692,6 +801,11 @@ def jensen_shannon(counts: IntArray) -> float:
     ------
     ValueError
         If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+
+    Examples
+    --------
+    >>> round(jensen_shannon(np.array([[5, 0], [0, 5]])), 4)  # √(3/2 − (3/4) log₂ 3)
+    0.5579
     """
     from scipy.special import rel_entr
 
@@ -724,6 +838,11 @@ def earth_movers(counts: IntArray) -> float:
     ------
     ValueError
         If `counts` is not a matrix of numbers >= 0 or a client has no examples.
+
+    Examples
+    --------
+    >>> earth_movers(np.array([[5, 0], [0, 5]]))  # half of the examples would have to be exchanged
+    0.5
     """
     each, everyone = _shares(counts)
     return _weighted(np.abs(each - everyone).sum(axis=1) / 2, counts)
@@ -740,7 +859,7 @@ def _weighted(distances: FloatArray, counts: IntArray) -> float:
 # -- Clusters -----------------------------------------------------------------------------------------------
 
 _BLOCK = 256  # rows at a time
-_NEAR = 2**20  # bytes of rows at a time, where a core's cache is to hold them
+_NEAR = 2**20  # bytes of rows at a time, so that a core's cache holds them
 
 # Centroids closer than this are equal but for rounding errors.
 _TOUCHING = 1e-8
@@ -766,6 +885,12 @@ def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
     ------
     ValueError
         If the number of clusters is not in 2…K − 1.
+
+    Examples
+    --------
+    >>> points = np.array([[0.0], [2.0], [10.0], [12.0]])  # both of width 1, 10 apart
+    >>> davies_bouldin(points, np.array([0, 0, 1, 1]))
+    0.2
     """
     # Not scikit-learn's score, whose import takes longer than all that a run does after its rounds.
     from scipy.spatial.distance import cdist
@@ -785,7 +910,7 @@ def davies_bouldin(points: FloatArray, labels: IntArray) -> float:
 
 
 def _near(points: FloatArray, rows: IntArray) -> Iterator[FloatArray]:
-    """Gather some points below a free row, not all at once; each time in the same place, which is faster."""
+    """Yield some points in blocks below a free row, always in the same memory, which is faster."""
     many = max(1, _NEAR // max(1, points[0].nbytes))
     memory = np.empty((1 + min(many, len(rows)), points.shape[1]), dtype=points.dtype)
     for first in range(0, len(rows), many):
@@ -795,7 +920,7 @@ def _near(points: FloatArray, rows: IntArray) -> Iterator[FloatArray]:
 
 
 def _centroid(points: FloatArray, rows: IntArray) -> FloatArray:
-    """Average some points, one after another as in one sum over all."""
+    """Average some points; blocks are added one after another, which gives the sum over all at once."""
     total = None
     for block in _near(points, rows):
         if total is not None:
@@ -806,7 +931,7 @@ def _centroid(points: FloatArray, rows: IntArray) -> FloatArray:
 
 
 def _spread(points: FloatArray, rows: IntArray, centre: FloatArray) -> np.floating:
-    """Average the distances of some points from one."""
+    """Average the distances of some points from a centre."""
     far = []
     for block in _near(points, rows):
         apart = np.subtract(block[1:], centre, out=block[1:])
@@ -835,6 +960,12 @@ def silhouettes(distances: FloatArray, labels: IntArray, rows: IntArray) -> Floa
     Returns
     -------
     Silhouettes in [-1, 1], shape (n,).
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 2.0, 10.0])
+    >>> silhouettes(abs(np.subtract.outer(points, points)), np.array([0, 0, 1]), rows=np.arange(3))
+    array([0.8 , 0.75, 0.  ])
     """
     from scipy.sparse import csr_array
 
@@ -870,6 +1001,12 @@ def silhouette(distances: FloatArray, labels: IntArray, rows: IntArray | None = 
     Returns
     -------
     Mean silhouette, in [-1, 1], rounded to 12 decimals so that rounding errors do not decide ties.
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 2.0, 9.0, 11.0])
+    >>> silhouette(abs(np.subtract.outer(points, points)), np.array([0, 0, 1, 1]))  # 1 − 2/10, 1 − 2/8
+    0.775
     """
     rows = np.arange(len(labels)) if rows is None else rows
     blocks = [slice(start, start + _BLOCK) for start in range(0, len(rows), _BLOCK)]
@@ -878,7 +1015,7 @@ def silhouette(distances: FloatArray, labels: IntArray, rows: IntArray | None = 
 
 
 def sample(num_clients: int, seed: int) -> IntArray:
-    """Draw the clients on which silhouettes are computed, sorted; all of them up to :data:`MANY`.
+    """Draw the clients whose silhouettes are computed, sorted; all of them up to :data:`MANY`.
 
     Parameters
     ----------
@@ -886,6 +1023,11 @@ def sample(num_clients: int, seed: int) -> IntArray:
         Number of clients K.
     seed
         Seed of the draw.
+
+    Examples
+    --------
+    >>> sample(4, seed=0), len(sample(5000, seed=0))
+    (array([0, 1, 2, 3]), 2048)
     """
     if num_clients <= MANY:
         return np.arange(num_clients)
@@ -916,6 +1058,12 @@ def wasserstein_adjusted_silhouette(counts: IntArray, assignment: IntArray) -> f
     ------
     ValueError
         If the shapes do not fit, a count is negative, or a client has no examples.
+
+    Examples
+    --------
+    >>> counts = np.array([[9, 1], [1, 9], [5, 5], [5, 5]])  # two imbalanced clients, two balanced ones
+    >>> wasserstein_adjusted_silhouette(counts, np.array([0, 0, 1, 1]))
+    1.0
     """
     from scipy.spatial.distance import cdist
 
@@ -948,6 +1096,12 @@ def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) 
     ------
     ValueError
         If the shapes do not fit, a count is negative, or a client has no examples.
+
+    Examples
+    --------
+    >>> counts = np.array([[9, 1], [1, 9], [5, 5], [5, 5]])  # two imbalanced clients, two balanced ones
+    >>> wasserstein_adjusted_davies_bouldin(counts, np.array([0, 0, 1, 1]))
+    0.0
     """
     frequencies, assignment = _sorted_frequencies(counts, assignment)
     if not _scorable(assignment):
@@ -957,7 +1111,7 @@ def wasserstein_adjusted_davies_bouldin(counts: IntArray, assignment: IntArray) 
 
 
 def rand_index(a: IntArray, b: IntArray) -> float:
-    """Compute the agreement of two groupings.
+    """Compute the Rand index of two groupings: the share of pairs of clients on which they agree.
 
     Source: Rand, "Objective Criteria for the Evaluation of Clustering Methods", 1971; FedGWC, Appendix E.
 
@@ -968,8 +1122,12 @@ def rand_index(a: IntArray, b: IntArray) -> float:
 
     Returns
     -------
-    Share of the pairs of clients that both groupings put together or both keep apart, in [0, 1]; 1 for a
-    single client.
+    Share of the pairs that both groupings put together or both keep apart, in [0, 1]; 1 for a single client.
+
+    Examples
+    --------
+    >>> rand_index(np.array([0, 0, 1]), np.array([5, 5, 5]))  # the groupings agree on one pair of three
+    0.3333333333333333
     """
     both, first, second, neither = _pairs(a, b)
     pairs = both + first + second + neither
@@ -977,7 +1135,7 @@ def rand_index(a: IntArray, b: IntArray) -> float:
 
 
 def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
-    """Compute the agreement of two groupings, adjusted for chance.
+    """Compute the Rand index of two groupings, adjusted for chance.
 
     Source: Hubert and Arabie, "Comparing Partitions", 1985. For a single cluster or random clusters the plain
     index can exceed one half by chance; the adjusted index is then 0 on average.
@@ -996,6 +1154,13 @@ def adjusted_rand_index(a: IntArray, b: IntArray) -> float:
     ------
     ValueError
         If the groupings differ in length.
+
+    Examples
+    --------
+    >>> adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0]))
+    1.0
+    >>> adjusted_rand_index(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]))  # (1/3 − 5/9)/(1 − 5/9)
+    -0.5
     """
     both, first, second, neither = _pairs(a, b)
     if not first and not second:

@@ -1,4 +1,4 @@
-"""Whether methods differ: ranks over many federations, and two methods on the same seeds."""
+"""Tests of whether methods differ: ranks over many federations, and two methods on the same seeds."""
 
 from typing import Any
 
@@ -29,6 +29,11 @@ def mean_ranks(scores: ArrayLike) -> FloatArray:
     ------
     ValueError
         If `scores` is not a matrix of finite numbers.
+
+    Examples
+    --------
+    >>> mean_ranks([[0.9, 0.8, 0.7], [0.6, 0.8, 0.6]])  # ranks 1, 2, 3 and 2.5, 1, 2.5
+    array([1.75, 1.5 , 2.75])
     """
     table = np.asarray(scores, dtype=np.float64)
     check_shapes(scores=(table, "federations methods"))
@@ -52,6 +57,11 @@ def friedman(scores: ArrayLike) -> float:
     ------
     ValueError
         If there are fewer than three methods or two federations.
+
+    Examples
+    --------
+    >>> round(friedman([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), 4)  # χ² = 4 with two degrees of freedom: exp(−2)
+    0.1353
     """
     table = np.asarray(scores, dtype=np.float64)
     if table.ndim != 2 or table.shape[0] < 2 or table.shape[1] < 3:
@@ -64,8 +74,8 @@ def friedman(scores: ArrayLike) -> float:
 def sign_flip(differences: ArrayLike) -> float:
     """Test whether two methods differ on the same seeds, by flipping the signs of the differences.
 
-    If the methods were equally good, each difference could as well have the other sign. All 2ⁿ ways are
-    counted, 16,384 of them drawn from n = 15 on; the least possible value is 2 / 2ⁿ.
+    If the methods were equally good, each difference could as well have the other sign. All 2ⁿ combinations
+    of signs are counted; from n = 15 on, 16,384 of them are drawn. The smallest possible value is 2 / 2ⁿ.
 
     Source: Fisher, "The Design of Experiments", 1935, Section 21.
 
@@ -82,6 +92,11 @@ def sign_flip(differences: ArrayLike) -> float:
     ------
     ValueError
         If there is no difference, or one is not finite.
+
+    Examples
+    --------
+    >>> sign_flip([0.1, 0.2, 0.3, 0.4])  # of 16 ways, this one and its opposite are as extreme
+    0.125
     """
     values = np.asarray(differences, dtype=np.float64)
     check_shapes(differences=(values, "seeds"))
@@ -93,7 +108,7 @@ def sign_flip(differences: ArrayLike) -> float:
 
 
 def critical_difference(num_methods: int, num_federations: int) -> float:
-    """Compute the least difference of two mean ranks that is significant at 0.05 by Nemenyi's test.
+    """Compute the smallest difference of two mean ranks that is significant at 0.05 by Nemenyi's test.
 
     CD = q √(k (k + 1) / (6 N)), with q the upper 5 % point of the studentized range of k means, over √2.
 
@@ -110,6 +125,11 @@ def critical_difference(num_methods: int, num_federations: int) -> float:
     ------
     ValueError
         If an argument is outside its range.
+
+    Examples
+    --------
+    >>> round(critical_difference(2, 1), 2)  # for two methods 1.96 √(2·3/6), Table 5
+    1.96
     """
     check_entries(">= 2", num_methods=num_methods)
     check_entries(">= 1", num_federations=num_federations)

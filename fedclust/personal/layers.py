@@ -25,7 +25,13 @@ MODELS = "models"
 
 
 def weights_file(root: Path, client: int) -> Path:
-    """Return the file of a client's fine-tuned model, on a node and in an export."""
+    """Return the file of a client's fine-tuned model, on a node and in an export.
+
+    Examples
+    --------
+    >>> weights_file(Path("export"), client=3).as_posix()
+    'export/client-3/model.safetensors'
+    """
     return root / f"client-{client}" / "model.safetensors"
 
 
@@ -38,7 +44,7 @@ class Personal:
     choice
         Name of the choice.
     asked
-        The layers that clients try besides none; the first one wins a tie.
+        The layers that clients try, in addition to none; the first one wins a tie.
     """
 
     choice: ClassVar[str] = NONE
@@ -60,6 +66,11 @@ class Prior(Personal):
     """The label-prior correction: the logarithm of two class shares is added to the logits.
 
     Source: :mod:`fedclust.clustering.label_prior`.
+
+    Examples
+    --------
+    >>> Prior().asked
+    ('prior',)
     """
 
     choice: ClassVar[str] = PRIOR
@@ -87,6 +98,13 @@ class Finetune(Personal, Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Finetune(epochs=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: epochs must be a whole number >= 1, got 0
     """
 
     choice: ClassVar[str] = FINETUNE
@@ -99,7 +117,13 @@ class Finetune(Personal, Checked):
 
 @dataclass(frozen=True)
 class Auto(Finetune):
-    """Every client uses the layer that its validation rows favour; see :func:`choose`."""
+    """Every client uses the layer that its validation rows favour; see :func:`choose`.
+
+    Examples
+    --------
+    >>> Auto(epochs=3).asked
+    ('prior', 'finetune')
+    """
 
     choice: ClassVar[str] = "auto"
     asked: ClassVar[tuple[str, ...]] = (PRIOR, FINETUNE)
@@ -115,6 +139,11 @@ def named(personal: Personal | str) -> Personal:
     ------
     ValueError
         If the name is unknown.
+
+    Examples
+    --------
+    >>> named("finetune")
+    Finetune(epochs=5, layers='all', learning_rate=None)
     """
     if isinstance(personal, Personal):
         return personal
@@ -139,6 +168,11 @@ def check_validation(personal: Personal, num_validation: IntArray) -> None:
     ------
     ValueError
         If layers are to be chosen on validation rows and no client has validation rows.
+
+    Examples
+    --------
+    >>> check_validation(Auto(), np.array([0, 3]))  # one client can choose
+    >>> check_validation(Prior(), np.array([0, 0]))  # nobody has to
     """
     if isinstance(personal, Auto) and not np.any(num_validation):
         raise ValueError(
@@ -150,9 +184,9 @@ def check_validation(personal: Personal, num_validation: IntArray) -> None:
 def choose(losses: Mapping[str, FloatArray]) -> str:
     """Choose a client's layer: the simplest within one standard error of the best.
 
-    None is simpler than the label-prior correction, and that is simpler than fine-tuning. The standard error
-    is that of the mean difference from the best layer's losses, row by row; of one row it is unknown, and
-    none is chosen.
+    No layer is simpler than the label-prior correction, and that is simpler than fine-tuning. The standard
+    error is that of the mean difference from the best layer's losses, row by row. With one row it is unknown,
+    and ``"none"`` is chosen.
 
     Source: the rule of one standard error, Breiman, Friedman, Olshen and Stone, "Classification and
     Regression Trees", 1984, Section 3.4.3, on paired differences.
@@ -165,7 +199,15 @@ def choose(losses: Mapping[str, FloatArray]) -> str:
 
     Returns
     -------
-    The layer; one with a loss that is not finite is not chosen, and ``"none"`` is if it has such a loss.
+    The layer. Layers with a loss that is not finite are not chosen; if ``"none"`` has one, it is returned.
+
+    Examples
+    --------
+    >>> none = np.array([1.0, 1.0, 1.0, 1.0])
+    >>> choose({"none": none, "prior": none - [0.1, 0.2, 0.1, 0.2]})  # better on every row
+    'prior'
+    >>> choose({"none": none, "prior": none - [1.0, -0.8, 1.0, -0.8]})  # better by chance
+    'none'
     """
     known = {each: losses[each] for each in _SIMPLEST_FIRST if each in losses}
     known = {each: values for each, values in known.items() if np.isfinite(values).all()}

@@ -15,7 +15,7 @@ Disclosed = Literal["labels", "sizes", "nothing"]
 
 Evaluation = Literal["auto", "exact", "noised"]
 FROM_SEED = "the run's seed, which config.yaml publishes, as clients are simulated: it protects nobody"
-"""Where a simulation's noise comes from, as ``summary.json`` says it."""
+"""Source of a simulation's noise, as written to ``summary.json``."""
 
 _POSITIVE = "> 0 and finite"
 
@@ -52,6 +52,11 @@ class NoPrivacy(Privacy):
     ------
     ValueError
         If `label_counts` is not True or False.
+
+    Examples
+    --------
+    >>> NoPrivacy().disclosed, NoPrivacy(label_counts=False).disclosed
+    ('labels', 'sizes')
     """
 
     label_counts: bool = True
@@ -103,6 +108,15 @@ class ClientDP(Privacy):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> ClientDP(noise_multiplier=2.0).disclosed
+    'nothing'
+    >>> ClientDP(delta=1.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: delta must be in (0, 1), got 1.0
     """
 
     choice: ClassVar[str] = "client_dp"
@@ -135,6 +149,11 @@ def named(privacy: "Privacy | str") -> Privacy:
     ------
     ValueError
         If the name is unknown.
+
+    Examples
+    --------
+    >>> named("client_dp").choice
+    'client_dp'
     """
     choices: dict[str, type[Privacy]] = {each.choice: each for each in (NoPrivacy, ClientDP)}
     if isinstance(privacy, Privacy):

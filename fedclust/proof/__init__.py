@@ -1,4 +1,4 @@
-"""Test whether a grouping is better than one model for all, and say so in one sentence.
+"""Tests of whether a grouping is better than one model for all, and the verdict in one sentence.
 
 - :mod:`~fedclust.proof.scores`: a model's Brier score on each row;
 - :mod:`~fedclust.proof.paired`: the test of two models on the same held-out rows, from twelve numbers of each

@@ -1,4 +1,4 @@
-"""A handful of sites: who trains with whom, chosen by cross-fitting.
+"""Which of a few sites train together, chosen by cross-fitting.
 
 An *arm* is a model that may serve a site: that of any coalition of sites that contains it, as it is or with
 the label-prior correction. The site alone and everyone together are two of them. Every coalition trains once
@@ -7,17 +7,17 @@ that has not seen it. A site reports the mean of these rows' Brier scores by eac
 products of any two (:class:`Scores`): every standard error of a paired difference follows, and no row leaves
 it.
 
-Arms of one coalition differ by the correction alone, which costs nothing where sites' labels are alike: of
-*everyone* the corrected one stands unless it is worse by more than one standard error. A site leaves it only
-for an arm that is better by more than two; it then takes the simplest within one standard error of the best:
-larger coalitions first, and corrected before plain.
+The two arms of a coalition differ by the correction alone, which costs nothing where sites' labels are alike:
+the corrected arm of *everyone* is kept unless it is worse by more than one standard error. A site leaves it
+only for an arm that is better by more than two; it then takes the simplest arm within one standard error of
+the best: larger coalitions first, and corrected before plain.
 
-The *cross-site matrix* has each site's own model on every other site's rows. It shows what no site can see by
-itself: that the others' models order its rows the wrong way round.
+The *cross-site matrix* has the results of each site's own model on every other site's rows. It shows what no
+site can see by itself: that the others' models order its rows the wrong way round.
 
 Sources: Stone, "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal
 Statistical Society B 36, 1974; the choice within one standard error: Breiman et al., "Classification and
-Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve where scores say nothing:
+Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve of random scores:
 Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other",
 Annals of Mathematical Statistics 18, 1947.
 """
@@ -37,7 +37,7 @@ Coalition = tuple[int, ...]
 
 FOLDS = 5
 MOST_SITES = 10
-"""With more, groups of clients are looked for, see :mod:`fedclust.clustering.auto`."""
+"""Largest number of sites; with more, see :mod:`fedclust.clustering.auto`."""
 ALL_UP_TO = 5
 LEAVE, WITHIN = 2.0, 1.0
 """Standard errors by which an arm must beat everyone's, and within which arms count as equal."""
@@ -58,12 +58,17 @@ def coalitions(num_sites: int, proposed: Iterable[Coalition] = ()) -> tuple[Coal
     -------
     With up to five sites, every coalition; with more, everyone, everyone but one, each site alone, and those
     proposed.
+
+    Examples
+    --------
+    >>> coalitions(3)
+    ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
     """
     sites = range(num_sites)
     sizes = set(sites) if num_sites <= ALL_UP_TO else {0, num_sites - 2, num_sites - 1}
-    found = {each for size in sizes for each in combinations(sites, size + 1)}
-    found |= {tuple(sorted(set(each))) for each in proposed}
-    return tuple(sorted(found, key=lambda each: (-len(each), each)))
+    listed = {each for size in sizes for each in combinations(sites, size + 1)}
+    listed |= {tuple(sorted(set(each))) for each in proposed}
+    return tuple(sorted(listed, key=lambda each: (-len(each), each)))
 
 
 def folds(num_rows: int, draws: np.random.Generator, persons: IntArray | None = None) -> IntArray:
@@ -81,6 +86,14 @@ def folds(num_rows: int, draws: np.random.Generator, persons: IntArray | None = 
     Returns
     -------
     Shape (n,); folds differ by at most one person in size.
+
+    Examples
+    --------
+    >>> draws = np.random.default_rng(0)
+    >>> np.bincount(folds(10, draws))
+    array([2, 2, 2, 2, 2])
+    >>> len(set(folds(4, draws, persons=np.array([7, 7, 7, 7])).tolist()))  # rows of one person
+    1
     """
     owners = np.arange(num_rows) if persons is None else np.unique(persons, return_inverse=True)[1]
     number = int(owners.max(initial=-1)) + 1
@@ -102,6 +115,12 @@ class Scores:
         Mean score of each of A arms, in [0, 2], shape (A,).
     products
         Mean over rows of the products of two arms' scores, shape (A, A).
+
+    Examples
+    --------
+    >>> scores = Scores.of(np.array([[0.2, 0.4], [0.1, 0.1]]))  # two arms, two rows
+    >>> [round(value, 6) for value in scores.difference(0, 1)]  # of 0.1 and 0.3
+    [0.2, 0.1]
     """
 
     count: int
@@ -123,7 +142,7 @@ class Scores:
         return mean, math.sqrt(max(float(square) - mean**2, 0.0) / max(self.count - 1, 1))
 
     def possible(self) -> bool:
-        """Return whether there are rows, but for rounding, that have these means and products."""
+        """Return whether some rows could have these means and products, up to rounding."""
         least = self.products - np.outer(self.means, self.means)
         symmetric = np.allclose(least, least.T, atol=1e-9)
         return bool(symmetric and np.linalg.eigvalsh(least).min(initial=0.0) > -1e-6 * max(1, len(least)))
@@ -149,7 +168,13 @@ class Arm:
 
 
 def arms_of(number: int) -> list[Arm]:
-    """List the arms of some coalitions, each as it is and corrected."""
+    """List the arms of some coalitions, each as it is and corrected.
+
+    Examples
+    --------
+    >>> arms_of(1)
+    [Arm(coalition=0, corrected=False), Arm(coalition=0, corrected=True)]
+    """
     return [Arm(place, corrected) for place in range(number) for corrected in (False, True)]
 
 
@@ -164,8 +189,8 @@ class Choice:
     everyone
         The arm of everyone together that it was compared with.
     gain, error
-        By how much its cross-fitted Brier score is lower than that one's, and the standard error; 0 where it
-        is that one.
+        How much lower its cross-fitted Brier score is than that of `everyone`, and the standard error; 0 if
+        it is the same arm.
     """
 
     arm: Arm
@@ -182,8 +207,14 @@ def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
     sizes
         Number of sites of each coalition that contains it, the first that of everyone.
     scores
-        Its cross-fitted scores of :func:`arms_of` these; None if it reported none. With fewer than eight rows
-        nothing is chosen: everyone's model serves as it is.
+        The site's cross-fitted scores by the :func:`arms_of` these coalitions; None if it reported none. With
+        fewer than eight rows there is no choice: everyone's model serves as it is.
+
+    Examples
+    --------
+    >>> everyone, alone = np.full((2, 8), 0.5), np.full((2, 8), 0.1)  # scores as it is and corrected, 8 rows
+    >>> choose([3, 1], Scores.of(np.concatenate([everyone, alone]))).arm
+    Arm(coalition=1, corrected=False)
     """
     arms = arms_of(len(sizes))
     plain, corrected = 0, 1
@@ -221,13 +252,13 @@ class Fit:
     right
         With two classes, the area under the curve; with more, the share of rows predicted right. In [0, 1].
     by_chance
-        What a model that knows nothing would have.
+        Value of `right` that is expected by chance.
     error
         Standard error of `right`; 1 where nothing is known.
     renaming
-        How much more is right with the classes renamed.
+        Increase of `right` when the classes are renamed.
     renaming_error
-        Its standard error.
+        Standard error of `renaming`.
     names
         With more than two classes, the best new name of each; else empty.
     """
@@ -241,16 +272,16 @@ class Fit:
 
     @staticmethod
     def width(num_classes: int) -> int:
-        """Return how many numbers a fit has."""
+        """Return the number of values in a fit."""
         return 5 + (num_classes if num_classes > 2 else 0)
 
 
 def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
-    """Measure a model on rows that it has not seen.
+    """Measure how well a model fits rows that it has not seen.
 
-    With two classes by their order: the area under the curve A, with 1 − A after renaming. With more by the
-    share of rows that are right: the best renaming, an assignment of classes to classes, is found without
-    each fold and counted on it, because the best for the rows that it is counted on gains from noise.
+    With two classes, by the area under the curve A, which is 1 − A after renaming. With more, by the share of
+    rows predicted right. The best renaming, an assignment of classes to classes, is chosen without each fold
+    and counted on it: a renaming chosen on the rows on which it is counted would gain from noise.
 
     Parameters
     ----------
@@ -263,7 +294,13 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
 
     Returns
     -------
-    The fit; one that says nothing where the rows are of one class.
+    The fit; its default, without any information, if all rows are of one class.
+
+    Examples
+    --------
+    >>> logits = np.array([[0.0, 1.0], [0.0, 2.0], [3.0, 0.0], [4.0, 0.0]])
+    >>> fit_of(logits, np.array([0, 0, 1, 1]), fold=np.arange(4)).right  # in the opposite order
+    0.0
     """
     check_shapes(logits=(logits, "rows? classes"), labels=(labels, "rows?"), fold=(fold, "rows?"))
     classes, rows = logits.shape[1], len(labels)
@@ -307,7 +344,7 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
 
 
 def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Return which models fit which rows the wrong and which the right way round, by two standard errors.
+    """Find the models that fit a site's rows the wrong way round, or the right way, by two standard errors.
 
     Parameters
     ----------
@@ -317,8 +354,16 @@ def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
     Returns
     -------
     wrong, right
-        Whether more is right with the classes renamed; and else, whether more is right than by chance. Each
-        of shape (K, K).
+        Whether more is right with the classes renamed; if not, whether more is right than by chance. Each of
+        shape (K, K).
+
+    Examples
+    --------
+    >>> names = "right by_chance error renaming renaming_error".split()
+    >>> good, turned = [0.9, 0.5, 0.1, -0.8, 0.2], [0.1, 0.5, 0.1, 0.8, 0.2]
+    >>> wrong, right = ways(np.array([[good, turned], [turned, good]]))
+    >>> wrong.tolist(), right.tolist()
+    ([[False, True], [True, False]], [[True, False], [False, True]])
     """
     right, chance, error, renaming, renaming_error = np.moveaxis(fits[..., :5], -1, 0)
     wrong = renaming > 2 * renaming_error
@@ -326,7 +371,7 @@ def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
 
 
 def turned_sites(fits: FloatArray) -> list[int]:
-    """Name the sites whose classes are the wrong way round for more of the others' models than the right way.
+    """List the sites whose rows more of the others' models fit the wrong way round than the right way.
 
     Parameters
     ----------
@@ -335,7 +380,14 @@ def turned_sites(fits: FloatArray) -> list[int]:
 
     Returns
     -------
-    Ids of the sites; both of two, of which one is turned.
+    Ids of the sites. Of two sites both, because it is unknown which of them is turned.
+
+    Examples
+    --------
+    >>> good, turned = [0.9, 0.5, 0.1, -0.8, 0.2], [0.1, 0.5, 0.1, 0.8, 0.2]
+    >>> fits = [[good, good, turned], [good, good, turned], [turned, turned, good]]
+    >>> turned_sites(np.array(fits))
+    [2]
     """
     wrong, right = ways(fits)
     return np.flatnonzero(wrong.sum(axis=0) > right.sum(axis=0)).tolist()

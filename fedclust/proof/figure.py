@@ -1,12 +1,13 @@
 """The figure that a verdict prints: how much better one model serves clients than another, on test rows.
 
-Whatever decided, held-out rows did; test rows decide nothing, so that a figure measured on them is not a
-winner's, and its interval covers the truth whatever was decided. It is of the same rows for both models: a
-client's count up to three times those of the median client, as in the test (:mod:`fedclust.proof.paired`).
+Decisions are made on held-out rows and never on test rows, so a figure measured on test rows has no selection
+bias, and its interval covers the truth whatever was decided. Both models are measured on the same rows; a
+client's rows count up to three times those of the median client, as in the test
+(:mod:`fedclust.proof.paired`).
 
-The interval of a mean difference is Hall's transformation inverted, and at least as wide as a rare difference
-that is in none of the rows may make it; with fewer than 200 rows it is the margins against which no bet was
-won. Sources: those of :mod:`fedclust.proof.paired`.
+The interval of a mean difference inverts Hall's transformation, and is wide enough for a rare difference that
+none of the rows shows. With fewer than 200 rows it consists of the margins against which no bet was won.
+Sources: those of :mod:`fedclust.proof.paired`.
 """
 
 import math
@@ -31,14 +32,20 @@ from fedclust.typing import FloatArray
 
 CONFIDENCE = 0.95
 ENOUGH_ROWS = 200
-"""From so many rows on an interval is Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
+"""Rows from which intervals are Hall's: of 120 rows, one sample in ten has none of a kind of 2 %."""
 _STEPS = 81
 NEGLIGIBLE = 0.01
-"""A gain in Brier score that is none."""
+"""Largest gain in Brier score that counts as none."""
 
 
 def margins(limit: float = LARGEST_BRIER) -> FloatArray:
-    """List the margins that clients bet on for an interval, in [−limit, limit], shape (81,)."""
+    """List the margins that clients bet on for an interval, in [−limit, limit], shape (81,).
+
+    Examples
+    --------
+    >>> margins(1.0)[[0, 40, 80]]
+    array([-1.,  0.,  1.])
+    """
     return np.linspace(-limit, limit, _STEPS)
 
 
@@ -57,6 +64,13 @@ class Rows:
         The same of −d, for the upper ends of intervals.
     by_shares
         The Brier score of predicting the client's class shares, which needs no model, minus A's.
+
+    Examples
+    --------
+    >>> brier, hits = np.array([[0.5, 0.7], [0.1, 0.5]]), np.array([[1.0, 0.0], [1.0, 1.0]])
+    >>> rows = Rows.of(brier, by_shares=np.array([0.5, 0.5]), hits=hits, bets=False)
+    >>> rows.hits.tolist(), round(rows.brier.mean, 6)  # B is better by 0.4 and 0.2
+    ([1.0, 2.0], 0.3)
     """
 
     hits: FloatArray
@@ -79,7 +93,7 @@ class Rows:
         hits
             Whether A and B predict a row right, in [0, 1], shape (2, n).
         bets
-            Whether to bet on :func:`margins` for an interval, as rows are few.
+            Whether to bet on :func:`margins`, which give the interval if rows are few.
         """
         lower, more = brier[0] - brier[1], hits[1] - hits[0]
         of_brier, of_accuracy = (margins(each) if bets else np.zeros(0) for each in (LARGEST_BRIER, 1.0))
@@ -100,7 +114,7 @@ class Figure:
     Attributes
     ----------
     num_rows
-        Rows that count; 0 where nobody has any, and then the rest is NaN.
+        Rows that count. If 0, because no client has any, the other figures are NaN.
     accuracy
         Share of them that A and that B predict right.
     accuracy_gain, accuracy_interval
@@ -114,7 +128,7 @@ class Figure:
         better, and better by no more than 0.01 Brier, without the most and the least favourable tenth of
         ten clients or more.
     confidence
-        Of all intervals.
+        Confidence of all intervals.
     """
 
     num_rows: int
@@ -129,7 +143,7 @@ class Figure:
     confidence: float = CONFIDENCE
 
     def summary(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON; None for those unknown because there are no rows."""
+        """Return the figure as plain values, for JSON; without rows, all but their number are None."""
         figures = {
             "gain": self.gain,
             "interval": list(self.interval),
@@ -150,12 +164,19 @@ def interval(
     Parameters
     ----------
     above, below
-        Of d and of −d, all clients' together; they bet on :func:`margins`, or, where rows are many, nobody
-        did.
+        Evidence of d and of −d, pooled over clients, with bets on :func:`margins`; without bets the interval
+        is Hall's.
     limit
         Largest difference.
     confidence
         In (0, 1).
+
+    Examples
+    --------
+    >>> differences = np.tile([0.1, 0.3], 5000)  # mean 0.2, standard error 0.001
+    >>> low, high = interval(evidence(differences), evidence(-differences))
+    >>> round(low, 3), round(high, 3)
+    (0.198, 0.202)
     """
     count = above.count
     if not count:
@@ -172,7 +193,7 @@ def interval(
         low, high = min(low, mean - share * (limit + mean)), max(high, mean + share * (limit - mean))
         return max(low, -limit), min(high, limit)
     won = 2 / (1 - confidence)
-    # A margin against which nobody won may be the mean, and so may what lies between it and the next.
+    # A margin against which no bet won may be the mean, and so may any value between it and the next.
     step = tried[1] - tried[0]
     low = tried[np.argmax(wealth(above) < won)] - step
     high = step - tried[np.argmax(wealth(below) < won)]
@@ -187,9 +208,17 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
     reports
         What each client reported.
     confidence
-        Of the intervals, in (0, 1).
+        Confidence of the intervals, in (0, 1).
     level
-        Of the test whether A has collapsed, in (0, 1).
+        Level of the test of whether A has collapsed, in (0, 1).
+
+    Examples
+    --------
+    >>> brier, hits = np.array([[0.5, 0.7], [0.1, 0.5]]), np.array([[1.0, 0.0], [1.0, 1.0]])
+    >>> rows = Rows.of(brier, by_shares=np.array([0.5, 0.5]), hits=hits, bets=True)
+    >>> figure = measure([rows])
+    >>> figure.accuracy, round(figure.gain, 6), figure.better_for
+    ((0.5, 1.0), 0.3, 1)
     """
     brier, accuracy = pooled([each.brier for each in reports]), pooled([each.accuracy for each in reports])
     rows, having = brier.count, [each for each in reports if each.brier.count]

@@ -10,7 +10,7 @@ tests whether the mean of d over rows is above a margin, and :func:`holm` correc
 With N >= 120 rows the test is Hall's: Student's t of a mean, transformed so that the skewness of the
 differences is allowed for. Models mostly differ by a little on many rows and by much on few, and without the
 transformation B is then called better far too often. A rare loss that is in none of the rows is not in their
-skewness either, so the p-value is at least half the probability to miss it (:func:`unseen`): at a level of
+skewness either, so the p-value is at least half the probability of missing it (:func:`unseen`): at a level of
 5 %, B is then called better in no more than 10 %, whatever the differences (benchmarks/level.py). With fewer
 rows the test is a bet: on each row a gambler stakes a share of what it owns on "d is above the margin", at
 odds that are fair if the mean is the margin. What it owns is then on average no more than what it began with,
@@ -19,7 +19,7 @@ so that 1/(what it owns) is a p-value: for any distribution, from one row upward
 Assumptions. The clients are given; each client's held-out rows are a random sample of its data, drawn
 independently of the rows that either model was trained on and of the choice of what is compared.
 
-A client may report what it likes within the bounds of its rows. With ten or more clients that vote, B must
+A client may report any values within the bounds of its rows. With ten or more clients that vote, B must
 also be shown to be better without the most and the least favourable tenth of them; the p-value is the larger
 of the two. docs/ATTACKS.md has the figures.
 
@@ -46,7 +46,7 @@ LARGEST_BRIER = 2.0
 """Differences of two Brier scores lie in [−2, 2]."""
 
 ENOUGH_ROWS = 120
-"""From so many rows on the test is Hall's: at 100, a loss of 1.2 in a row of 50 misled 14 of 100."""
+"""Rows from which the test is Hall's: with 100, a loss of 1.2 in one row of 50 misled 14 tests of 100."""
 
 _ROUNDING = 1e-9
 _MOST_OF_MEDIAN = 3
@@ -55,7 +55,7 @@ _MANY_VOTES = 10
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What is known of a client's differences d, or of several clients'.
+    """Statistics of the differences d of one client or several.
 
     Attributes
     ----------
@@ -66,6 +66,11 @@ class Evidence:
     log_wealth
         Σ ln(1 + λ(x − m)) for each margin and each bet λ of :data:`BETS`, shape (margins, 8), with
         x = (1 + d/limit)/2 and m = (1 + margin/limit)/2; λ is scaled by 1/(2m), which is 1 at a margin of 0.
+
+    Examples
+    --------
+    >>> Evidence(4, np.array([2.0, 1.0, 0.5]), np.zeros((0, 8))).mean
+    0.5
     """
 
     count: int
@@ -79,7 +84,7 @@ class Evidence:
 
 
 def stakes(margins: FloatArray, limit: float = LARGEST_BRIER) -> tuple[FloatArray, FloatArray]:
-    """Compute what is staked on "the mean of d is above the margin".
+    """Compute the stakes of bets on "the mean of d is above the margin".
 
     Parameters
     ----------
@@ -93,8 +98,14 @@ def stakes(margins: FloatArray, limit: float = LARGEST_BRIER) -> tuple[FloatArra
     fair
         m, the margin as a share of the differences' range, in [0, 1], shape (margins,).
     stakes
-        λ/(2m), at least λ/2 and so that 1 + stake·(x − m) > 0 for every x in [0, 1], shape (margins, 8).
-        Where m is about 0 they are limited: a larger one would turn a row's rounding into a gain.
+        λ/(2m), which is at least λ/2 and keeps 1 + stake·(x − m) > 0 for every x in [0, 1], shape
+        (margins, 8). Limited where m is about 0: a larger one would turn a row's rounding into a gain.
+
+    Examples
+    --------
+    >>> fair, staked = stakes(np.array([0.0]))
+    >>> fair, float(staked[0, -1])
+    (array([0.5]), 1.9)
     """
     fair = (1 + np.asarray(margins, dtype=np.float64) / limit) / 2
     return fair, np.array(BETS) / (2 * np.maximum(fair, 1e-4)[:, None])
@@ -118,6 +129,11 @@ def evidence(
     ------
     ValueError
         If a difference or a margin is outside its range.
+
+    Examples
+    --------
+    >>> evidence(np.array([0.5, -0.1]), margins=[0.0]).sums.round(6)  # Σd, Σd² and Σd³
+    array([0.4  , 0.26 , 0.124])
     """
     d = np.asarray(differences, dtype=np.float64)
     check_shapes(differences=(d, "rows?"))
@@ -132,7 +148,7 @@ def evidence(
 def possible(
     of: Evidence, margins: Sequence[float] | FloatArray = (0.0,), limit: float = LARGEST_BRIER
 ) -> bool:
-    """Return whether there are rows, but for rounding, whose evidence this may be.
+    """Return whether some rows could have this evidence, up to rounding.
 
     With u = d/limit in [−1, 1], E(1 ± u)(a + bu)² >= 0 for all a and b: two matrices of the moments have no
     negative eigenvalue, which is also enough for moments up to the third. The logarithm of 1 + stake·(x − m)
@@ -145,6 +161,13 @@ def possible(
         The numbers, which must be finite.
     margins, limit
         As for :func:`evidence`.
+
+    Examples
+    --------
+    >>> possible(evidence(np.array([0.5, -0.1])))
+    True
+    >>> possible(Evidence(1, np.array([3.0, 9.0, 27.0]), np.zeros((1, 8))))  # a difference of 3
+    False
     """
     if not of.count:
         return not (np.any(of.sums) or np.any(of.log_wealth))
@@ -162,7 +185,14 @@ def possible(
 
 
 def pooled(reports: Sequence[Evidence]) -> Evidence:
-    """Add up what clients reported, but no bets where some bet on other margins than others did."""
+    """Add up the evidence of clients, without their bets if these were on different margins.
+
+    Examples
+    --------
+    >>> both = pooled([evidence(np.array([0.5])), evidence(np.array([-0.1]))])
+    >>> both.count, round(both.mean, 6)
+    (2, 0.2)
+    """
     if not reports:
         return Evidence(0, np.zeros(3), np.zeros((1, len(BETS))))
     alike = len({each.log_wealth.shape for each in reports}) == 1
@@ -176,7 +206,12 @@ def pooled(reports: Sequence[Evidence]) -> Evidence:
 def moments(of: Evidence) -> tuple[float, float, float]:
     """Compute the mean, the population standard deviation and the skewness of d over all rows.
 
-    The last two are 0 where all differences are alike, but for rounding.
+    The last two are 0 if all differences are equal, up to rounding.
+
+    Examples
+    --------
+    >>> moments(evidence(np.array([1.0, -1.0])))
+    (0.0, 1.0, 0.0)
     """
     mean, second, third = (float(each) / of.count for each in of.sums)
     variance = second - mean**2
@@ -198,19 +233,32 @@ def hall(ratio: float, skewness: float, count: int) -> float:
         g of the differences.
     count
         Number of rows N.
+
+    Examples
+    --------
+    >>> hall(2.0, skewness=0.0, count=10)  # nothing to remove
+    2.0
+    >>> hall(3.0, skewness=1.0, count=1)  # 3 + 9/3 + 27/27 + 1/6
+    7.166666666666667
     """
     return ratio + skewness * ratio**2 / 3 + skewness**2 * ratio**3 / 27 + skewness / (6 * count)
 
 
 def inverse_hall(value: float, skewness: float, count: int) -> float:
-    """Return the ratio W of which :func:`hall` makes a value q: it is (1 + gW/3)³ = 1 + g(q − g/(6N))."""
+    """Invert :func:`hall`: compute W for a value q, from (1 + gW/3)³ = 1 + g(q − g/(6N)).
+
+    Examples
+    --------
+    >>> inverse_hall(7 + 1 / 6, skewness=1.0, count=1)
+    3.0
+    """
     rest = value - skewness / (6 * count)
     # Close to 0, the cube root's difference from 1 has no digits left; to first order W is the rest.
     return 3 * float(np.cbrt(1 + skewness * rest) - 1) / skewness if abs(skewness) > 1e-6 else rest
 
 
 def unseen(mean: float, margin: float, count: int, limit: float = LARGEST_BRIER) -> float:
-    """Compute how likely the rows miss all losses of `limit`, were these what keeps the mean at a margin.
+    """Compute the probability that the rows miss all of the losses that would keep the mean at a margin.
 
     If a share r of all rows has d = −limit and none of the N rows is among them, they show a mean d̄ where the
     true one is d̄ − r(limit + d̄). It is the margin if r = (d̄ − margin)/(limit + d̄), and the N rows miss all
@@ -226,12 +274,23 @@ def unseen(mean: float, margin: float, count: int, limit: float = LARGEST_BRIER)
         Number of rows N, >= 1.
     limit
         Largest difference.
+
+    Examples
+    --------
+    >>> unseen(0.5, margin=0.0, count=2)  # a fifth of all rows: 0.8²
+    0.6400000000000001
     """
     return (1 - max(mean - margin, 0.0) / (limit + mean)) ** count if mean > -limit else 1.0
 
 
 def wealth(of: Evidence) -> FloatArray:
-    """Compute what a gambler owns in the end who began with 1, an eighth for each bet, shape (margins,)."""
+    """Compute the final wealth of a gambler who stakes 1, an eighth on each bet, shape (margins,).
+
+    Examples
+    --------
+    >>> wealth(evidence(np.array([0.0, 0.0])))  # at a margin of 0 such rows win and lose nothing
+    array([1.])
+    """
     from scipy.special import logsumexp  # clients import this module and never test
 
     return np.asarray(np.exp(np.minimum(logsumexp(of.log_wealth, axis=-1) - math.log(len(BETS)), 700.0)))
@@ -247,11 +306,18 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
     margin
         The margin.
     enough
-        Whether there are rows enough for Hall's test; by default, if there are :data:`ENOUGH_ROWS`.
+        Whether there are enough rows for Hall's test; by default, if there are :data:`ENOUGH_ROWS`.
 
     Returns
     -------
     In [0, 1]; 1 without rows.
+
+    Examples
+    --------
+    >>> p_value(evidence(np.zeros(5)))
+    1.0
+    >>> p_value(evidence(np.full(200, 0.5))) < 1e-6
+    True
     """
     if not of.count:
         return 1.0
@@ -266,24 +332,30 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
 
 
 def most_rows(counts: IntArray, times: float = _MOST_OF_MEDIAN) -> int:
-    """Return how many rows of a client count: three times those of the median client that has any.
+    """Return the largest number of rows with which a client counts: three times the median client's.
 
     Parameters
     ----------
     counts
-        Rows of each client, shape (K,).
+        Rows of each client, shape (K,); clients without rows are ignored.
     times
         Another multiple of the median.
+
+    Examples
+    --------
+    >>> most_rows(np.array([0, 2, 10, 1000]))
+    30
     """
     having = np.asarray(counts)[np.asarray(counts) > 0]
     return max(1, int(times * np.median(having))) if len(having) else 1
 
 
 def counted(counts: IntArray, times: float | None) -> IntArray:
-    """Return how many of each client's rows count in a mean: at most a multiple of the median client's.
+    """Limit the rows with which each client counts in a mean to a multiple of the median client's.
 
-    Of ten clients or more none counts for more than the largest without the tenth that says most, or than
-    half of that multiple: where sizes are alike, a tenth that lies gains little, however much it claims.
+    With ten clients or more, the limit is lowered to the most rows that any client has once the tenth with
+    the most is left out, but not below half of that multiple. So where sizes are alike, a tenth that lies
+    about its rows gains little, however many it claims.
 
     Parameters
     ----------
@@ -291,6 +363,11 @@ def counted(counts: IntArray, times: float | None) -> IntArray:
         Rows of each client, shape (K,).
     times
         The multiple; None for all rows.
+
+    Examples
+    --------
+    >>> counted(np.array([2, 10, 1000]), times=3)
+    array([ 2, 10, 30])
     """
     counts = np.asarray(counts)
     having = np.sort(counts[counts > 0])
@@ -346,7 +423,14 @@ class Comparison:
 
 
 def in_the_middle(reports: Sequence[Evidence]) -> tuple[list[Evidence], list[Evidence]]:
-    """Return the votes, which have rows, and those left without :func:`num_set_aside` on either side."""
+    """Return the votes of clients with rows, and those left without :func:`num_set_aside` at either end.
+
+    Examples
+    --------
+    >>> votes = [evidence(np.array([value / 10])) for value in range(10)]
+    >>> [round(vote.mean, 1) for vote in in_the_middle(votes)[1]]
+    [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    """
     votes = sorted((each for each in reports if each.count), key=lambda each: each.mean)
     aside = num_set_aside(len(votes))
     return votes, votes[aside : len(votes) - aside]
@@ -355,8 +439,13 @@ def in_the_middle(reports: Sequence[Evidence]) -> tuple[list[Evidence], list[Evi
 def num_set_aside(num_clients: int) -> int:
     """Return how many of the most favourable votes, and of the least favourable, are set aside.
 
-    A tenth of ten or more voters. Without two of fewer, little would be left to test; there every vote
-    counts, an invented one too.
+    A tenth of the voters if there are ten or more. Fewer without two of them would leave little to test;
+    there every vote counts, even an invented one.
+
+    Examples
+    --------
+    >>> num_set_aside(9), num_set_aside(25)
+    (0, 2)
     """
     return num_clients // 10 if num_clients >= _MANY_VOTES else 0
 
@@ -370,17 +459,23 @@ def compare(reports: Sequence[Evidence], margin: float = 0.0) -> Comparison:
     Parameters
     ----------
     reports
-        What each client reported, the margin the only one that it bet on; one without rows does not vote.
+        Evidence of each client, with bets on this margin alone; a client without rows does not vote.
     margin
         In [−2, 2].
 
     Returns
     -------
     The gain itself, and the p-value of a gain above the margin.
+
+    Examples
+    --------
+    >>> comparison = compare([evidence(np.array([0.2, 0.4])), evidence(np.array([-0.3]))])
+    >>> comparison.num_clients, comparison.better_for, round(comparison.gain, 6)
+    (2, 1, 0.1)
     """
     votes, middle = in_the_middle(reports)
     whole, others = pooled(votes), pooled(middle)
-    # Without a tenth of the clients on either side, the rows that are left are of the same kind.
+    # The rows that are left get the same kind of test as all rows.
     of_others = p_value(others, margin, enough=whole.count >= ENOUGH_ROWS)
     return Comparison(
         gain=whole.mean,
@@ -397,8 +492,8 @@ def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
     """Correct the p-values of several tests, so that all share one level.
 
     Source: Holm, 1979. With the tests in order of their p-values, the i-th of m is multiplied by m − i + 1,
-    and is no smaller than the one before. Rejecting what is at most α afterwards keeps the probability of
-    any false rejection at most α, however the tests depend on each other.
+    and raised to the one before if that is larger. Rejecting what is at most α afterwards keeps the
+    probability of any false rejection at most α, however the tests depend on each other.
 
     Parameters
     ----------
@@ -413,6 +508,11 @@ def holm(p_values: Sequence[float] | FloatArray) -> FloatArray:
     ------
     ValueError
         If a p-value is outside its range.
+
+    Examples
+    --------
+    >>> holm([0.01, 0.04, 0.03]).round(6)  # 3·0.01, 1·0.04 raised to 2·0.03, 2·0.03
+    array([0.03, 0.06, 0.06])
     """
     values = np.asarray(p_values, dtype=np.float64)
     check_entries("in [0, 1]", p_values=values)

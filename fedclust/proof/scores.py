@@ -7,7 +7,7 @@ from fedclust.support.checks import check_entries, check_shapes
 from fedclust.typing import FloatArray, IntArray
 
 SCALE = "Brier score: 0 for a prediction that is certain and right, 2 for one that is certain and wrong."
-"""The unit of a verdict's figures; for the line below it."""
+"""Explanation of a verdict's figures, for the line below it."""
 
 
 def brier_scores(
@@ -40,6 +40,13 @@ def brier_scores(
     ------
     ValueError
         If the shapes do not fit, a label is not a class, or a value is not a number that can be scored.
+
+    Examples
+    --------
+    >>> brier_scores(np.array([[0.0, 0.0]]), np.array([1]))  # probabilities of one half: 2·0.5²
+    array([0.5])
+    >>> brier_scores(np.array([[0.0, 0.0]]), np.array([1]), log_prior_shift=np.log([1.0, 3.0]))  # 2·0.25²
+    array([0.125])
     """
     logits, labels = np.asarray(logits, dtype=np.float64), np.asarray(labels)
     rows = "rows? positions?" if labels.ndim == 2 else "rows?"
@@ -60,12 +67,17 @@ def brier_scores(
 
 
 def hits(logits: FloatArray, labels: IntArray, log_prior_shift: FloatArray) -> FloatArray:
-    """Return whether a model predicts each row right, of rows with positions the share of these, shape (n,).
+    """Return whether a model predicts each row right, shape (n,); of a row with positions, the share of them.
 
     Parameters
     ----------
     logits, labels, log_prior_shift
         As for :func:`brier_scores`.
+
+    Examples
+    --------
+    >>> hits(np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([0, 0]), np.zeros(2))
+    array([1., 0.])
     """
     right: np.ndarray = np.add(logits, log_prior_shift).argmax(axis=-1) == np.asarray(labels)
     return right.astype(np.float64) if right.ndim == 1 else right.mean(axis=1)

@@ -1,8 +1,8 @@
-"""What a run says to each site: with whom to train, how well that does, and what is odd about its rows.
+"""The report to each site: with whom to train, how well that works, and what is odd about its rows.
 
-The choice itself is that of :mod:`fedclust.proof.coalitions`; nothing here decides anything. Accuracy
-flatters whoever predicts a site's majority, so balanced accuracy and the area under the curve stand beside
-it, and where the chosen arm lowers one of them, the sentence says so.
+The choice itself is made in :mod:`fedclust.proof.coalitions`. Accuracy favours models that predict a site's
+most frequent class, so balanced accuracy and the area under the curve are shown next to it, and the sentence
+mentions if the chosen arm lowers one of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,17 +27,24 @@ def figures_of(measured: Mapping[str, float], brier: float, ends: Sequence[float
     Parameters
     ----------
     measured
-        Of an evaluation, with its number of rows.
+        Metrics of an evaluation, with its number of rows.
     brier
         Mean Brier score.
     ends
-        Of the accuracy's interval.
+        Ends of the accuracy's interval.
+
+    Examples
+    --------
+    >>> measured = {"num-examples": 4, "accuracy": 0.75, "auc": float("nan")}
+    >>> figures = figures_of(measured, brier=0.3, ends=(0.3, 0.95))
+    >>> figures["accuracy"], figures["accuracy_low"], figures["auc"]
+    (0.75, 0.3, None)
     """
     rows = int(measured["num-examples"])
     values = {name: measured.get(name.replace("_", "-"), np.nan) for name in FIGURES} | {"brier": brier}
-    told = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
+    defined = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
     low, high = ends if rows else (None, None)
-    return {**told, "accuracy_low": low, "accuracy_high": high}
+    return {**defined, "accuracy_low": low, "accuracy_high": high}
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +60,9 @@ class Site:
     choice
         The choice.
     figures
-        Of each of :data:`SERVED`, :func:`figures_of`; empty if the site did not answer.
+        The :func:`figures_of` each of :data:`SERVED`; empty if the site did not answer.
     num_test
-        Its test rows.
+        Number of its test rows.
     """
 
     client: int
@@ -66,14 +73,14 @@ class Site:
     num_test: int
 
     def summary(self, names: Sequence[str], odd: Sequence[str] = ()) -> dict[str, Any]:
-        """Return it as plain values, for JSON.
+        """Return the choice as plain values, for JSON.
 
         Parameters
         ----------
         names
             Names of all sites.
         odd
-            What was found about its rows, in sentences.
+            What is odd about its rows, in sentences.
         """
         return {
             "client": self.client,
@@ -94,37 +101,54 @@ class Site:
         what = f"train with {'everyone' if everyone else joined(others)}" if others else "stay out"
         if self.choice.arm.corrected:
             what += ", with the prior correction"
-        said = {"everyone": "with everyone", "alone": "alone"}
+        rivals = {"everyone": "with everyone", "alone": "alone"}
         same = "everyone" if everyone else "" if others else "alone"
         parts = []
         if (own := self.figures.get("chosen", {})).get("accuracy") is not None:
             parts.append(f"{own['accuracy']:.2f} ({own['accuracy_low']:.2f} to {own['accuracy_high']:.2f})")
             parts += [
-                f"{words} {self.figures[arm]['accuracy']:.2f}" for arm, words in said.items() if arm != same
+                f"{words} {self.figures[arm]['accuracy']:.2f}" for arm, words in rivals.items() if arm != same
             ]
         text = f"{self.name}: {what}{': ' if parts else ''}{', '.join(parts)}."
         lowered = []
         for key, title in (("balanced_accuracy", "balanced accuracy"), ("auc", "AUC")):
             known = {
-                arm: self.figures[arm][key] for arm in said if self.figures.get(arm, {}).get(key) is not None
+                arm: self.figures[arm][key]
+                for arm in rivals
+                if self.figures.get(arm, {}).get(key) is not None
             }
             if own.get(key) is not None and known:
                 best = max(known, key=lambda arm: known[arm])
                 if own[key] < known[best] - _LOWERED:
                     lowered.append(
-                        f"its {title} is lower, {own[key]:.2f} instead of {known[best]:.2f} {said[best]}"
+                        f"its {title} is lower, {own[key]:.2f} instead of {known[best]:.2f} {rivals[best]}"
                     )
         return text + (f" But {', and '.join(lowered)}." if lowered else "")
 
 
 def joined(names: Sequence[str]) -> str:
-    """Join names with commas and a last "and"."""
+    """Join names with commas and a last "and".
+
+    Examples
+    --------
+    >>> joined(["Basel", "Graz", "Ulm"])
+    'Basel, Graz and Ulm'
+    """
     *first, last = names
     return f"{', '.join(first)} and {last}" if first else last
 
 
 def headline(sites: Sequence[Site], turned: Sequence[str] = ()) -> str:
-    """Sum the choices up in one sentence, with the names of sites whose classes are turned round."""
+    """Summarise the choices in one sentence, with the names of sites whose classes are turned round.
+
+    Examples
+    --------
+    >>> from fedclust.proof.coalitions import Arm
+    >>> choice = Choice(Arm(0, corrected=False), Arm(0, corrected=False))
+    >>> sites = [Site(client, name, (0, 1), choice, {}, 9) for client, name in enumerate(["Graz", "Ulm"])]
+    >>> headline(sites)
+    'Train one model for all: no site gains by leaving it'
+    """
     everyone = [site for site in sites if site.choice.arm.coalition == site.choice.everyone.coalition]
     alone = [site.name for site in sites if len(site.coalition) == 1]
     some = [site.name for site in sites if site not in everyone and site.name not in alone]
@@ -152,7 +176,7 @@ def findings(
     counts: IntArray,
     classes: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """Name what is odd about sites' rows.
+    """List what is odd about sites' rows.
 
     Parameters
     ----------
@@ -169,13 +193,22 @@ def findings(
     -------
     ``client``, ``name``, ``kind`` and ``text`` of each: its classes are turned round, it has only one, or it
     is of another population.
+
+    Examples
+    --------
+    >>> from fedclust.proof.coalitions import Arm
+    >>> choice = Choice(Arm(0, corrected=False), Arm(0, corrected=False))
+    >>> sites = [Site(client, name, (0, 1), choice, {}, 9) for client, name in enumerate(["Graz", "Ulm"])]
+    >>> counts = np.array([[5, 5], [9, 0]])
+    >>> [odd["text"] for odd in findings(sites, np.full((2, 2, 5), np.nan), counts, ["ill", "well"])]
+    ['It holds only ill: nothing else can be learnt or measured there.']
     """
     labels = list(classes) or [str(label) for label in range(counts.shape[1])]
     turned, (wrong_way, right_way) = turned_sites(fits), ways(fits)
-    found = list[dict[str, Any]]()
+    odd = list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
-        found.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
+        odd.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
 
     if len(sites) == 2 and turned:
         first, second = (site.name for site in sites)
@@ -198,11 +231,11 @@ def findings(
         elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, site.client].any():
             text = "No other site's model is better than chance there: "
             add(site, "population", f"{text}its rows may be of another population, or in other units.")
-    return found
+    return odd
 
 
 def _renamed(names: FloatArray, labels: Sequence[str]) -> tuple[str, str]:
-    """List the classes that most models call otherwise than a site, and what it calls them.
+    """List the classes for which most models have another name than a site, and the site's names.
 
     Parameters
     ----------

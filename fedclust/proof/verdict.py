@@ -1,8 +1,8 @@
 """The verdict of a run: the tests of its clusters against one model for all, in one sentence.
 
 Held-out rows decide (:mod:`fedclust.proof.paired`), test rows give the figures that are printed
-(:mod:`fedclust.proof.figure`). A model for all that predicts no better than each client's class shares is no
-model to prove anything against: the verdict then says so first.
+(:mod:`fedclust.proof.figure`). If the model for all predicts no better than each client's class shares, a
+comparison with it proves nothing, and the verdict begins with that.
 """
 
 import math
@@ -44,8 +44,8 @@ class Verdict:
     def summary(self) -> dict[str, Any]:
         """Return the verdict as plain values, for JSON."""
         collapsed = {"collapsed": True} if self.figure.collapsed else {}
-        told = {"text": self.text, "grouped": self.grouped, "p_value": self.p_value}
-        return told | self.figure.summary() | collapsed
+        decision = {"text": self.text, "grouped": self.grouped, "p_value": self.p_value}
+        return decision | self.figure.summary() | collapsed
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ClusterProof:
     proven
         Whether its model was shown to be better.
     serves
-        Whether it serves its clients if the best is to serve.
+        Whether it serves its clients with ``serve="best"``.
     """
 
     cluster: int
@@ -79,15 +79,15 @@ class ClusterProof:
     serves: bool
 
     def summary(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON; None for values that are unknown because no client voted."""
-        told = self.comparison.figures()
-        tested = bool(told["rows"])
+        """Return the comparison as plain values, for JSON; what is unknown without votes is None."""
+        figures = self.comparison.figures()
+        tested = bool(figures["rows"])
         return {
             "cluster": self.cluster,
             "clients": len(self.clients),
-            "voted": told["voted"],
-            "held_out_rows": told["rows"],
-            "held_out_gain": told["gain"],
+            "voted": figures["voted"],
+            "held_out_rows": figures["rows"],
+            "held_out_gain": figures["gain"],
             "p_value": self.p_value if tested else None,
             "proven": self.proven if tested else None,
             **self.figure.summary(),
@@ -117,10 +117,10 @@ class GroupingProof:
 
     def served_by_cluster(self, num_clients: int) -> np.ndarray:
         """Return for each client whether its cluster's model is the best to serve it, shape (K,)."""
-        found = np.zeros(num_clients, dtype=bool)
+        served = np.zeros(num_clients, dtype=bool)
         for each in self.clusters:
-            found[list(each.clients)] = each.serves
-        return found
+            served[list(each.clients)] = each.serves
+        return served
 
 
 def prove_grouping(
@@ -161,16 +161,24 @@ def prove_grouping(
         grouping as a whole gains, a cluster's model then serves unless the one for all has the better mean on
         its clients: each split has passed a test already, and a second one would fail for want of rows.
     trouble
-        What kept the model for all from being trained, if anything; the verdict says so if that collapsed.
+        What kept the model for all from being trained, if anything; in the verdict if that model collapsed.
     held_out
-        Whether the run has held-out rows. Without, nothing is decided, as the figure of test rows would be a
-        winner's: the verdict is that figure alone.
+        Whether the run has held-out rows. Without them the verdict is the figure of test rows alone, because
+        a decision by test rows would bias that figure.
     level
         Level of all tests together, in (0, 1).
 
     Returns
     -------
     The verdict, and each cluster's test.
+
+    Examples
+    --------
+    >>> from fedclust.proof.paired import evidence
+    >>> measured = {client: evidence(np.full(100, 0.3)) for client in range(4)}  # clusters' models are better
+    >>> proof = prove_grouping(np.array([0, 0, 1, 1]), measured, {}, method="FedGWC")
+    >>> proof.verdict.text
+    'Train in 2 groups: on held-out rows their Brier score is lower by 0.3, for 4 of 4 clients'
     """
 
     def compared(clients: Iterable[int]) -> Comparison:
@@ -251,7 +259,7 @@ def _clients(number: int) -> str:
 
 
 def _served_common(common: Sequence[ClusterProof]) -> str:
-    """Write which clusters' clients one model for all serves."""
+    """Describe which clusters' clients the model for all serves."""
     clients = sum(len(each.clients) for each in common)
     *first, last = (str(each.cluster) for each in common)
     names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
@@ -259,7 +267,7 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
 
 
 def _better(comparison: Comparison, figure: Figure) -> str:
-    """Write by how much groups are better, and for how many clients."""
+    """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
         text = f"on held-out rows their Brier score is lower by {comparison.gain:.2g}"
         return f"{text}, for {comparison.better_for} of {_clients(comparison.num_clients)}"
@@ -267,7 +275,7 @@ def _better(comparison: Comparison, figure: Figure) -> str:
 
 
 def _not_shown(what: str, comparison: Comparison, figure: Figure) -> str:
-    """Write what groups would have that were not shown to be better."""
+    """Describe the figures of groups that were not shown to be better."""
     if not figure.num_rows:
         word = "lower" if comparison.gain >= 0 else "higher"
         return f"on held-out rows the Brier score of {what} is {word} by {abs(comparison.gain):.2g}"

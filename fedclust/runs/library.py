@@ -652,6 +652,15 @@ def simulate(
     RunFailed
         If too few clients of a round answered or have an accuracy at the end, a round took longer than
         `timeout`, or the folder can no longer be written.
+
+    Examples
+    --------
+    >>> import fedclust
+    >>> training = fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    >>> clients = [(torch.zeros(10, 2), torch.full((10,), label)) for label in (0, 0, 1, 1)]
+    >>> result = fedclust.simulate("clust_psi_pfl", nn.Linear(2, 2), clients, rounds=1, training=training)
+    >>> result.assignment  # by the clients' labels
+    array([0, 0, 1, 1])
     """
     for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -765,6 +774,14 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
         If the federation cannot start.
     FileExistsError
         If the results' folder holds another run.
+
+    Examples
+    --------
+    >>> import fedclust
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     result = fedclust.run(["strategy=fedavg", "rounds=1", f"output_dir={folder}/run"])
+    ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
+    1 30
     """
     config = compose(folders.expand(overrides))
     check(config)
@@ -802,6 +819,17 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
         If the folder does not hold a run.
     ValueError
         If its configuration names something that is not allowed.
+
+    Examples
+    --------
+    >>> import fedclust
+    >>> network, training = nn.Linear(2, 2), fedclust.LocalTraining(learning_rate=0.1, batch_size=8, steps=1)
+    >>> clients = [(torch.zeros(10, 2), torch.full((10,), label)) for label in (0, 0, 1, 1)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     rest = {"rounds": 1, "training": training, "folder": f"{folder}/run"}
+    ...     _ = fedclust.simulate("clust_psi_pfl", network, clients, **rest)
+    ...     print(fedclust.load(f"{folder}/run", network).assignment)
+    [0 0 1 1]
     """
     saved = SavedRun(Path(folder))
     config = saved.config

@@ -516,7 +516,6 @@ class Session:
         for name, run in self.runs.items():
             if name != COMMON:
                 run.prove(federation, common, rounds, serve=plan.serves(name))
-        return common
 
     def _open(self, name: str, plan: Plan, on_round: Sequence[OnRound]) -> StrategyRun:
         """Open a strategy's folder, new or to be resumed, and make its run."""

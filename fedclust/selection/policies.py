@@ -28,7 +28,7 @@ class Candidates:
     server_round
         The round, from 1.
     federation
-        Sends them questions, and counts how often each took part so far (``federation.turns``).
+        Asks them questions, and counts how often each has taken part (``federation.turns``).
     """
 
     clients: IntArray
@@ -38,7 +38,7 @@ class Candidates:
 
 
 class Selection(Protocol):
-    """A selection policy; it keeps no state between rounds, so that a resumed run gives the same bits."""
+    """A selection policy, without state between rounds, so that a resumed run gives the same bits."""
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose clients.
@@ -59,7 +59,14 @@ class Selection(Protocol):
 
 
 class Uniform:
-    """Every client is equally likely."""
+    """Draw clients with equal probabilities.
+
+    Examples
+    --------
+    >>> candidates = Candidates(np.array([4, 7]), model=None, server_round=1, federation=None)
+    >>> Uniform().select(candidates, 2, np.random.default_rng(0))  # all of them, sorted
+    array([4, 7])
+    """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Draw uniformly without replacement."""
@@ -67,9 +74,17 @@ class Uniform:
 
 
 class LeastSampled:
-    """Clients that took part less often are more likely.
+    """Draw clients with a higher probability the less often they took part.
 
     Source: FedGWC, Section 4.1; see :func:`fedclust.support.rng.draw_least_sampled`.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> federation = SimpleNamespace(turns=np.array([0, 0, 900]))  # exp(−900) is 0 in double precision
+    >>> candidates = Candidates(np.arange(3), model=None, server_round=1, federation=federation)
+    >>> LeastSampled().select(candidates, 2, np.random.default_rng(0))
+    array([0, 1])
     """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
@@ -97,6 +112,13 @@ class PowerOfChoice(options.PowerOfChoice):
     ------
     ValueError
         If ``candidates`` is below 1.
+
+    Examples
+    --------
+    >>> PowerOfChoice(candidates=0)
+    Traceback (most recent call last):
+        ...
+    ValueError: candidates must be a whole number >= 1 or None, got 0
     """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
@@ -131,6 +153,13 @@ class FedCLS(options.FedCLS):
     ------
     ValueError
         If ``threshold`` is outside its range.
+
+    Examples
+    --------
+    >>> FedCLS(threshold=2.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: threshold must be in (0, 1], got 2.0
     """
 
     needs_label_counts = True
@@ -143,7 +172,7 @@ class FedCLS(options.FedCLS):
 
 
 class HACCS(options.HACCS):
-    """Group clients by the Hellinger distance of their label shares; draw groups, take each one's fastest.
+    """Group clients by the Hellinger distance of their label shares; draw groups and take their fastest.
 
     Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for the
     mathematics and the differences. Every round all candidates are asked for the mean loss of the current
@@ -163,6 +192,13 @@ class HACCS(options.HACCS):
     ------
     ValueError
         If an argument is outside its range.
+
+    Examples
+    --------
+    >>> HACCS(latencies=[1.0, 0.0])
+    Traceback (most recent call last):
+        ...
+    ValueError: latencies must be numbers > 0 and finite or None, got [1.0, 0.0]
     """
 
     needs_label_counts = True

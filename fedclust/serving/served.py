@@ -313,6 +313,17 @@ def load_export(
         If the folder holds no export.
     ValueError
         If a file is not that of an export, names something that is not allowed, or weights do not fit.
+
+    Examples
+    --------
+    >>> import fedclust, tempfile
+    >>> network, training = nn.Linear(2, 2), fedclust.LocalTraining(learning_rate=0.1, batch_size=8, steps=1)
+    >>> clients = [(torch.zeros(10, 2), torch.full((10,), label)) for label in (0, 0, 1, 1)]
+    >>> result = fedclust.simulate("clust_psi_pfl", network, clients, rounds=1, training=training)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     served = fedclust.load_export(result.export(f"{folder}/export"), network)
+    >>> [site.cluster for site in served.sites]
+    [0, 0, 1, 1]
     """
     root = Path(folder)
     if (root / INDEX).is_file():

@@ -78,6 +78,13 @@ class LocalTraining:
     ------
     ValueError
         If a value is out of range, both or none of `epochs` and `steps` are given, or a choice is unknown.
+
+    Examples
+    --------
+    >>> rule = {"schedule": "exponential", "decay": 0.5}
+    >>> training = LocalTraining(learning_rate=0.5, batch_size=32, epochs=1, **rule)
+    >>> [training.learning_rate_at(server_round) for server_round in (1, 2, 3)]
+    [0.5, 0.25, 0.125]
     """
 
     learning_rate: float

@@ -28,6 +28,11 @@ def in_order_of_appearance(labels: ArrayLike) -> IntArray:
     Returns
     -------
     Labels 0…n−1 without gaps, int64, shape (K,).
+
+    Examples
+    --------
+    >>> in_order_of_appearance(["b", "a", "b"])
+    array([0, 1, 0])
     """
     _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
@@ -51,6 +56,11 @@ def positions_of(clients: IntArray, members: IntArray) -> IntArray:
     ------
     ValueError
         If a client is not a member.
+
+    Examples
+    --------
+    >>> positions_of(np.array([7]), members=np.array([3, 7]))
+    array([1])
     """
     positions = np.searchsorted(members, clients)
     unknown = members.take(positions, mode="clip") != clients
@@ -79,6 +89,12 @@ def agglomerate(
     Returns
     -------
     Cluster of each client, numbered in order of first appearance, shape (K,).
+
+    Examples
+    --------
+    >>> distances = np.array([[0.0, 1.0, 9.0], [1.0, 0.0, 9.0], [9.0, 9.0, 0.0]])
+    >>> agglomerate(distances, num_clusters=None, threshold=5.0, linkage="average")
+    array([0, 0, 1])
     """
     if len(distances) < 2:
         return np.zeros(len(distances), dtype=np.int64)  # SciPy requires at least two
@@ -104,6 +120,13 @@ def merges(distances: FloatArray, linkage: Linkage) -> tuple[IntArray, FloatArra
         The two clusters of each merge, shape (K − 1, 2): clients are 0 … K − 1, and merge i makes K + i.
     heights
         Their distance, shape (K − 1,), never decreasing.
+
+    Examples
+    --------
+    >>> distances = np.array([[0.0, 1.0, 5.0], [1.0, 0.0, 4.0], [5.0, 4.0, 0.0]])
+    >>> pairs, heights = merges(distances, "single")
+    >>> pairs.tolist(), heights.tolist()  # clients 0 and 1 make cluster 3, which client 2 joins
+    ([[0, 1], [2, 3]], [1.0, 4.0])
     """
     from scipy.cluster import hierarchy  # takes a while to import
     from scipy.spatial.distance import squareform
@@ -125,6 +148,11 @@ def cut(pairs: IntArray, num_clusters: int) -> IntArray:
     Returns
     -------
     Cluster of each client, numbered in order of first appearance, shape (K,).
+
+    Examples
+    --------
+    >>> cut(np.array([[0, 1], [2, 3]]), num_clusters=2)
+    array([0, 0, 1])
     """
     num_clients = len(pairs) + 1
     labels = np.arange(2 * num_clients - 1)
@@ -141,7 +169,7 @@ def kmeans(
     weights: FloatArray | None = None,
     tolerance: float = 1e-4,
 ) -> IntArray:
-    """Group points by K-means with k-means++ seeding, on one thread, so that every machine sums alike.
+    """Group points by K-means with k-means++ seeding, on one thread, so that all machines sum alike.
 
     Parameters
     ----------
@@ -161,6 +189,12 @@ def kmeans(
     Returns
     -------
     Cluster of each client, shape (K,); fewer clusters than `number` if rows differ by round-off alone.
+
+    Examples
+    --------
+    >>> labels = kmeans(np.array([[0.0], [1.0], [9.0]]), number=2, seed=0)
+    >>> labels == labels[0]
+    array([ True,  True, False])
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
@@ -201,6 +235,13 @@ class Agglomeration(Checked):
     ------
     ValueError
         If an attribute is outside its range.
+
+    Examples
+    --------
+    >>> Agglomeration(num_clusters=2, threshold=0.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: num_clusters and threshold must not both be set, got 2 and 0.5
     """
 
     linkage: Linkage = "average"
@@ -222,9 +263,14 @@ class Grouping(Agglomeration):
     Attributes
     ----------
     min_silhouette
-        Least mean silhouette at which clients are split where it chooses the number, in [-1, 1]; below it
-        they stay together. Clusters with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding
+        If the mean silhouette chooses the number of clusters, its least value, in [-1, 1]; below it clients
+        stay together. Clusters with 0.5 or more are called reasonable (Kaufman and Rousseeuw, "Finding
         Groups in Data", 1990). None of the papers has such a guard; None: off.
+
+    Examples
+    --------
+    >>> Grouping(threshold=0.5).cautions()
+    []
     """
 
     min_silhouette: Annotated[float | None, "in [-1, 1] or None"] = None
@@ -269,6 +315,13 @@ def silhouettes_by_number(distances: FloatArray, stopping: Agglomeration) -> dic
     Returns
     -------
     By number of clusters, from 2.
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 0.0, 9.0, 9.0])
+    >>> distances = abs(np.subtract.outer(points, points))
+    >>> silhouettes_by_number(distances, Agglomeration())  # of three clusters two are single clients
+    {2: 1.0, 3: 0.5}
     """
     most = min(stopping.max_clusters, len(distances) - 1)
     if most < 2:
@@ -293,6 +346,13 @@ def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]
         Cluster of each client, numbered in order of first appearance, shape (K,).
     details
         The distances, and the silhouettes that chose the number of clusters.
+
+    Examples
+    --------
+    >>> points = np.array([0.0, 0.0, 9.0, 9.0])
+    >>> labels, details = group(abs(np.subtract.outer(points, points)), Grouping())
+    >>> labels
+    array([0, 0, 1, 1])
     """
     number, scores = grouping.num_clusters, {}
     if number is None and grouping.threshold is None:
@@ -309,7 +369,7 @@ def group(distances: FloatArray, grouping: Grouping) -> tuple[IntArray, Details]
 def fill_in(
     labels: IntArray, distances: FloatArray, clients: IntArray, num_clients: int
 ) -> tuple[IntArray, FloatArray]:
-    """Extend the grouping of the clients that answered to all clients: the others join the largest group.
+    """Extend a grouping to clients that did not answer: they join the largest group.
 
     Parameters
     ----------
@@ -328,6 +388,13 @@ def fill_in(
         Group of each client, numbered in order of first appearance, shape (K,).
     distances
         Distances between all, NaN if one of the two did not answer, shape (K, K).
+
+    Examples
+    --------
+    >>> labels, distances = np.array([0, 0, 1]), np.zeros((3, 3))
+    >>> assignment, _ = fill_in(labels, distances, clients=np.array([0, 1, 3]), num_clients=4)
+    >>> assignment
+    array([0, 0, 0, 1])
     """
     assignment = np.full(num_clients, np.argmax(np.bincount(labels)), dtype=np.int64)
     assignment[clients] = labels
@@ -347,6 +414,13 @@ def cosine_distances(vectors: FloatArray) -> FloatArray:
     Returns
     -------
     Distances in [0, 2], symmetric with diagonal 0, shape (K, K), float64.
+
+    Examples
+    --------
+    >>> cosine_distances(np.array([[1.0, 0.0], [0.0, 2.0], [-1.0, 0.0]]))
+    array([[0., 1., 2.],
+           [1., 0., 1.],
+           [2., 1., 0.]])
     """
     rows = np.asarray(vectors, dtype=np.float64)
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
@@ -370,6 +444,12 @@ def lp_distances(vectors: FloatArray, power: int) -> FloatArray:
     Returns
     -------
     Distances >= 0, symmetric with diagonal 0, shape (K, K), float64.
+
+    Examples
+    --------
+    >>> lp_distances(np.array([[0.0, 0.0], [3.0, 4.0]]), power=2)
+    array([[0., 5.],
+           [5., 0.]])
     """
     from scipy.spatial.distance import pdist, squareform
 

@@ -16,8 +16,8 @@ def limit_sizes(counts: IntArray) -> IntArray:
     """Scale down the counts of clients that report more than ten times the median client's examples.
 
     A client's shares stay the same except for rounding up, which keeps all its classes. So a client with far
-    more examples than most counts as ten; this costs the test some power, but no single client can make up
-    most of the federation.
+    more examples than most counts as ten of median size; this costs the test some power, but no single client
+    can make up most of the federation.
 
     Parameters
     ----------
@@ -27,6 +27,13 @@ def limit_sizes(counts: IntArray) -> IntArray:
     Returns
     -------
     The counts, shape (K, C); unchanged, in their own type, if no client has too many.
+
+    Examples
+    --------
+    >>> limit_sizes(np.array([[1, 0], [1, 0], [90, 10]]))  # ten times the median's one example
+    array([[1, 0],
+           [1, 0],
+           [9, 1]])
     """
     table = np.asarray(counts)
     # In double precision: whole numbers of 64 bits may overflow.
@@ -40,7 +47,7 @@ def limit_sizes(counts: IntArray) -> IntArray:
 
 
 def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_SHARE) -> FloatArray:
-    """Limit values to multiples of their median, which less than half of them cannot move far.
+    """Limit values to multiples of their median, which a minority cannot move far.
 
     Parameters
     ----------
@@ -52,6 +59,11 @@ def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_S
     Returns
     -------
     The values, within the limits; unchanged if there are fewer than three or the median is not above 0.
+
+    Examples
+    --------
+    >>> limit_values(np.array([1.0, 1.0, 50.0]))
+    array([ 1.,  1., 10.])
     """
     middle = float(np.median(values)) if len(values) > 2 else 0.0
     return np.clip(values, least * middle, most * middle) if middle > 0 else values

@@ -22,6 +22,11 @@ class Placement:
         Why, in a sentence.
     evidence
         The numbers behind the decision, by name; JSON values.
+
+    Examples
+    --------
+    >>> Placement(None, "the client has no rows").summary()
+    {'cluster': None, 'reason': 'the client has no rows', 'evidence': {}}
     """
 
     cluster: int | None
@@ -58,6 +63,13 @@ def least_loss(losses: ArrayLike, chance: float = np.inf) -> int:
     Returns
     -------
     Position of the least loss, the first on a tie; −1 if it is not below `chance`, or none is finite.
+
+    Examples
+    --------
+    >>> least_loss([0.5, 0.2])
+    1
+    >>> least_loss([1.5, 1.6], chance=np.log(2))  # no better than guessing one of two classes
+    -1
     """
     values = np.asarray(losses, dtype=np.float64)
     values = np.where(np.isfinite(values), values, np.inf)
@@ -82,6 +94,12 @@ def nearest(distances: ArrayLike, apart: FloatArray) -> int:
     -------
     Position of the nearest cluster, the first on a tie; −1 if its distance is larger than that between this
     cluster and the one nearest to it. With one cluster always 0.
+
+    Examples
+    --------
+    >>> apart = np.array([[0.0, 5.0], [5.0, 0.0]])
+    >>> nearest([1.0, 9.0], apart), nearest([6.0, 9.0], apart)
+    (0, -1)
     """
     values = np.asarray(distances, dtype=np.float64)
     best = int(values.argmin())

@@ -24,6 +24,11 @@ def weighted_sums(values: Sequence[NDArray], weights: FloatArray) -> NDArray:
     Returns
     -------
     The sum, of the arrays' shape; or the m sums, shape (m, *shape).
+
+    Examples
+    --------
+    >>> weighted_sums([np.array([1.0, 2.0]), np.array([3.0, 6.0])], np.array([0.5, 0.5]))
+    array([2., 4.])
     """
     first = values[0]
     kind = np.result_type(first.dtype, np.float64)

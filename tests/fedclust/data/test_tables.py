@@ -168,3 +168,12 @@ def test_other_csv_options_are_another_dataset(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("x,label\n1,0\n#2,1\n3,1\n")
     assert len(load(tmp_path, 3).inputs) == 3  # "#2" makes x text
     assert len(load(tmp_path, 1, csv_options={"comment": "#"}).inputs) == 2
+
+
+@pytest.mark.parametrize(("encoding", "width", "sizes"), [("onehot", 3, None), ("index", 2, [3])])
+def test_sizes_are_counted_in_the_data(tmp_path: Path, encoding: str, width: int, sizes) -> None:
+    # age, and two jobs; as index there is one more for unknown ones. Two classes.
+    expected = {"num_classes": 2, "input_shape": [width], "category_sizes": sizes}
+    assert builder(write(tmp_path, TRAIN), 1, encoding=encoding).sizes_in_data() == expected
+    with pytest.raises(SourceError, match="must have a column besides label, got none"):
+        builder(write(tmp_path, {"label": [0, 1]}), 1, encoding=encoding).sizes_in_data()

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedclust.clustering import fmcl
+from fedclust.clustering.placement import DistanceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
-from fedclust.newcomers.placing import against_common, place_newcomers
+from fedclust.newcomers.placing import against_common, by_rule, place_newcomers
 from fedclust.strategies import ClusteredStrategy
 
 
@@ -84,3 +86,13 @@ def test_who_is_in_no_cluster_is_measured_with_the_model_for_all(toy) -> None:
     alone = place_newcomers(lambda *_: {4: Placement(0, "one")}, one, federation, 3)
     kept = against_common(alone, one, common, federation, np.zeros(4, dtype=bool), 3, level=1.0)
     assert kept.placements[4].cluster == 0
+
+
+def test_an_answer_that_does_not_fit_places_nobody_and_is_a_failure(toy) -> None:
+    federation = Federation(toy().grid(), num_newcomers=2)  # prototypes of 2 classes with 2 numbers each
+    rule = DistanceRule(np.zeros((2, 2, 3)), np.full((2, 2), 0.5), fmcl.Parameters())
+    found = by_rule(rule, [4, 5], federation)
+    assert [each.cluster for each in found.values()] == [None, None]
+    assert found[5].reason.startswith("its answer cannot be used: ")
+    failures = [(each["client"], each["phase"]) for each in federation.take_failures()]
+    assert failures == [(4, "query.prototypes"), (5, "query.prototypes")]

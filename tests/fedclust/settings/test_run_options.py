@@ -1,5 +1,8 @@
+from dataclasses import MISSING, fields
+
 import pytest
 
+from fedclust.settings.composition import compose
 from fedclust.settings.run_options import RunOptions, RunSettings, paper_name, parse_interval
 
 
@@ -42,3 +45,10 @@ def test_a_runs_settings_become_every_strategys_options() -> None:
 )
 def test_who_compares_rounds(given: dict, compares: bool) -> None:
     assert RunOptions(**given).compares_rounds is compares
+
+
+def test_what_the_code_takes_for_granted_is_the_configurations_default() -> None:
+    config = compose([])
+    given = {each.name: each.default for each in fields(RunSettings) if each.default is not MISSING}
+    for name in given.keys() & config.keys() - {"participation", "proof"}:
+        assert config[name] == given[name], name

@@ -122,7 +122,7 @@ def system(purpose: str, server_round: int, cluster: int, number: int) -> FloatA
     """
     from scipy.special import ndtri  # imported here because few runs draw noise
 
-    whole = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(11)
-    uniform = (whole.astype(np.float64) + 0.5) * 2.0**-53  # in (0, 1), 53 bits
+    whole = np.frombuffer(os.urandom(8 * number), dtype=np.uint64) >> np.uint64(12)
+    uniform = (whole.astype(np.float64) + 0.5) * 2.0**-52  # in (0, 1): with 53 bits the largest would be 1
     drawn: FloatArray = ndtri(uniform)
     return drawn

@@ -511,7 +511,7 @@ class Session:
         common = Checkpoints(folder / "checkpoints", plan.settings.rounds).newest()
         if common is None:  # for example, another job of a sweep trained it, and its files were removed
             self.say(f"no verdict: {COMMON} has no checkpoint in {folder / 'checkpoints'}")
-            return None
+            return
         rounds = SavedRun(folder).rounds
         for name, run in self.runs.items():
             if name != COMMON:

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvgM
 
-from fedclust.aggregation.replies import Caps, limited_weights, too_long, update_norm
 from fedclust.federation import Clusters, Federation
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
@@ -24,45 +23,6 @@ def _model(*values: float) -> ArrayRecord:
 
 
 # -- The cap --------------------------------------------------------------------------------------------
-
-
-def test_the_length_of_an_update() -> None:
-    assert update_norm(_model(4.0, 6.0), _model(1.0, 2.0)) == 5.0  # (3, 4)
-    # 1e30 squared is beyond float32: sqrt(2) x 1e30.
-    assert update_norm(_model(1e30, 1e30), _model(0.0, 0.0)) == pytest.approx(2**0.5 * 1e30, rel=1e-6)
-
-
-def test_whole_numbers_have_no_length() -> None:
-    one, other = (ArrayRecord({"n": Array(np.array([value]))}) for value in (0, 10**6))
-    assert update_norm(one, other) == 0.0
-
-
-def test_too_long_beside_the_median_of_the_cluster() -> None:
-    # Cluster 0: median of 1, 2, 3, 100 is 2.5, ten times is 25. Cluster 1 has two: everyone's median, of
-    # 1, 2, 3, 100, 50, 8, is 5.5, ten times is 55.
-    norms = [1.0, 2.0, 3.0, 100.0, 50.0, 8.0]
-    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 10.0) == {3: 2.5}
-    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 9.0) == {3: 2.5, 4: 5.5}
-
-
-@pytest.mark.parametrize("norms", [[], [1.0], [1.0, 1e30], [0.0, 0.0, 0.0, 5.0]])
-def test_when_none_can_be_called_too_long(norms: list[float]) -> None:
-    assert too_long(norms, norms, [0] * len(norms), 10.0) == {}
-
-
-def test_a_pull_counts_for_at_most_ten_times_the_median() -> None:
-    # Cluster 0: pulls 10, 20, 30 and 8000, median 25: at most 250, which 3 examples of length 80 make (240).
-    # Cluster 1 has two: everyone's median, of 10, 20, 30, 8000, 40, 6000, is 35, at most 350 = 350 · 1.
-    told, norms = [10, 20, 30, 100, 40, 6000], [1.0, 1.0, 1.0, 80.0, 1.0, 1.0]
-    clusters = [0, 0, 0, 0, 1, 1]
-    assert limited_weights(told, norms, clusters, 10.0) == [10, 20, 30, 3, 40, 350]
-
-
-def test_a_pull_is_lowered_to_one_example_at_most() -> None:
-    lengths, few = [1.0, 1.0, 1.0, 29.0], [0.0, 0.0, 1.0]
-    assert limited_weights([1, 1, 1, 5], lengths, [0] * 4, 10.0) == [1, 1, 1, 1]
-    assert limited_weights([1, 10**6], lengths[2:], [0, 0], 10.0) == [1, 10**6]  # which is wrong?
-    assert limited_weights([1, 1, 10**6], few, [0] * 3, 10.0) == [1, 1, 10**6]
 
 
 def test_rows_that_a_client_does_not_have_do_not_make_its_model_the_mean(started, toy) -> None:
@@ -105,21 +65,6 @@ def test_rows_count_for_at_most_three_times_the_median_clients(started, toy) -> 
             strategy.start(grid, toy.model(), num_rounds=1, federation=federation)
             found = strategy.clusters.models[0]["w"].numpy() - toy.model()["w"].numpy()
             np.testing.assert_allclose(found, moved, atol=1e-4)
-
-
-def test_caps_of_rows_by_hand() -> None:
-    # Rows 10, 20, 30 and 91: the median is 25, three times that 75. Of one, or of two, none counts for less.
-    assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 91])) == 75
-    assert Caps(rows=3.0).most_rows(np.array([10, 20, 30, 75])) is None
-    # Of 20 clients two (a tenth) say a million: the next largest has 40, half of three times the median of 30
-    # is 45. With others of 60 they count for that, with others of 100 for 90.
-    for others, most in ((40, 45), (60, 60), (100, 90)):
-        rows = np.array([10**6] * 2 + [others] * 2 + [30] * 16)
-        assert Caps(rows=3.0).most_rows(rows) == most
-        assert Caps(rows=3.0).most_rows(rows[2:]) == {40: None, 60: None, 100: 90}[others]
-    for rows in ([10**6], [1, 10**6], []):
-        assert Caps(rows=3.0).most_rows(np.array(rows, dtype=int)) is None
-    assert Caps().most_rows(np.array([1, 1, 10**6])) is Caps(rows=3.0).most_rows(None) is None
 
 
 @pytest.mark.parametrize("cap", [1, 0.5, -3, float("nan"), float("inf"), True, "ten"])

@@ -119,6 +119,7 @@ def test_identical_clients_are_one_cluster() -> None:
     np.testing.assert_array_equal(labels, 0)
     assert details.scores == {}
     assert details.weighted_stability == 0.0
+    assert cluster(np.ones((8, 2)), Parameters(one_cluster=True), seed=0)[1] == {1: 0.0}
 
 
 def test_one_cluster_is_a_candidate_only_when_asked() -> None:

@@ -10,42 +10,11 @@ from fedclust.clustering import label_groups, loss_traces, prototype_groups
 from fedclust.clustering.loss_traces import believable, entries, unlike_others
 from fedclust.clustering.placement import LabelRule
 from fedclust.clustering.prototype_groups import class_variances
-from fedclust.clustering.shared import wording
-from fedclust.clustering.shared.limits import limit_sizes, limit_values
 from fedclust.proof import compare, evidence, prove_grouping
 
 LIAR = 2
 TRUTH = np.repeat([0, 1], [20, 10])
 HONEST = np.arange(30) != LIAR
-
-
-# -- Limits -------------------------------------------------------------------------------------------------
-
-
-def test_sizes_are_limited_to_ten_times_the_median() -> None:
-    # Sizes 4, 6, 8 and 800: the median is 7, the limit 70; 600 and 200 of 800 become 52.5 and 17.5, rounded
-    # up. A client of 70 stays.
-    counts = np.array([[2, 2], [3, 3], [4, 4], [600, 200]])
-    assert limit_sizes(counts).tolist() == [[2, 2], [3, 3], [4, 4], [53, 18]]
-    # Rare classes are kept: of 1,000 examples in 100 classes among clients of 1, each would become 0.1.
-    many = np.vstack([np.eye(3, 100, dtype=int), np.full((1, 100), 10)])
-    assert limit_sizes(many)[3].tolist() == [1] * 100
-    same = np.array([[2, 2], [3, 3], [4, 4], [60, 10]])  # the median is 7 here, too
-    assert limit_sizes(same) is same
-    assert limit_sizes(np.array([[1, 0], [10**9, 0]])).tolist() == [[1, 0], [10**9, 0]]  # of two, which?
-
-
-def test_values_are_limited_to_multiples_of_their_median() -> None:
-    assert limit_values(np.array([1.0, 2.0, 3.0, 1e9, 0.0]), 0.1, 10.0).tolist() == [1, 2, 3, 20, 0.2]
-    assert limit_values(np.array([0.0, 0.0, 5.0])).tolist() == [0, 0, 5]  # no scale to judge by
-    assert limit_values(np.array([1.0, 50.0])).tolist() == [1, 50]
-
-
-def test_words() -> None:
-    assert wording.alone([7]) == "client 7 stands alone"
-    assert wording.alone([2, 7, 9]) == "clients 2, 7 and 9 stand alone"
-    assert [wording.few(number, 30) for number in (0, 1, 3, 4)] == [False, True, True, False]
-    assert wording.few(1, 4)
 
 
 # -- Losses -------------------------------------------------------------------------------------------------

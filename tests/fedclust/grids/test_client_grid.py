@@ -416,6 +416,8 @@ RAISED = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     [
         # 1 of 10 answers, ceil(0.2 x 10) = 2 must: those that were lost are asked again, and nobody else.
         (9, 1, {"offline_for": 3}, "train", 10, 0, 2),
+        # Of ceil(0.25 x 10) = 3 only two have answered.
+        (8, 1, {"min_replies": 0.25}, "train", 10, 0, 2),
         # Two have answered, so nobody is waited for.
         (8, 1, {"offline_for": 10**9}, "train", 10, 8, 1),
         # Without time or a least number everybody is asked once.

@@ -159,6 +159,8 @@ def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
     held = run(pairs, 2, proof=True, personal="auto")
     assert held.clients["num_train"].tolist() == [72, 72, 72]
     assert held.clients["validation_loss_none"].notna().all()
+    # Looks for drift need them, too.
+    assert run(pairs, 1, strategy=Auto(drift_every=1)).clients["num_train"].tolist() == [72, 72, 72]
 
 
 def test_sites_choose_the_same_through_messages() -> None:

@@ -29,3 +29,4 @@ def test_embedded_categories_by_hand() -> None:
     # (0.5, 1, 2) becomes (0.5, 20, 50), (7, 0, 0) becomes (7, 10, 30).
     rows = torch.tensor([[0.5, 1.0, 2.0], [7.0, 0.0, 0.0]])
     torch.testing.assert_close(model(rows), torch.tensor([[70.5, 190.5], [47.0, 117.0]]))
+    assert TableEmbedding([2], 2, category_sizes=[2, 3], embedding=1, hidden=[]).head.in_features == 2

@@ -4,8 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedclust.clustering import fmcl
+from fedclust.clustering.placement import DistanceRule
+from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
+from fedclust.newcomers.placing import against_common, by_rule, place_newcomers
 from fedclust.strategies import ClusteredStrategy
 
 
@@ -53,3 +57,42 @@ def test_newcomers_describe_themselves_apart_from_the_others(toy) -> None:
     federation = Federation(toy().grid(), num_newcomers=2)
     assert len(federation.describe().train_counts) == 4
     assert list(federation.describe_newcomers([5])) == [5]
+
+
+def test_who_is_in_no_cluster_is_measured_with_the_model_for_all(toy) -> None:
+    toys = toy(accuracy=lambda client, weight: (client + weight) / 100)
+    federation = Federation(toys.grid(), num_newcomers=2)
+    clusters, common = _clusters(10.0, 4.0, 20.0), from_state({"w": torch.full((2,), 50.0)})
+    nowhere = {4: Placement(2, "near"), 5: Placement(None, "far")}
+    placed = place_newcomers(lambda *_: nowhere, clusters, federation, 3)
+    # Client 5 gets the largest cluster's model until there is one for all: 0 and 2 have two clients each.
+    accuracy = placed.measured.figures["accuracy"]
+    np.testing.assert_allclose(accuracy, [np.nan] * 4 + [0.24, 0.15])
+    assert placed.served == {4: "cluster", 5: "cluster"}
+    found = against_common(placed, clusters, common, federation, np.zeros(4, dtype=bool), 3)
+    # Three rows prove nothing for client 4. The model for all has (5 + 50)/100 on client 5.
+    assert found.served == {4: "cluster", 5: "common"}
+    np.testing.assert_allclose(found.measured.figures["accuracy"], [np.nan] * 4 + [0.24, 0.55])
+    assert found.placements[4].evidence["gain_of_common"] == pytest.approx(0.1)
+    # One whose cluster is served the model for all gets it, too; and so does one for whom it is better.
+    theirs = against_common(placed, clusters, common, federation, np.array([0, 0, 1, 1], dtype=bool), 3)
+    assert theirs.served == {4: "common", 5: "common"}
+    sure = against_common(placed, clusters, common, federation, np.zeros(4, dtype=bool), 3, level=1.0)
+    assert (sure.placements[4].cluster, sure.served[4]) == (None, "common")
+    assert sure.placements[4].reason.startswith(
+        "one model for all is better on its rows than that of cluster 2"
+    )
+    one = _clusters(10.0, assignment=[0] * 4)
+    alone = place_newcomers(lambda *_: {4: Placement(0, "one")}, one, federation, 3)
+    kept = against_common(alone, one, common, federation, np.zeros(4, dtype=bool), 3, level=1.0)
+    assert kept.placements[4].cluster == 0
+
+
+def test_an_answer_that_does_not_fit_places_nobody_and_is_a_failure(toy) -> None:
+    federation = Federation(toy().grid(), num_newcomers=2)  # prototypes of 2 classes with 2 numbers each
+    rule = DistanceRule(np.zeros((2, 2, 3)), np.full((2, 2), 0.5), fmcl.Parameters())
+    found = by_rule(rule, [4, 5], federation)
+    assert [each.cluster for each in found.values()] == [None, None]
+    assert found[5].reason.startswith("its answer cannot be used: ")
+    failures = [(each["client"], each["phase"]) for each in federation.take_failures()]
+    assert failures == [(4, "query.prototypes"), (5, "query.prototypes")]

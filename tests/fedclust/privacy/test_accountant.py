@@ -31,7 +31,9 @@ def test_values_out_of_range(argument: dict, said: str) -> None:
 
 def test_names_and_what_is_said_of_rows() -> None:
     assert named("none") == NoPrivacy()
-    assert named("client_dp") == ClientDP()
+    # Of Andrew et al.: the median update's length is followed with η = 0.2.
+    given = {"delta": 1e-5, "quantile": 0.5, "clip_rate": 0.2, "count_noise": 10.0, "evaluation_noise": 10.0}
+    assert named("client_dp") == ClientDP(1.0, 1.0, adaptive=False, evaluation="auto", **given)
     assert named(ClientDP(clip=2.0)).clip == 2.0
     with pytest.raises(ValueError, match="^privacy must be one of none, client_dp or an object, got 'dp'"):
         named("dp")
@@ -83,10 +85,14 @@ def test_noise_of_a_seed_can_be_drawn_again_and_depends_on_all_else() -> None:
     assert all((seeded(seed)(*rest, 4) != first).all() for seed, *rest in others)
 
 
-def test_noise_of_the_system_is_normal_and_never_the_same() -> None:
+def test_noise_of_the_system_is_normal_and_never_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = system("mean", 1, 0, 20_000)
     # n·s² is chi-square with n degrees of freedom: outside of these bounds once in a million draws.
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(drawn))
     assert low < np.square(drawn).sum() < high
     assert kstest(drawn, "norm").pvalue > 1e-6
     assert (system("mean", 1, 0, 20_000) != drawn).all()
+    # Both ends of the 52 bits are finite and as far from 0: Φ⁻¹(2⁻⁵³) = −8.21.
+    for byte, end in ((b"\0", -8.2095), (b"\xff", 8.2095)):
+        monkeypatch.setattr("os.urandom", lambda number, byte=byte: byte * number)
+        np.testing.assert_allclose(system("mean", 1, 0, 2), [end] * 2, rtol=1e-3)

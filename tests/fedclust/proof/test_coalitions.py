@@ -55,6 +55,9 @@ def test_numbers_that_no_rows_have_are_impossible() -> None:
     # A mean of 1 has a mean square of at least 1.
     assert not Scores(10, np.array([1.0, 0.0]), np.array([[0.5, 0.0], [0.0, 0.0]])).possible()
     assert not Scores(10, np.array([1.0, 0.0]), np.array([[1.0, 0.3], [0.0, 0.0]])).possible()
+    # A variance of -1.5e-6 may be rounding where two arms are, one of -2.5e-6 not.
+    for variance, possible in ((-1.5e-6, True), (-2.5e-6, False)):
+        assert Scores(10, np.zeros(2), np.diag([variance, 0.0])).possible() is possible
 
 
 def scores_of(*columns: tuple[float, float]) -> Scores:

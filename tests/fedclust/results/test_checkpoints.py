@@ -13,7 +13,6 @@ from fedclust.messages.packer import pack
 from fedclust.messages.traffic import Traffic
 from fedclust.metrics import outcomes
 from fedclust.results.checkpoints import Checkpoints, load
-from fedclust.settings.run_options import parse_interval
 
 
 def _model(**tensors: torch.Tensor) -> ArrayRecord:
@@ -76,20 +75,6 @@ def test_due_by_time(tmp_path: Path) -> None:
         if now == 60.0:
             checkpoints.save(_state(2))
     assert due == [False, True, False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("every", "read"),
-    [(0, (0, 0.0)), (5, (5, 0.0)), ("30s", (0, 30.0)), ("1min", (0, 60.0)), ("1.5 h", (0, 5400.0))],
-)
-def test_intervals(every, read) -> None:
-    assert parse_interval(every) == read
-
-
-@pytest.mark.parametrize("every", [-1, True, "soon", "0s", "5", 1.5])
-def test_what_is_no_interval(every) -> None:
-    with pytest.raises(ValueError, match="checkpoint_every must be rounds >= 0, or a time"):
-        parse_interval(every)
 
 
 def _saved(folder: Path, *rounds: int) -> Checkpoints:

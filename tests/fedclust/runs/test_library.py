@@ -118,17 +118,28 @@ def test_a_diverged_model_is_not_assigned_to_new_clients(monkeypatch: pytest.Mon
         result.assign(x, y)
 
 
+class InTurn(Uniform):
+    """A user's own policy that counts how often it was asked, so every round has another cohort."""
+
+    asked = 0
+
+    def select(self, candidates, size: int, generator: np.random.Generator) -> np.ndarray:
+        self.asked += 1
+        return np.sort(np.roll(candidates.clients, self.asked)[:size])
+
+
 def test_what_the_caller_gives_stays_as_it_is() -> None:
     model = network().eval()
     before = copy.deepcopy(model.state_dict())
     arrays = copy.deepcopy(CLIENTS)
-    strategy = strategies.FedGWC(participation=0.5, seed=77)
+    strategy = strategies.FedGWC(participation=0.5, seed=77, selection=InTurn())
     kept = dict(vars(strategy))
     torch.manual_seed(5)
     state = torch.get_rng_state()
     one, again = (simulate(strategy, model=model, seed=4) for _ in range(2))
     assert torch.equal(torch.get_rng_state(), state)
     assert vars(strategy) == kept
+    assert strategy.selection.asked == 0
     assert not model.training
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())

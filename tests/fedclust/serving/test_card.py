@@ -1,6 +1,7 @@
 """Check that names from data are shown in a model card, and do nothing else."""
 
 import json
+import re
 import shutil
 from itertools import chain
 
@@ -79,7 +80,9 @@ def test_no_name_of_an_export_makes_a_link(exported) -> None:
     cards = sorted(exported.rglob("README.md"))
     assert len(cards) == 3
     for path in cards:
-        found = inline(path.read_text())
+        found = inline(text := path.read_text())
+        assert text.endswith("\n")
+        assert not re.search(r"\n\n\n|^[ \t]|[ \t]$", text, re.MULTILINE)
         codes = [token.content for token in found if token.type == "code_inline"]
         assert not [token for token in found if token.type in ("link_open", "image")], path
         for name in ("age", "a", "site 1" if "cluster-0" not in str(path) else "site 0", "yes"):

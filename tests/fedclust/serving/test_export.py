@@ -111,6 +111,8 @@ def test_a_fine_tuned_client_is_served_what_the_run_measured(folder, tmp_path) -
     served = fedclust.load_export(run.export(tmp_path / "out"))
     bare = fedclust.load_export(run.export(tmp_path / "bare", sites=[]))
     assert "before fine-tuning" in (tmp_path / "bare" / "index.json").read_text()
+    for name, here in (("out", 3), ("bare", 0)):
+        assert f"of their own; {here} of them are" in (tmp_path / name / "README.md").read_text()
     (tmp_path / "bare" / "client-1").mkdir()  # as a site does, whose node wrote the file
     own = "client-1/model.safetensors"
     shutil.copy(tmp_path / "out" / own, tmp_path / "bare" / own)
@@ -211,7 +213,7 @@ def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, run, part
     [
         (lambda state, first: {**state, first: torch.zeros(2, 2)}, "must hold the weights of the network"),
         (lambda state, first: {k: v for k, v in state.items() if k != first}, "must hold the weights"),
-        (lambda state, first: {**state, first: torch.full_like(state[first], torch.nan)}, "must be finite"),
+        (lambda state, first: {**state, first: state[first].where(state[first] > 0, torch.nan)}, "finite"),
         (None, "must hold the weights of the network"),  # a pickle
     ],
 )

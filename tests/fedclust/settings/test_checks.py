@@ -5,7 +5,7 @@ import pytest
 from fedclust.settings.allowed import node_settings
 from fedclust.settings.checks import check, check_built, run_settings
 from fedclust.settings.composition import ConfigError, build_strategy, compose, to_run_config, with_strategy
-from fedclust.settings.run_options import RunOptions, paper_name
+from fedclust.settings.run_options import RunOptions
 from fedclust.strategies import ClusteredStrategy
 
 FRACTION = "partition.validation_fraction"
@@ -128,14 +128,3 @@ def test_what_auto_stands_for(overrides: str, proof: bool, fraction: float) -> N
 def test_compared_strategies_have_the_same_rows() -> None:
     assert with_strategy(compose([]), "fedgwc").partition.validation_fraction == 0.1
     assert with_strategy(compose(["strategy=fedgwc"]), "fmcl").partition.validation_fraction == 0.0
-
-
-@pytest.mark.parametrize(
-    ("strategy", "name"),
-    [
-        ("clust_psi_pfl", "Clust-PSI-PFL"), ("fedgwc_released", "FedGWC (released)"), ("fl_hc", "FL+HC"),
-        ("fedclust_weights", "FedClust"), ("auto", "auto"), ("known_groups", "known_groups"),
-    ],
-)  # fmt: skip
-def test_a_method_is_named_as_its_paper_does(strategy: str, name: str) -> None:
-    assert paper_name(strategy) == name

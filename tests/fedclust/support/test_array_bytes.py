@@ -6,7 +6,7 @@ from flwr.app import Array
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.array_bytes import from_bytes, from_numpy, is_npy, same_layout, to_numpy
 
 VALUES = arrays.arrays(
     st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8, np.bool_]),
@@ -51,3 +51,24 @@ def _npy(values: np.ndarray, keep: int | None = None) -> Array:
 def test_bytes_that_are_no_array(array, complaint) -> None:
     with pytest.raises(ValueError, match=complaint):
         to_numpy(array)
+
+
+def test_one_layout_is_that_of_the_bytes_and_the_declared() -> None:
+    known = from_numpy(np.zeros((2, 3), dtype=np.float32))
+    assert same_layout(from_numpy(np.ones((2, 3), dtype=np.float32)), known)
+    others = [np.zeros((3, 2), np.float32), np.zeros(6, np.float32), np.zeros((2, 3), np.int32), np.zeros(3)]
+    lying = Array("float32", (2, 3), "numpy.ndarray", from_numpy(others[2]).data)
+    for other in (*map(from_numpy, others), lying, Array("float32", (2, 3), "other", known.data)):
+        assert not same_layout(other, known)
+    assert not same_layout(Array("float32", (3, 2), "numpy.ndarray", known.data), known)
+
+
+def test_bytes_of_a_file_declare_what_they_are() -> None:
+    whole = from_numpy(np.arange(3.0))
+    assert from_bytes(whole.data) == whole
+    assert is_npy(whole)
+    for data in (b"", b"nothing", whole.data[:20]):
+        made = from_bytes(data)
+        assert (made.dtype, made.shape, is_npy(made)) == ("", (), bool(data))
+        with pytest.raises(ValueError, match="must be in NumPy's format|cannot be read"):
+            to_numpy(made)

@@ -1,7 +1,8 @@
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import pytest
@@ -141,3 +142,20 @@ def test_a_misspelt_choice_gets_the_nearest_one(value: str, suggested: str) -> N
     with pytest.raises(ValueError, match="did you mean 'train'"):
         checks.check(SimpleNamespace(task="trian"), task="train or inspect")
     assert checks.none_of("strategy", "x", known).endswith("got 'x'")
+
+
+@dataclass(frozen=True)
+class Step(checks.Checked):
+    rate: Annotated[float, "> 0"]
+    kind: Literal["sgd", "adam"] = "sgd"
+    anything: object = None
+
+
+def test_fields_have_the_rules_of_their_types() -> None:
+    assert Step(0.5, "adam", "x").rate == 0.5
+    for given, said in (
+        ((0.0,), "^rate must be > 0, got 0.0$"),
+        ((1.0, "lbfgs"), "^kind must be one of sgd, "),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Step(*given)

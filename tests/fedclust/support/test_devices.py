@@ -7,7 +7,7 @@ from fedclust.clustering.curve_fitting import Fitting, fit_pairs
 from fedclust.clustering.fedgmcc import Parameters
 from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
 from fedclust.models.encoders import PixelEncoder
-from fedclust.support.devices import exact_kernels
+from fedclust.support.devices import check_device, exact_kernels, thread_pool, torch_threads
 
 EXACT = (False, False, True)  # TF32 in products, TF32 in cuDNN, cuDNN
 
@@ -82,3 +82,21 @@ def test_examples_are_encoded_exactly() -> None:
     encoder.seen.clear()
     class_subspaces(encoder, images, rows, 1, device="cuda")
     assert encoder.seen == {EXACT}
+
+
+def test_a_device_of_this_machine() -> None:
+    for device in ("auto", "cpu"):
+        check_device(device)
+    with pytest.raises(ValueError, match="^device must be auto or a device of this machine, got 'abacus': "):
+        check_device("abacus")
+
+
+def test_threads_are_those_inside_and_again_those_before() -> None:
+    before = torch.get_num_threads()
+    with thread_pool(2, before + 1) as pool:
+        assert {pool.submit(torch.get_num_threads).result() for _ in range(4)} == {before + 1}
+        assert torch.get_num_threads() == before + 1
+    assert torch.get_num_threads() == before
+    with pytest.raises(OSError), torch_threads(before + 2):
+        raise OSError(torch.get_num_threads() - before)
+    assert torch.get_num_threads() == before

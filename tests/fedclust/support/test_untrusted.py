@@ -42,6 +42,8 @@ def test_a_folder_larger_than_it_says_is_refused(tmp_path: Path) -> None:
     lists.to_parquet(tmp_path / "clients.parquet")
     with pytest.raises(ValueError, match="at most 65536 values per cell"):
         _ = SavedRun(tmp_path).clients
+    pd.DataFrame({"label_counts": [np.zeros(65_536, int)] * 2}).to_parquet(tmp_path / "clients.parquet")
+    assert len(SavedRun(tmp_path).clients["label_counts"][1]) == 65_536
     file = io.BytesIO()
     np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
     with zipfile.ZipFile(tmp_path / "matrices.npz", "w") as archive:

@@ -1,6 +1,7 @@
 """A small federation, a small model per kind of layer, and a literal loop, for the tests of this folder."""
 
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -209,6 +210,24 @@ def assert_as_literal(made: Any, jobs: Sequence[Job] = (), rounds: Sequence[int]
         expected = literal(made.model, made.data, made.trainer.training, job.client, job.state)
         torch.testing.assert_close(state, expected[0], rtol=2e-4, atol=2e-5)
         np.testing.assert_allclose(losses, expected[1], rtol=2e-4, atol=2e-5)
+
+
+@pytest.fixture
+def fallbacks(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """Return a function that lists the warnings that clients train one after another."""
+    return lambda: [
+        each.getMessage()
+        for each in caplog.get_records("call")
+        if each.getMessage().startswith("clients train one after another: ")
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _no_fallback(request: pytest.FixtureRequest, fallbacks: Callable[[], list[str]]) -> Iterator[None]:
+    """Fail each test whose clients should train together and do not, unless it takes ``fallbacks``."""
+    taken = "fallbacks" in inspect.signature(request.function).parameters
+    yield
+    assert taken or not fallbacks()
 
 
 @pytest.fixture(name="small")

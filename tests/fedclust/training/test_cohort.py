@@ -1,5 +1,7 @@
 """Batches, cutting passes, averaging client models, and clipping: against literal loops."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -157,6 +159,32 @@ def test_a_part_has_its_clients_and_no_more_steps_than_they_take() -> None:
     assert short.batches.rows.shape == (3, 2, 2)
     assert work.select([2], steps=5).batches.rows.shape == (1, 1, 2)
     assert work.select([0, 2]).keys.tolist() == [[0, 1, 2], [6, 7, 8]]
+
+
+@pytest.mark.parametrize(
+    ("loss", "value", "why"),
+    [
+        (2.0, torch.inf, "non-finite parameters after the last step"),
+        (2.0**24, 5.0, "loss above 2^24 nats at step 2"),
+        (torch.inf, torch.nan, "non-finite loss at step 2"),
+        (2.0, 5.0, None),
+    ],
+)
+def test_who_diverged_goes_back_to_its_start(loss: float, value: float, why: str | None) -> None:
+    # Of three clients the second may diverge, by one of its values; the third's sum alone overflows, and what
+    # is written after its one step does not count.
+    start = {"w": torch.zeros(2), "b": torch.zeros(1)}
+    jobs = [module.Job(10 + index, np.arange(2), start) for index in range(3)]
+    batches = module.Batches(np.zeros((3, 2, 2), dtype=np.int64), np.full((3, 2), 2), np.array([2, 2, 1]))
+    work = module.Work(jobs, batches, torch.zeros(3, 2, dtype=torch.int64), 0.1, 0.0)
+    state = {"w": torch.tensor([[1.0, 2], [3, 4], [3e38, 3e38]]), "b": torch.tensor([[1], [value], [2]])}
+    losses = torch.tensor([[1.0, 2], [1, loss], [1, torch.nan]])
+    found = module.collect(SimpleNamespace(changing=("w", "b")), work, state, losses, {})
+    assert found.failed == ({} if why is None else {11: why})
+    expected = [3, 4, value] if why is None else [0, 0, 0]
+    assert [*found.state["w"][1], *found.state["b"][1]] == expected
+    assert found.state["b"][[0, 2], 0].tolist() == [1, 2]
+    assert [len(each) for each in found.losses] == [2, 2, 1]
 
 
 # -- Batches ------------------------------------------------------------------------------------------------

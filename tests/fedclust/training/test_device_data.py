@@ -1,5 +1,7 @@
 """Batches as the model sees them; random crops and flips."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -83,3 +85,13 @@ def test_only_images_can_be_augmented(small) -> None:
         small.set_up("lstm", augmentation="crop_flip")
     with pytest.raises(ValueError, match="augmentation must be one of none, crop_flip, got 'cutout'"):
         small.set_up(augmentation="cutout")
+
+
+def test_labels_are_classes(small) -> None:
+    data = small.federation()
+    DeviceData(dataclasses.replace(data, num_classes=int(data.labels.max()) + 1), torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"^labels must be in \[0, 2\), got 0 to 2$"):
+        DeviceData(dataclasses.replace(data, num_classes=2), torch.device("cpu"))
+    data.labels[7] = -1
+    with pytest.raises(ValueError, match=r"^labels must be in \[0, 3\), got -1 to 2$"):
+        DeviceData(data, torch.device("cpu"))

@@ -171,29 +171,32 @@ def _convert(hint: Any, value: Any, path: str, error: type[Exception]) -> Any:
         return float(value)
     if isinstance(value, str) and str in ready:  # a member of an enumeration
         return str(value)
+    keys: Any
+    values: Any
+    hints: Any
     if kind in (list, tuple) and isinstance(value, Sequence) and not isinstance(value, str):
-        items = _each(repeat(inside), value, range(len(value)), path, error)
-        return kind(items) if reading else items
-    if kind is Mapping and isinstance(value, kind):
-        keys = _each(repeat(inside[0]), value, value, path, error)
-        items = _each(repeat(inside[1]), value.values(), keys, path, error)
-        return dict(zip(keys, items, strict=True))
-    if isinstance(inside, dict) and isinstance(value, dict if reading else kind):
+        keys, values, hints = range(len(value)), value, repeat(inside)
+    elif kind is Mapping and isinstance(value, kind):
+        keys = [key.item() if isinstance(key, np.generic) else key for key in value]
+        values, hints = value.values(), repeat(inside[1])
+        if not _form(inside[0]).ready.issuperset(map(type, keys)):
+            raise error(f"{where} must have {_form(inside[0]).name} keys, got {str(keys)[:80]}")
+    elif isinstance(inside, dict) and isinstance(value, dict if reading else kind):
         if reading and (unlike := sorted(value.keys() ^ inside.keys())):
             wrong = "unknown" if unlike[0] in value else "missing"
             raise error(f"{where} must have {', '.join(inside)}: {unlike[0]} is {wrong}")
         get = value.__getitem__ if reading else partial(getattr, value)
-        items = _each(inside.values(), map(get, inside), inside, path, error)
-        parts = dict(zip(inside, items, strict=True))
-        return kind(**parts) if reading else parts
-    raise error(f"{where} must be {name}, got {_got(value)}")
-
-
-def _each(hints: Any, values: Any, keys: Any, path: str, error: type[Exception]) -> list[Any]:
-    return [
-        value if type(value) in _form(hint).ready else _convert(hint, value, f"{path}/{key}", error)
-        for hint, value, key in zip(hints, values, keys, strict=False)
+        keys, values, hints = inside, map(get, inside), inside.values()
+    else:
+        raise error(f"{where} must be {name}, got {_got(value)}")
+    items = [
+        each if type(each) in _form(part).ready else _convert(part, each, f"{path}/{key}", error)
+        for key, each, part in zip(keys, values, hints, strict=False)
     ]
+    if kind in (list, tuple):
+        return kind(items) if reading else items
+    parts = dict(zip(keys, items, strict=True))
+    return kind(**parts) if reading and kind is not Mapping else parts
 
 
 def _got(value: Any) -> str:

@@ -61,8 +61,11 @@ class Checked:
 def _rules(cls: Any) -> dict[str, Any]:
     """Return the rules of a class's fields."""
     hints = get_type_hints(cls, include_extras=True).items()
-    rules = {name: get_args(hint)[1] for name, hint in hints if get_origin(hint) is Annotated}
-    return rules | {name: hint for name, hint in hints if get_origin(hint) is Literal}
+    return {
+        name: get_args(hint)[1] if get_origin(hint) is Annotated else hint
+        for name, hint in hints
+        if get_origin(hint) in (Annotated, Literal)
+    }
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:

@@ -452,7 +452,7 @@ class RunState:
     assignment: IntArray
     models: tuple[ArrayRecord, ...]
     turns: IntArray
-    memory: Mapping[str, Any] = field(default_factory=dict)
+    memory: Any = None
     aggregators: tuple[Mapping[str, Any], ...] = ()
     measured: Measured = field(default_factory=Measured)
     failed_replies: int = 0

@@ -21,8 +21,9 @@ average in this way; Clust-PSI-PFL (Section III-C) compares the four measures.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist
 from typing import Literal
 
@@ -146,7 +147,7 @@ def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, flo
     everyone = np.zeros(len(labels), dtype=np.int64)
     predictions, num_classes = probabilities.argmax(axis=1), probabilities.shape[1]
     figures = classification_by_client(everyone, labels, predictions, 1, num_classes)
-    return {name: float(values[0]) for name, values in figures.items()} | {"auc": _auc(labels, probabilities)}
+    return {name: float(values[0]) for name, values in figures.items()} | {"auc": auc(labels, probabilities)}
 
 
 def classification_by_client(
@@ -181,7 +182,7 @@ def classification_by_client(
     >>> classification_by_client(clients, labels, predictions, num_clients=2, num_classes=2)["accuracy"]
     array([0.5, 1. ])
     """
-    client_of_row, labels, predictions = (np.asarray(a) for a in (client_of_row, labels, predictions))
+    client_of_row, labels, predictions = map(np.asarray, (client_of_row, labels, predictions))
     rows = {"labels": labels, "client_of_row": client_of_row, "predictions": predictions}
     check_shapes(**{name: (values, "examples?") for name, values in rows.items()})
     check_entries(f"in [0, {num_clients})", client_of_row=client_of_row)
@@ -199,7 +200,16 @@ def classification_by_client(
     }
 
 
-def _auc(labels: IntArray, probabilities: FloatArray) -> float:
+def auc(labels: IntArray, probabilities: FloatArray) -> float:
+    """Compute the ``auc`` of :func:`classification`.
+
+    Parameters
+    ----------
+    labels
+        True class of each example, shape (N,).
+    probabilities
+        Score of each class for each example, finite, shape (N, C).
+    """
     # The area is the Mann–Whitney statistic: the share of pairs, of an example of the class and another one,
     # in which the former scores higher; a tie counts one half. roc_auc_score is a hundred times slower for
     # 100 classes, and scipy.stats takes most of a second to import in every process that serves clients.
@@ -300,10 +310,10 @@ def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray)
     rows = {"labels": (labels, "rows?"), "predictions": (predictions, "rows?")}
     check_shapes(**rows, probabilities=(probabilities, "rows? classes?"))
     num_classes = probabilities.shape[1]
-    actual, predicted, hits = (
+    actual, predicted, hits = [
         np.bincount(classes, minlength=num_classes)
         for classes in (labels, predictions, labels[labels == predictions])
-    )
+    ]
     confusion = None
     if num_classes <= MOST_CONFUSED:
         pairs = np.bincount(labels * num_classes + predictions, minlength=num_classes**2)
@@ -393,11 +403,13 @@ def pooled_auc(clients: Iterable[Outcomes]) -> float:
     0.5
     """
     clients = _with_same_classes(clients)
-    if not clients or any(each.bins is None for each in clients):
+    if not clients:
         return float("nan")
     shape = len(clients[0].there), NUM_BINS
     positives, negatives = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     for each in clients:  # a client's bins are distinct
+        if each.bins is None:
+            return float("nan")
         positives.reshape(-1)[each.bins] += each.positives
         negatives.reshape(-1)[each.bins] += each.negatives
     pairs = positives.sum(axis=1, dtype=float) * negatives.sum(axis=1)
@@ -439,7 +451,7 @@ def share_weighted_accuracy(train_counts: IntArray, hits: IntArray, test_counts:
     >>> share_weighted_accuracy(train_counts, hits, test_counts)
     array([0.9])
     """
-    train_counts, hits, test_counts = (np.asarray(a) for a in (train_counts, hits, test_counts))
+    train_counts, hits, test_counts = map(np.asarray, (train_counts, hits, test_counts))
     tables = {"train_counts": train_counts, "hits": hits, "test_counts": test_counts}
     check_shapes(**{name: (table, "clients? classes?") for name, table in tables.items()})
     if (hits > test_counts).any():
@@ -465,25 +477,25 @@ _WIDTH = (_HIGHEST - _LOWEST) / NUM_BINS
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Metrics of a model's predictions on some rows.
+    """Metrics of predictions on the rows of groups of clients.
 
     Attributes
     ----------
     rows
-        Number of rows.
+        Number of rows of each group, shape (G,).
     sensitivity, specificity
-        For each class against the rest, shape (C,); NaN without rows of the class, or of the others.
+        For each class against the rest, shape (G, C); NaN without rows of the class, or of the others.
     brier
-        Brier score; NaN without rows or if a client's scores are not finite.
+        Brier score, shape (G,); NaN without rows or if a client's scores are not finite.
     calibration_error
         Expected calibration error, likewise.
     """
 
-    rows: int
+    rows: IntArray
     sensitivity: FloatArray
     specificity: FloatArray
-    brier: float
-    calibration_error: float
+    brier: FloatArray
+    calibration_error: FloatArray
 
 
 def rates(actual: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatArray, FloatArray]:
@@ -504,13 +516,13 @@ def rates(actual: IntArray, predicted: IntArray, hits: IntArray) -> tuple[FloatA
     >>> rates(np.array([10, 30]), predicted=np.array([14, 26]), hits=np.array([8, 24]))
     (array([0.8, 0.8]), array([0.8, 0.8]))
     """
-    actual, predicted, hits = (np.asarray(each, dtype=float) for each in (actual, predicted, hits))
+    actual, predicted, hits = np.asarray([actual, predicted, hits], dtype=float)
     others = actual.sum(axis=-1, keepdims=True) - actual
     return _ratio(hits, actual), _ratio(others - (predicted - hits), others)
 
 
-def decisions(clients: Iterable[Outcomes]) -> Decisions:
-    """Compute metrics over the pooled rows of some clients.
+def decisions(groups: Sequence[Sequence[Outcomes]]) -> Decisions:
+    """Compute metrics over the pooled rows of each group of clients.
 
     Each score is replaced by the centre of its bin, which is 0.01 wide in the logit. The error of a
     probability p is then at most 0.005·p·(1 − p) <= 0.00125.
@@ -522,8 +534,8 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
 
     Parameters
     ----------
-    clients
-        Counts of each client, all with the same number of classes; at least one.
+    groups
+        Counts of the clients of each group, at least one, all with the same number of classes.
 
     Raises
     ------
@@ -533,36 +545,31 @@ def decisions(clients: Iterable[Outcomes]) -> Decisions:
     Examples
     --------
     >>> labels = np.array([0, 1])
-    >>> measured = decisions([outcomes(labels, labels, np.array([[1.0, 0.0], [0.5, 0.5]]))])
-    >>> measured.rows, measured.sensitivity, round(measured.brier, 3)  # the mean of 0 and 2·(1/2)²
-    (2, array([1., 1.]), 0.25)
+    >>> measured = decisions([[outcomes(labels, labels, np.array([[1.0, 0.0], [0.5, 0.5]]))]])
+    >>> measured.rows, measured.sensitivity, measured.brier.round(3)  # the mean of 0 and 2·(1/2)²
+    (array([2]), array([[1., 1.]]), array([0.25]))
     """
-    clients = _with_same_classes(clients)
-    actual, predicted, hits = (
-        np.sum([getattr(each, name) for each in clients], axis=0) for name in ("there", "predicted", "hits")
-    )
-    rows = int(actual.sum())
-    sensitivity, specificity = rates(actual, predicted, hits)
-    brier = error = float("nan")
-    if rows and all(each.bins is not None for each in clients):
-        brier, error = _calibration(clients, len(actual), rows)
-    return Decisions(rows, sensitivity, specificity, brier, error)
-
-
-def _calibration(clients: list[Outcomes], num_classes: int, rows: int) -> tuple[float, float]:
     from scipy.special import expit
 
-    squares = 0.0
-    gaps = np.zeros((num_classes, _PARTS))
-    for each in clients:
-        if each.bins is None:
-            continue
-        label, place = np.divmod(each.bins, NUM_BINS)
-        p = expit(_LOWEST + (place + 0.5) * _WIDTH)  # the centre of the bin
-        squares += float((each.positives * (1 - p) ** 2 + each.negatives * p**2).sum())
-        part = np.minimum((p * _PARTS).astype(np.int64), _PARTS - 1)
-        np.add.at(gaps, (label, part), (each.positives + each.negatives) * p - each.positives)
-    return squares / rows, float(np.abs(gaps).sum() / rows / num_classes)
+    _with_same_classes(chain.from_iterable(groups))
+    num_classes = len(groups[0][0].there)
+    counts = np.zeros((3, len(groups), num_classes), dtype=np.int64)
+    squares, errors = np.zeros((2, len(groups)))
+    for group, clients in enumerate(groups):
+        gaps = np.zeros((num_classes, _PARTS))
+        for each in clients:
+            counts[:, group] += each.there, each.predicted, each.hits
+            if each.bins is None:
+                squares[group] = errors[group] = np.nan
+                continue
+            label, place = np.divmod(each.bins, NUM_BINS)
+            p = expit(_LOWEST + (place + 0.5) * _WIDTH)  # the centre of the bin
+            squares[group] += (each.positives * (1 - p) ** 2 + each.negatives * p**2).sum()
+            part = np.minimum((p * _PARTS).astype(np.int64), _PARTS - 1)
+            np.add.at(gaps, (label, part), (each.positives + each.negatives) * p - each.positives)
+        errors[group] += np.abs(gaps).sum()
+    rows = counts[0].sum(axis=-1)
+    return Decisions(rows, *rates(*counts), _ratio(squares, rows), _ratio(errors, rows) / num_classes)
 
 
 def wilson(hits: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> FloatArray:
@@ -597,7 +604,8 @@ def wilson(hits: ArrayLike, rows: ArrayLike, confidence: float = CONFIDENCE) -> 
     number, z = np.where(known, rows, 1.0), NormalDist().inv_cdf((1 + confidence) / 2)
     share, square = hits / number, z**2 / number
     half = z * np.sqrt(share * (1 - share) / number + square / (4 * number))
-    low, high = ((share + square / 2 + sign * half) / (1 + square) for sign in (-1, 1))
+    middle = share + square / 2
+    low, high = (middle - half) / (1 + square), (middle + half) / (1 + square)
     # Exactly 0 and 1 where no row is right or none is wrong.
     ends = np.stack([np.where(hits == 0, 0.0, low), np.where(hits == rows, 1.0, high)], axis=-1)
     return np.where(known[..., None], ends, np.nan)
@@ -611,12 +619,12 @@ def intervals(
     Parameters
     ----------
     actual, predicted, hits
-        Numbers of rows, predictions, and correct predictions of each class, shape (C,).
+        Numbers of rows, predictions, and correct predictions of each class, shape (..., C).
 
     Returns
     -------
-    The interval of accuracy, shape (2,), and those of each class's sensitivity and specificity, both (C, 2);
-    NaN if undefined.
+    The interval of accuracy, shape (..., 2), and those of each class's sensitivity and specificity, both
+    (..., C, 2); NaN if undefined.
 
     Examples
     --------
@@ -626,10 +634,11 @@ def intervals(
     array([[0.722, 1.   ],
            [0.237, 0.763]])
     """
-    actual, predicted, hits = (np.asarray(each, dtype=np.int64) for each in (actual, predicted, hits))
-    others = actual.sum() - actual
+    actual, predicted, hits = np.asarray([actual, predicted, hits], dtype=np.int64)
+    rows = actual.sum(axis=-1)
+    others = rows[..., None] - actual
     right = others - (predicted - hits)
-    return wilson(hits.sum(), actual.sum()), wilson(hits, actual), wilson(right, others)
+    return wilson(hits.sum(axis=-1), rows), wilson(hits, actual), wilson(right, others)
 
 
 def pooled_confusion(clients: Iterable[Outcomes]) -> IntArray | None:

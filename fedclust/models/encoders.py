@@ -291,11 +291,10 @@ def _read(path: str) -> State:
 
 
 def _cluster_model(state: State, cluster: int) -> State:
-    """Return one model of a run's checkpoint, whose keys are ``<cluster>/<parameter>``."""
-    clusters = sorted({key.split("/")[0] for key in state if "/" in key})
-    if not clusters:
+    """Return one model of a run's checkpoint, whose names are ``models/<cluster>/<parameter>``."""
+    models = [name.split("/", 2)[1:] for name in state if name.startswith("models/")]
+    if not models:
         return state
-    if str(cluster) not in clusters:
+    if str(cluster) not in (clusters := sorted({each for each, _ in models})):
         raise ValueError(f"encoder checkpoint: cluster must be one of {clusters}, got {cluster}")
-    prefix = f"{cluster}/"
-    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+    return {name: state[f"models/{each}/{name}"] for each, name in models if each == str(cluster)}

@@ -17,7 +17,7 @@ from fedclust.federation.run import Measured
 from fedclust.messages.codec import Question
 from fedclust.messages.description import Description, PrototypesQuestion, SubspacesQuestion
 from fedclust.messages.evaluation import EvaluateQuestion, ProofQuestion
-from fedclust.messages.packer import pack, unpack
+from fedclust.messages.packer import join_arrays, pack, split_arrays, unpack
 from fedclust.proof import compare, holm
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -32,16 +32,19 @@ _RULES: dict[str, type[Rule]] = {
 
 
 def packed(rule: Rule) -> dict[str, Any]:
-    """Convert a rule to arrays, numbers and words by name, with the name of its kind as ``rule``."""
+    """Convert a rule to arrays by name, with the name of its kind as ``rule`` and its values as JSON."""
     kind = next(name for name, each in _RULES.items() if type(rule) is each)
-    return {"rule": kind} | {name: "" if each is None else each for name, each in pack(rule).items()}
+    values, arrays = split_arrays(pack(rule))
+    return {"rule": kind, "values": values} | arrays
 
 
 def unpacked(packed: Mapping[str, Any]) -> Rule | None:
     """Create a rule from the result of :func:`packed`, even after saving as arrays; None if it is empty."""
-    entries = {name: each if np.ndim(each) else np.asarray(each).item() for name, each in packed.items()}
-    entries = {name: None if np.ndim(each) == 0 and each == "" else each for name, each in entries.items()}
-    return unpack(_RULES[entries.pop("rule")], entries) if entries else None
+    arrays = dict(packed)
+    if not arrays:
+        return None
+    kind, values = (str(arrays.pop(name)) for name in ("rule", "values"))
+    return unpack(_RULES[kind], join_arrays(values, arrays))
 
 
 def with_unanswered(newcomers: Sequence[int], answered: dict[int, Placement]) -> dict[int, Placement]:

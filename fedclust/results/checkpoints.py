@@ -2,7 +2,7 @@
 
 A checkpoint is one safetensors file: reading it runs no code, unlike a pickle, and any tool that knows the
 format can open it. Its keys are paths in the run's state, such as ``models/<cluster>/<parameter>``, see
-:mod:`fedclust.messages.packer`; scalars are JSON in the file's metadata.
+:mod:`fedclust.messages.packer`; all else is JSON in the file's metadata.
 """
 
 import json
@@ -16,11 +16,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from fedclust.federation.run import RunState
-from fedclust.messages.packer import pack, unpack
+from fedclust.messages.packer import join_arrays, pack, split_arrays, unpack
 from fedclust.settings.run_options import parse_interval
 
 _KEPT = 2  # files; the older one is used if the disk damages the newest
-_FORMAT = 3
+_FORMAT = 4
 
 
 class Checkpoints:
@@ -79,22 +79,16 @@ class Checkpoints:
         OSError
             If it cannot be written.
         """
-        entries = pack(state)
+        text, arrays = split_arrays(pack(state))
         # Not ascontiguousarray, which turns a scalar into a vector.
-        tensors = {
-            k: np.asarray(each, order="C") for k, each in entries.items() if isinstance(each, np.ndarray)
-        }
-        about = {
-            "format": _FORMAT,
-            "last_round": state.server_round == self._rounds,
-            "order": list(entries),  # the file has a different one
-            "scalars": {name: each for name, each in entries.items() if name not in tensors},
-        }
+        tensors = {name: np.asarray(each, order="C") for name, each in arrays.items()}
+        last = state.server_round == self._rounds
+        about = {"fedclust": json.dumps({"format": _FORMAT, "last_round": last}), "state": text}
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"round-{state.server_round:06d}.safetensors"
         partial = path.with_name(path.name + ".partial")
         try:
-            save_file(tensors, partial, {"fedclust": json.dumps(about)})
+            save_file(tensors, partial, about)
             with partial.open("rb") as file:
                 os.fsync(file.fileno())  # before renaming: a crash must not leave a partial file here
             os.replace(partial, path)
@@ -159,13 +153,11 @@ def load(path: Path) -> tuple[RunState, bool]:
     """
     try:
         with safe_open(path, framework="numpy") as file:
-            about = json.loads((file.metadata() or {})["fedclust"])
+            metadata = file.metadata() or {}
+            about = json.loads(metadata["fedclust"])
             if about["format"] != _FORMAT:
                 raise ValueError(f"format must be {_FORMAT}, it is {about['format']}")
-            entries = {
-                name: about["scalars"][name] if name in about["scalars"] else file.get_tensor(name)
-                for name in about["order"]
-            }
-        return unpack(RunState, entries), bool(about["last_round"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return unpack(RunState, join_arrays(metadata["state"], arrays)), bool(about["last_round"])
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"checkpoint must be one written by fedclust, got {path}: {error}") from error

@@ -76,21 +76,25 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict
     """
     if not outcomes:
         return {}
-    two = len(next(iter(outcomes.values())).there) == 2
-    names = ["sensitivity", "specificity", "brier", "calibration_error", "accuracy_low", "accuracy_high"]
-    if two:
-        names += ["sensitivity_low", "sensitivity_high", "specificity_low", "specificity_high"]
+    clients, counts = list(outcomes), list(outcomes.values())
+    found = decisions([[each] for each in counts])
+    accuracy, sensitivity, specificity = intervals(
+        *np.stack([(each.there, each.predicted, each.hits) for each in counts], axis=1)
+    )
+    columns = {name: _means(getattr(found, name)) for name in ("sensitivity", "specificity")}
+    columns |= {"brier": found.brier, "calibration_error": found.calibration_error}
+    ends = {"accuracy": accuracy}
+    if found.sensitivity.shape[1] == 2:
+        ends |= {"sensitivity": sensitivity[:, 1], "specificity": specificity[:, 1]}
+    for name, interval in ends.items():
+        columns |= {f"{name}_low": interval[:, 0], f"{name}_high": interval[:, 1]}
+    table = np.full((len(columns), num_clients), np.nan)
+    table[:, clients] = list(columns.values())
     confusion: list[Any] = [None] * num_clients
-    table = np.full((len(names), num_clients), np.nan)
-    for client, counts in outcomes.items():
-        found = decisions([counts])
-        accuracy, sensitivity, specificity = intervals(counts.there, counts.predicted, counts.hits)
-        values = [_one(found.sensitivity), _one(found.specificity), found.brier, found.calibration_error]
-        values += [*accuracy, *sensitivity[1], *specificity[1]] if two else [*accuracy]
-        table[:, client] = values
-        if counts.confusion is not None:
-            confusion[client] = counts.confusion.ravel().tolist()
-    return dict(zip(names, table, strict=True)) | {"confusion": confusion}
+    for client, each in outcomes.items():
+        if each.confusion is not None:
+            confusion[client] = each.confusion.ravel().tolist()
+    return dict(zip(columns, table, strict=True)) | {"confusion": confusion}
 
 
 def summarise_decisions(
@@ -116,33 +120,44 @@ def summarise_decisions(
     everyone = list(outcomes.values())
     num_classes = len(everyone[0].there)
     names = class_names if len(class_names) == num_classes else list(map(str, range(num_classes)))
-    actual, predicted, hits = (
-        np.sum([getattr(each, name) for each in everyone], axis=0) for name in ("there", "predicted", "hits")
-    )
-    found, classes, accuracy = decisions(everyone), [], None
+    clusters: dict[int, list[Outcomes]] = {}
+    for client, counts in outcomes.items():
+        clusters.setdefault(int(assignment[client]), []).append(counts)
+    shown = sorted(clusters) if 1 < len(clusters) <= _MOST_CLUSTERS else []
+    groups = [everyone, *(clusters[cluster] for cluster in shown)]
+    found, classes, accuracy = decisions(groups), [], None
     if num_classes <= _MOST_CLASSES:
-        overall, *of_rates = intervals(actual, predicted, hits)
+        counts = np.sum([(each.there, each.predicted, each.hits) for each in everyone], axis=0)
+        overall, *of_rates = intervals(*counts)
         accuracy = _numbers(overall)
         for label, name in enumerate(names):
-            one: dict[str, Any] = {"name": name, "rows": int(actual[label])}
+            one: dict[str, Any] = {"name": name, "rows": int(counts[0, label])}
             for rate, interval in zip(("sensitivity", "specificity"), of_rates, strict=True):
-                one[rate] = _number(getattr(found, rate)[label])
+                one[rate] = _number(getattr(found, rate)[0, label])
                 one[f"{rate}_interval"] = _numbers(interval[label])
             classes.append(one)
     values = {
-        "rows": found.rows,
+        "rows": int(found.rows[0]),
         "positive": names[1] if num_classes == 2 else None,
         "accuracy_interval": accuracy,
-        "brier": _number(found.brier),
-        "calibration_error": _number(found.calibration_error),
+        "brier": _number(found.brier[0]),
+        "calibration_error": _number(found.calibration_error[0]),
         "classes": classes,
         "confusion": _matrix(pooled_confusion(everyone)),
     }
-    groups: dict[int, list[Outcomes]] = {}
-    for client, counts in outcomes.items():
-        groups.setdefault(int(assignment[client]), []).append(counts)
-    if 1 < len(groups) <= _MOST_CLUSTERS:
-        values["clusters"] = [_cluster(cluster, groups[cluster]) for cluster in sorted(groups)]
+    if shown:
+        values["clusters"] = [
+            {
+                "cluster": cluster,
+                "rows": int(found.rows[group]),
+                "sensitivity": _numbers(found.sensitivity[group]),
+                "specificity": _numbers(found.specificity[group]),
+                "brier": _number(found.brier[group]),
+                "calibration_error": _number(found.calibration_error[group]),
+                "confusion": _matrix(pooled_confusion(groups[group])),
+            }
+            for group, cluster in enumerate(shown, start=1)
+        ]
     return values
 
 
@@ -229,24 +244,12 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     return bool(np.average(gains[middle], weights=weights[middle]) <= NEGLIGIBLE)
 
 
-def _cluster(cluster: int, members: list[Outcomes]) -> dict[str, Any]:
-    found = decisions(members)
-    return {
-        "cluster": cluster,
-        "rows": found.rows,
-        "sensitivity": _numbers(found.sensitivity),
-        "specificity": _numbers(found.specificity),
-        "brier": _number(found.brier),
-        "calibration_error": _number(found.calibration_error),
-        "confusion": _matrix(pooled_confusion(members)),
-    }
-
-
-def _one(values: FloatArray) -> float:
-    if len(values) == 2:
-        return float(values[1])
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else float("nan")
+def _means(rates: FloatArray) -> list[float] | FloatArray:
+    """Return the rates of the second class of two; else the mean over the classes that have one."""
+    if rates.shape[1] == 2:
+        return rates[:, 1]
+    known = [each[np.isfinite(each)] for each in rates]
+    return [float(each.mean()) if each.size else np.nan for each in known]
 
 
 def _number(value: float) -> float | None:

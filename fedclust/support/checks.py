@@ -14,6 +14,7 @@ import sys
 import types
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -51,10 +52,20 @@ class Checked:
     """
 
     def __post_init__(self) -> None:
-        for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if get_origin(hint) in (Annotated, Literal):
-                rule = get_args(hint)[1] if get_origin(hint) is Annotated else hint
-                check_value(name, getattr(self, name), rule)
+        cls: Any = type(self)
+        for name, rule in _rules(cls).items():
+            check_value(name, getattr(self, name), rule)
+
+
+@cache
+def _rules(cls: Any) -> dict[str, Any]:
+    """Return the rules of a class's fields."""
+    hints = get_type_hints(cls, include_extras=True).items()
+    return {
+        name: get_args(hint)[1] if get_origin(hint) is Annotated else hint
+        for name, hint in hints
+        if get_origin(hint) in (Annotated, Literal)
+    }
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:
@@ -79,8 +90,11 @@ def check_value(name: str, value: Any, rule: Any) -> None:
     """
     if choices := get_args(rule):
         check_choice(name, value, choices)
-    elif not any(_keeps(value, each) for each in rule.split(" or ")):
-        raise ValueError(f"{name} must be {rule}, got {value!r}{suggestion(value, rule.split(' or '))}")
+        return
+    for each in rule.split(" or "):
+        if _keeps(value, each):
+            return
+    raise ValueError(f"{name} must be {rule}, got {value!r}{suggestion(value, rule.split(' or '))}")
 
 
 def check_entries(rule: str, **arrays: Any) -> None:
@@ -123,13 +137,14 @@ def check_shapes(**arrays: tuple[Any, str]) -> None:
     """
     lengths: dict[str, int] = {}
     for name, (array, axes) in arrays.items():
-        shown = [str(lengths.get(axis, axis)).rstrip("?") for axis in axes.split()]
-        fits = len(shown) == len(array.shape)
-        for axis, length in zip(axes.split(), array.shape, strict=False):
+        names, known = axes.split(), dict(lengths)
+        fits = len(names) == len(array.shape)
+        for axis, length in zip(names, array.shape, strict=False):
             expected = int(axis) if axis.isdigit() else lengths.setdefault(axis, length)
             fits &= length == expected and (length > 0 or axis.endswith("?"))
         if not fits:
-            raise ValueError(f"{name} must have shape ({', '.join(shown)}), got {array.shape}")
+            shown = ", ".join([str(known.get(axis, axis)).rstrip("?") for axis in names])
+            raise ValueError(f"{name} must have shape ({shown}), got {array.shape}")
 
 
 def _keeps(value: Any, rule: str) -> Any:
@@ -139,18 +154,17 @@ def _keeps(value: Any, rule: str) -> Any:
     if rule.startswith("numbers "):
         listed = isinstance(value, Collection) and not isinstance(value, str | Mapping)
         return listed and all(_keeps(each, rule.removeprefix("numbers ")) for each in value)
-    kinds: dict[str, Any] = {"a whole number": Integral, "a share": Real}
-    noun = next((noun for noun in kinds if rule.startswith(noun)), "")
-    if value is None or isinstance(value, bool | str | Sequence | Mapping):
-        return False
-    if not isinstance(value, kinds.get(noun, object)):
+    kind: Any = (
+        Integral if rule.startswith("a whole number") else Real if rule.startswith("a share") else object
+    )
+    if value is None or isinstance(value, bool | str | Sequence | Mapping) or not isinstance(value, kind):
         return False
     kept: Any = True
-    for part in rule.removeprefix(f"{noun} ").split(" and "):
+    for part in rule.removeprefix("a whole number ").removeprefix("a share ").split(" and "):
         if part == "finite":
             kept = kept & (abs(value) < math.inf)
         elif part.startswith("in "):
-            low, high = (float(end) for end in part[4:-1].split(", "))
+            low, high = map(float, part[4:-1].split(", "))
             kept = kept & (value >= low if part[3] == "[" else value > low)
             kept = kept & (value <= high if part[-1] == "]" else value < high)
         else:
@@ -322,10 +336,16 @@ def plain(value: object) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Mapping):
-        return {str(plain(key)): plain(item) for key, item in value.items()}
+        return {
+            key if type(key) is str else str(plain(key)): item if type(item) in _PLAIN else plain(item)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [item if type(item) in _PLAIN else plain(item) for item in value]
     return plain(_convert(value))
+
+
+_PLAIN = (str, int, bool, type(None))
 
 
 def replace_file(path: Path, text: str) -> None:

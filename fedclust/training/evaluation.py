@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedclust.metrics import CLIENT_FIGURES, Outcomes, classification, classification_by_client, outcomes
+from fedclust.metrics import CLIENT_FIGURES, Outcomes, auc, classification_by_client, outcomes
 from fedclust.typing import FloatArray, IntArray
 
 Metric = Callable[[Tensor, Tensor], float | Tensor]
@@ -91,17 +91,14 @@ def scores_by_client(
         return [Scores(row) for row in rows]
     ends = np.cumsum(counts * positions)[:-1]
     flat = (labels.ravel(), predictions.ravel(), probabilities.reshape(-1, num_classes))
-    parts = zip(*(np.split(each, ends) for each in flat), strict=True)
-    return [
-        Scores(row | {"macro-f1": float(f1), "auc": _auc(part[0], part[2])}, outcomes(*part))
-        for row, f1, part in zip(rows, figures["macro_f1"], parts, strict=True)
-    ]
-
-
-def _auc(labels: IntArray, probabilities: FloatArray) -> float:
-    if not np.isfinite(probabilities).all():  # the probabilities of a diverged model have no order
-        return float("nan")
-    return classification(labels, probabilities)["auc"]
+    parts = zip(*[np.split(each, ends) for each in flat], strict=True)
+    scores = []
+    for row, f1, part in zip(rows, figures["macro_f1"].tolist(), parts, strict=True):
+        counted = outcomes(*part)
+        # The probabilities of a diverged model have no order.
+        area = auc(part[0], part[2]) if counted.bins is not None else float("nan")
+        scores.append(Scores(row | {"macro-f1": f1, "auc": area}, counted))
+    return scores
 
 
 def check_names(metrics: Mapping[str, Metric]) -> None:

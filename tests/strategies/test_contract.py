@@ -18,6 +18,7 @@ from fedclust.messages.models import is_finite
 from fedclust.messages.packer import pack, unpack
 from fedclust.settings.composition import CONF, compose
 from fedclust.strategies import ClusteredStrategy
+from tests.fedclust.messages.test_packer import same
 from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
 FOLDER = Path(strategies.__file__).parent
@@ -132,7 +133,7 @@ def test_a_resumed_run_is_the_run_that_was_not_interrupted(name, aggregator, who
     remembered, restored = first.run_state().aggregators, resumed.run_state().aggregators
     assert any(remembered) == (aggregator in REMEMBERING)
     for mine, twin in zip(remembered, restored, strict=True):
-        _assert_equal(pack(mine, dict[str, Any]), pack(twin, dict[str, Any]))
+        assert same(pack(mine, dict[str, Any]), pack(twin, dict[str, Any]))
     found, other = first.findings(first.clusters), resumed.findings(resumed.clusters)
     assert found.summary == other.summary
     _assert_equal(found.arrays | found.clients, other.arrays | other.clients)
@@ -167,9 +168,9 @@ def _assert_same(strategy, one, other) -> None:
         for key in model:
             np.testing.assert_array_equal(model[key].numpy(), twin[key].numpy())
     state, again = pack(one.memory, strategy.memory_type), pack(other.memory, strategy.memory_type)
-    _assert_equal(state, again)
+    assert same(state, again)
     # And what is listed is all that there is: it makes the same memory.
-    _assert_equal(state, pack(unpack(strategy.memory_type, state), strategy.memory_type))
+    assert same(state, pack(unpack(strategy.memory_type, state), strategy.memory_type))
 
 
 def _assert_equal(one, other) -> None:

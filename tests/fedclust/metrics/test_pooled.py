@@ -37,7 +37,9 @@ def test_what_has_no_figure() -> None:
     assert np.isnan(pooled_auc([empty]))
 
 
-@pytest.mark.parametrize("figure", [pooled_macro_f1, pooled_auc, pooled_confusion, decisions])
+@pytest.mark.parametrize(
+    "figure", [pooled_macro_f1, pooled_auc, pooled_confusion, lambda clients: decisions([clients])]
+)
 def test_clients_of_different_numbers_of_classes_are_refused(figure) -> None:
     two, three = of([0], [[0.9, 0.1]]), of([2], [[0.2, 0.2, 0.6]])
     for clients in ([two, three], [three, two]):
@@ -128,26 +130,26 @@ def test_brier_score_and_calibration_error_of_two_classes_by_hand() -> None:
     # Class 1 has probability 0.9 for 4 rows, of which 3 are of it, and 0.2 for 6 rows, of which 2 are.
     p = np.array([0.9] * 4 + [0.2] * 6)
     labels = [1, 1, 1, 0, 1, 1, 0, 0, 0, 0]
-    found = decisions([counted(labels, np.column_stack([1 - p, p]))])
+    found = decisions([[counted(labels, np.column_stack([1 - p, p]))]])
     # Of class 1: ((3·0.1² + 0.9²) + (2·0.8² + 4·0.2²)) / 10 = (0.84 + 1.44) / 10, and as much of class 0.
-    assert found.brier == pytest.approx(2 * 0.228, abs=0.003)
+    assert found.brier[0] == pytest.approx(2 * 0.228, abs=0.003)
     # |4·0.9 − 3| + |6·0.2 − 2| = 0.6 + 0.8, of 10 rows; the other class's intervals mirror these
-    assert found.calibration_error == pytest.approx(0.14, abs=0.00125)
-    assert found.rows == 10
+    assert found.calibration_error[0] == pytest.approx(0.14, abs=0.00125)
+    assert found.rows[0] == 10
 
 
 def test_three_classes_on_two_sites_are_those_of_the_pooled_rows_by_hand() -> None:
     sure, torn = [0.8, 0.1, 0.1], [0.5, 0.3, 0.2]
     north, south = counted([0, 1], [sure, torn]), counted([0], [torn])
-    found = decisions([north, south])
+    found = decisions([[north, south]])
     # sure and right: 0.04 + 0.01 + 0.01 = 0.06; torn, of class 1: 0.25 + 0.49 + 0.04 = 0.78;
     # torn, of class 0: 0.25 + 0.09 + 0.04 = 0.38
-    assert found.brier == pytest.approx((0.06 + 0.78 + 0.38) / 3, abs=0.002)
+    assert found.brier[0] == pytest.approx((0.06 + 0.78 + 0.38) / 3, abs=0.002)
     # Class 0: |0.8 − 1| + |1.0 − 1|; class 1: 0.1 + |0.6 − 1|; class 2: |0.1| + |0.4|; 3 rows, 3 classes.
     # (0.2 and 0.3 are in one interval of 1/15 each, 0.1 in another.)
-    assert found.calibration_error == pytest.approx((0.2 + 0.5 + 0.5) / 9, abs=0.002)
-    np.testing.assert_array_equal(found.sensitivity, [1, 0, np.nan])
-    np.testing.assert_array_equal(found.specificity, [0, 1, 1])
+    assert found.calibration_error[0] == pytest.approx((0.2 + 0.5 + 0.5) / 9, abs=0.002)
+    np.testing.assert_array_equal(found.sensitivity, [[1, 0, np.nan]])
+    np.testing.assert_array_equal(found.specificity, [[0, 1, 1]])
     assert pooled_confusion([north, south]).tolist() == [[2, 0, 0], [1, 0, 0], [0, 0, 0]]
 
 
@@ -159,18 +161,18 @@ def test_counts_give_the_figures_of_scikit_learn(seed, num_classes) -> None:
     chances = draw.dirichlet(np.ones(num_classes), len(labels))
     where = draw.integers(0, 3, len(labels))
     clients = [counted(labels[where == client], chances[where == client]) for client in range(3)]
-    found = decisions(clients)
+    found = decisions([clients])
     predicted = chances.argmax(1)
-    np.testing.assert_allclose(found.sensitivity, recall_score(labels, predicted, average=None))
+    np.testing.assert_allclose(found.sensitivity[0], recall_score(labels, predicted, average=None))
     for label in range(num_classes):
         others = recall_score(labels != label, predicted != label)
-        assert found.specificity[label] == pytest.approx(others)
+        assert found.specificity[0, label] == pytest.approx(others)
     np.testing.assert_array_equal(pooled_confusion(clients), confusion_matrix(labels, predicted))
     one_hot = np.eye(num_classes)[labels]
     by_hand = ((chances - one_hot) ** 2).sum(1).mean()
-    assert found.brier == pytest.approx(by_hand, abs=0.005)
+    assert found.brier[0] == pytest.approx(by_hand, abs=0.005)
     if num_classes == 2:
-        assert found.brier == pytest.approx(2 * brier_score_loss(labels, chances[:, 1]), abs=0.003)
+        assert found.brier[0] == pytest.approx(2 * brier_score_loss(labels, chances[:, 1]), abs=0.003)
 
 
 @pytest.mark.parametrize(("hits", "rows"), [(0, 33), (33, 33), (1, 1), (7, 20), (580, 1000), (0, 1)])
@@ -178,6 +180,23 @@ def test_wilsons_interval_is_that_of_scipy(hits: int, rows: int) -> None:
     for confidence in (0.95, 0.8):
         wanted = binomtest(hits, rows).proportion_ci(confidence, method="wilson")
         np.testing.assert_allclose(metrics.wilson(hits, rows, confidence), wanted, atol=1e-12)
+
+
+def test_each_group_is_computed_as_if_alone() -> None:
+    draw = np.random.default_rng(3)
+    clients = [counted(draw.integers(0, 3, rows), draw.dirichlet(np.ones(3), rows)) for rows in (7, 1, 0, 40)]
+    broken = counted([0, 1], [[np.nan, 0, 0], [0.2, 0.3, 0.5]])
+    groups = [clients[:2], [clients[2]], [clients[3], broken], [clients[3]]]
+    together = decisions(groups)
+    for place, group in enumerate(groups):
+        for name, value in vars(decisions([group])).items():
+            np.testing.assert_array_equal(getattr(together, name)[place], value[0])
+    assert np.isnan(together.brier).tolist() == [False, True, True, False]
+    assert np.isnan(together.calibration_error).tolist() == [False, True, True, False]
+    table = np.stack([(each.there, each.predicted, each.hits) for each in clients], axis=1)
+    for found, one in zip(zip(*intervals(*table), strict=True), table.swapaxes(0, 1), strict=True):
+        for interval, alone in zip(found, intervals(*one), strict=True):
+            np.testing.assert_array_equal(interval, alone)
 
 
 def test_intervals_of_each_class_against_the_rest() -> None:
@@ -190,10 +209,10 @@ def test_intervals_of_each_class_against_the_rest() -> None:
 
 def test_what_cannot_be_known_is_nan() -> None:
     nothing = counted([], np.zeros((0, 2)))
-    found = decisions([nothing])
-    assert np.isnan([found.brier, found.calibration_error, *found.sensitivity]).all()
+    found = decisions([[nothing]])
+    assert np.isnan([found.brier[0], found.calibration_error[0], *found.sensitivity[0]]).all()
     assert all(np.isnan(each).all() for each in intervals([0, 0], [0, 0], [0, 0]))
     broken = counted([0, 1], [[np.nan, np.nan], [0.4, 0.6]])
-    found = decisions([broken])
-    assert np.isnan(found.brier)
-    assert found.rows == 2
+    found = decisions([[broken]])
+    assert np.isnan(found.brier[0])
+    assert found.rows[0] == 2

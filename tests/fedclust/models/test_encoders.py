@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
-from safetensors.torch import save_file
 from torch.nn import functional
 
+from fedclust.federation.run import RunState
+from fedclust.messages.models import from_state
 from fedclust.models.construction import build
 from fedclust.models.encoders import (
     CheckpointEncoder,
@@ -19,6 +21,7 @@ from fedclust.models.encoders import (
     state_digest,
     with_channels,
 )
+from fedclust.results import Checkpoints
 
 
 def images(count: int = 3, shape: tuple[int, ...] = (1, 8, 8)) -> torch.Tensor:
@@ -189,10 +192,10 @@ def test_images_of_another_size_are_resized_and_grey_ones_repeated(saved: Path) 
 
 
 def test_reads_one_cluster_of_a_runs_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "round-000001.safetensors"
     models = [build(MODEL, seed) for seed in (4, 5)]
-    weights = [(k, name, each) for k in (0, 1) for name, each in models[k].state_dict().items()]
-    save_file({f"{k}/{name}": each for k, name, each in weights}, path)
+    none = np.zeros(2, dtype=np.int64)
+    state = RunState(1, none, tuple(from_state(each.state_dict()) for each in models), none, memory=[none])
+    path = Checkpoints(tmp_path, rounds=1).save(state)
     image = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
     for cluster, model in enumerate(models):
         features = model.features(torch.full((1, 3, 4, 4), -2.0))  # type: ignore[operator]

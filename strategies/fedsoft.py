@@ -14,7 +14,7 @@ from fedclust.federation import Clusters, Federation, Findings, Reply, padded, s
 from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
 from fedclust.messages.training import instruct
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -41,7 +41,7 @@ class Memory:
     starts: Mapping[int, ArrayRecord] = field(default_factory=dict, metadata=UNSAVED)
 
 
-class FedSoft(ClusteredStrategy):
+class FedSoft(NetworkStrategy):
     """Train k centres; each client trains a model of its own, close to the centres that fit its samples.
 
     Source: :mod:`fedclust.clustering.fedsoft`. Every ``interval`` rounds everybody measures on how many of
@@ -70,7 +70,6 @@ class FedSoft(ClusteredStrategy):
     """
 
     needs_client_models = True
-    needs_network = True
     aggregates = False
 
     parameters_type = Parameters

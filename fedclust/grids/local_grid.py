@@ -18,14 +18,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedclust.grids import options
 from fedclust.grids.nodes import RunFailed
+from fedclust.support.checks import checked
 from fedclust.support.flower import RUN_ID, SERVER, ErrorCode, Run, assume_identity, set_message_id
 
 logger = logging.getLogger(__name__)
@@ -234,8 +234,8 @@ class LocalGrid(DirectGrid):
         If ``num_nodes`` is below 1.
     """
 
-    def __init__(self, app: ClientApp, run_config: RunConfig, num_nodes: int = 1) -> None:
-        options.LocalGrid(num_nodes)
+    @checked
+    def __init__(self, app: ClientApp, run_config: RunConfig, num_nodes: Annotated[int, ">= 1"] = 1) -> None:
         super().__init__()
         self._app = app
         contexts = [self.context(node, num_nodes, run_config) for node in range(num_nodes)]

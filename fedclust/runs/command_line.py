@@ -214,7 +214,7 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | Non
         config = compose(arguments.overrides, **where)
         if not arguments.cfg:
             _check_device(config)
-        checks.check(config)
+        checks.check(config, light=bool(arguments.cfg))
         return nullcontext() if arguments.cfg else _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
     options = [sweep.choices(override) for override in arguments.overrides]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from typing import get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -31,7 +32,8 @@ def run_settings(config: DictConfig) -> RunSettings:
         needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
         if missing := [name for name in needed if name not in values]:
             raise ConfigError(f"{', '.join(missing)} must be given")
-        if problem := _proof_problem(config) or choices.wrong_type("", values, RunSettings, null=False):
+        hints = get_type_hints(RunSettings)
+        if problem := _proof_problem(config) or choices.wrong_value("", values, hints, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
             if field.type is float and field.name in values:
@@ -69,8 +71,15 @@ def _proof_problem(config: DictConfig) -> str | None:
     return None
 
 
-def check(config: DictConfig) -> None:
+def check(config: DictConfig, *, light: bool = False) -> None:
     """Check names, types and ranges; builds nothing.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    light
+        Whether to leave out the options of classes whose import may take seconds.
 
     Raises
     ------
@@ -83,7 +92,7 @@ def check(config: DictConfig) -> None:
         if not isinstance(text := config.get(key), str):
             raise ConfigError(f"{key} must be a text, got {text!r}")
     composition.check_given_once(config.strategy)
-    if problem := choices.wrong_option(config) or next(_conflicts(config, settings), None):
+    if problem := choices.wrong_option(config, light=light) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)
     existing = composition.options("strategy", config.get("searchpath") or ())
     for name in settings.compare:

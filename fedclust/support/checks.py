@@ -6,17 +6,23 @@ third-party library.
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import json
 import math
 import operator
 import os
 import sys
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+UNIONS = (types.UnionType, Union)
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _WORDS = {"None": None, "True": True, "False": False}
@@ -44,17 +50,59 @@ def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
 
 
 class Checked:
-    """A base of dataclasses whose fields have rules, in ``Annotated`` types or as a ``Literal``.
+    """A base of dataclasses whose fields have rules, see :func:`check_hint`.
 
-    An example is ``rate: Annotated[float, "> 0"] = 0.1``, see :func:`check_value`; a value that breaks its
-    rule raises ValueError. A class with other rules extends ``__post_init__``.
+    An example is ``rate: Annotated[float, "> 0"] = 0.1``; a value that breaks its rule raises ValueError. A
+    class with other rules extends ``__post_init__``.
     """
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self), include_extras=True).items():
-            if get_origin(hint) in (Annotated, Literal):
-                rule = get_args(hint)[1] if get_origin(hint) is Annotated else hint
-                check_value(name, getattr(self, name), rule)
+            check_hint(name, getattr(self, name), hint)
+
+
+def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Check the arguments of a constructor or function that have rules, see :func:`check_hint`.
+
+    Raises
+    ------
+    ValueError
+        When it is called with a value that breaks its rule, with the argument, the rule and the value.
+    """
+    signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def call(*values: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        for name, value in signature.bind(*values, **named).arguments.items():
+            check_hint(name, value, hints.get(name))
+        return function(*values, **named)
+
+    return call
+
+
+def check_hint(name: str, value: Any, hint: Any) -> None:
+    """Check one value by the rule in its type.
+
+    Parameters
+    ----------
+    name
+        Name of the setting.
+    value
+        Its value.
+    hint
+        Its type: ``Annotated`` with a rule of :func:`check_value`, a ``Literal``, or one of these or None.
+        Other types have no rule.
+
+    Raises
+    ------
+    ValueError
+        If the value breaks the rule, with the name, the rule and the value.
+    """
+    if get_origin(hint) in UNIONS:
+        others = [each for each in get_args(hint) if each is not type(None)]
+        hint = others[0] if len(others) == 1 and value is not None else None
+    if get_origin(hint) in (Annotated, Literal):
+        check_value(name, value, get_args(hint)[1] if get_origin(hint) is Annotated else hint)
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:
@@ -202,7 +250,7 @@ def read_as(kind: Any, values: Any) -> Any:
             raise ValueError(f"must have the values {', '.join(sorted(fields))}, got {got}")
         hints = get_type_hints(kind)
         return kind(**{name: _read(name, hints[name], value) for name, value in values.items()})
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         if type(None) in arguments and values is None:
             return None
         for each in arguments[:-1]:

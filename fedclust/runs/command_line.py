@@ -51,6 +51,8 @@ def main() -> None:
     not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
+    if os.getcwd() not in sys.path:  # it is there with python -m
+        sys.path.append(os.getcwd())  # so that a user's own package is found
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb in verbs.RUNS:

@@ -95,7 +95,9 @@ class ClusteredStrategy(Strategy):
     """
 
     parameters_type: ClassVar[type[Any] | None] = None
-    """Makes the parameters if none are given; None for a method without any."""
+    """Makes the parameters if none are given; None for a method without any. Two class attributes of it are
+    known before the strategy is imported: ``held_out_rows``, what clients use held-out rows for in two words,
+    such as ``"tests groups"``; and ``proves_splits``, see :attr:`proves_splits`."""
 
     memory_type: ClassVar[Any] = Findings | None
     """Type of what the method remembers: a frozen dataclass of arrays, numbers, names and records."""
@@ -109,13 +111,6 @@ class ClusteredStrategy(Strategy):
     serves: ClassVar[Literal["best", "cluster"]] = "cluster"
     """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
     model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""
-
-    proves_splits: ClassVar[bool] = False
-    """Whether the method tests each split on held-out rows and keeps only what was shown to be better. With
-    ``serve=best`` a cluster's model then serves unless the one for all measures better at the end."""
-
-    holds_out_rows: ClassVar[bool] = False
-    """Whether clients vote on held-out rows."""
 
     forms_groups: ClassVar[bool] = True
     """Whether clusters are what it may come to; if not, there is nothing to prove, and its model serves."""
@@ -193,6 +188,19 @@ class ClusteredStrategy(Strategy):
         made.selection = copy.deepcopy(self.selection)
         made.add_layers()
         return made
+
+    @property
+    def holds_out_rows(self) -> bool:
+        """Whether the method decides on held-out rows."""
+        return bool(getattr(self.parameters_type, "held_out_rows", ""))
+
+    @property
+    def proves_splits(self) -> bool:
+        """Whether the method tests each split on held-out rows and keeps only what was shown to be better.
+
+        With ``serve=best`` a cluster's model then serves unless the one for all measures better at the end.
+        """
+        return bool(getattr(self.parameters_type, "proves_splits", False))
 
     @property
     def seed(self) -> int:

@@ -67,7 +67,6 @@ class PrivateGroups(NetworkStrategy):
     """
 
     holds_client_dp = frozenset({LossesQuestion.kind, ProofQuestion.kind})
-    holds_out_rows = True  # for the vote
 
     needs_last_round = True
     parameters_type = Parameters

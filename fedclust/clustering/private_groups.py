@@ -18,7 +18,7 @@ which costs no ε.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -48,6 +48,8 @@ class Parameters(Checked):
     ValueError
         If an attribute is outside its range.
     """
+
+    held_out_rows: ClassVar[str] = "votes"
 
     num_groups: Annotated[int, ">= 2"] = 2
     warmup: Annotated[int, ">= 1"] = 3

@@ -24,9 +24,10 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from pkgutil import resolve_name
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
@@ -294,7 +295,17 @@ def register() -> None:
     """Add the group ``defaults_of`` to Hydra's search path, once."""
     plugins = Plugins.instance()
     plugins.register(_Dataclasses)
-    plugins.register(_AddDataclasses)
+    plugins.register(_Sources)
+
+
+@contextmanager
+def folders(searchpath: Sequence[str]) -> Iterator[None]:
+    """Add folders to the search path of a Hydra that is started in this context, as --config-dir does."""
+    _Sources.folders = [each if "://" in each else f"file://{Path(each).absolute()}" for each in searchpath]
+    try:
+        yield
+    finally:
+        _Sources.folders = ()
 
 
 class _Dataclasses(ConfigSource):
@@ -325,11 +336,15 @@ class _Dataclasses(ConfigSource):
         return []  # too many to list: every importable dataclass
 
 
-class _AddDataclasses(SearchPathPlugin):
-    """Adds the configurations of :class:`_Dataclasses` to every search path of Hydra."""
+class _Sources(SearchPathPlugin):
+    """Adds the configurations of :class:`_Dataclasses` to every search path of Hydra, and further folders."""
+
+    folders: ClassVar[Sequence[str]] = ()
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("fedclust", f"{_Dataclasses.scheme()}://")
+        for folder in self.folders:
+            search_path.append("command-line", folder)
 
 
 def _target(config_path: str) -> str | None:

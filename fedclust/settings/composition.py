@@ -12,10 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
 from hydra.conf import HydraConf
-from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -145,14 +142,9 @@ def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
-            if searchpath:  # as Hydra adds --config-dir; its public function takes one folder only
-                folders = create_config_search_path(str(CONF))
-                for folder in searchpath:
-                    where = folder if "://" in folder else f"file://{Path(folder).absolute()}"
-                    folders.prepend("command-line", where, anchor=SearchPathQuery(provider="schema"))
-                GlobalHydra.instance().clear()
-                Hydra.create_main_hydra2(task_name="fedclust", config_search_path=folders)
+        with choices.folders(searchpath):
+            started = hydra.initialize_config_dir(str(CONF), **VERSION_BASE)
+        with started:
             yield
     finally:
         GlobalHydra.instance().hydra = running

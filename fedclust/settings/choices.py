@@ -171,7 +171,7 @@ def _wrong_argument(key: str, node: Mapping[str, Any], options: Any) -> str | No
     if closed and unknown and key.partition(".")[0] != "partition":  # which has keys for others, too
         hint = suggestion(unknown[0], known)
         return f"unknown key {f'{key}.{unknown[0]}'!r}{hint}: {key} has {', '.join(sorted(known))}"
-    if str(options.__module__).startswith("flwr."):
+    if str(getattr(options, "__module__", "")).startswith("flwr."):
         hints |= {name: Annotated[hints[name], rule] for name, rule in FLOWERS_RULES.items() if name in hints}
     return wrong_value(key, given, hints)
 

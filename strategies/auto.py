@@ -181,7 +181,6 @@ class Auto(ClusteredStrategy):
 
     own_personal = BestLayer
     serves = "best"
-    proves_splits = True
     needs_label_counts = True
     memory_type = TrialMemory
 

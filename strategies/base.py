@@ -75,16 +75,17 @@ class ClusteredStrategy(Strategy):
     ----------
     parameters
         Settings of the method; its :attr:`parameters_type` at its defaults unless given.
+    selection
+        The policy that chooses a cluster's clients, unless the run has one.
     options
         What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
     given
-        The options, value by value, such as ``participation=0.5``; not both. And ``network``, the
-        architecture that clients train, if the method needs it.
+        The options, value by value, such as ``participation=0.5``; not both.
 
     Attributes
     ----------
-    parameters, options, network
-        As given; the network only where it is needed.
+    parameters, options
+        As given.
     selection
         Chooses the clients of a cluster that take part.
     layers
@@ -97,11 +98,13 @@ class ClusteredStrategy(Strategy):
     ValueError
         If a value is outside its range, or given twice.
     TypeError
-        If there is no such option, or the network is needed and not given.
+        If there is no such option.
     """
 
     parameters_type: ClassVar[type[Any] | None] = None
-    """Makes the parameters if none are given; None for a method without any."""
+    """Makes the parameters if none are given; None for a method without any. Two class attributes of it are
+    known before the strategy is imported: ``held_out_rows``, what clients use held-out rows for in two words,
+    such as ``"tests groups"``; and ``proves_splits``, see :attr:`proves_splits`."""
 
     memory_type: ClassVar[Any] = Findings | None
     """Type of what the method remembers: a frozen dataclass of arrays, numbers, names and records."""
@@ -109,22 +112,12 @@ class ClusteredStrategy(Strategy):
     needs_client_models: bool = False
     """Whether the method needs each client's model, not a node's mean."""
 
-    needs_network: ClassVar[bool] = False
-    """Whether the method computes with the architecture that clients train."""
-
     aggregates: ClassVar[bool] = True
     """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
 
     serves: ClassVar[Literal["best", "cluster"]] = "cluster"
     """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
     model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""
-
-    proves_splits: ClassVar[bool] = False
-    """Whether the method tests each split on held-out rows and keeps only what was shown to be better. With
-    ``serve=best`` a cluster's model then serves unless the one for all measures better at the end."""
-
-    holds_out_rows: ClassVar[bool] = False
-    """Whether clients vote on held-out rows."""
 
     forms_groups: ClassVar[bool] = True
     """Whether clusters are what it may come to; if not, there is nothing to prove, and its model serves."""
@@ -162,21 +155,22 @@ class ClusteredStrategy(Strategy):
 
     parameters: Any
 
-    def __init__(self, *, parameters: Any = None, options: RunOptions | None = None, **given: Any) -> None:
-        if self.needs_network:
-            if (network := given.pop("network", None)) is None:
-                raise TypeError(f"{type(self).__name__} must be given network, which clients train")
-            self.network: Any = network
-        # A preset's own policy holds unless the run chooses another.
-        own = given.pop("selection", None) if options is not None else None
+    def __init__(
+        self,
+        *,
+        parameters: Any = None,
+        selection: Selection | None = None,
+        options: RunOptions | None = None,
+        **given: Any,
+    ) -> None:
         if options is not None and given:
             raise ValueError(f"{', '.join(given)} must be given once: the run's options have it already")
         if parameters is not None and self.parameters_type is None:
             raise TypeError(f"{type(self).__name__} has no parameters, got {parameters!r}")
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
-        self.options = RunOptions(**given) if options is None else options
-        self.selection: Selection = self.options.selection or own or self.own_selection()
+        self.options = RunOptions(selection=selection, **given) if options is None else options
+        self.selection: Selection = self.options.selection or selection or self.own_selection()
         self.observer = Observer()
         self.add_layers()
         self._run: Run | None = None
@@ -201,6 +195,19 @@ class ClusteredStrategy(Strategy):
         made.selection = copy.deepcopy(self.selection)
         made.add_layers()
         return made
+
+    @property
+    def holds_out_rows(self) -> bool:
+        """Whether the method decides on held-out rows."""
+        return bool(getattr(self.parameters_type, "held_out_rows", ""))
+
+    @property
+    def proves_splits(self) -> bool:
+        """Whether the method tests each split on held-out rows and keeps only what was shown to be better.
+
+        With ``serve=best`` a cluster's model then serves unless the one for all measures better at the end.
+        """
+        return bool(getattr(self.parameters_type, "proves_splits", False))
 
     @property
     def seed(self) -> int:
@@ -773,3 +780,19 @@ class ClusteredStrategy(Strategy):
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
+
+
+class NetworkStrategy(ClusteredStrategy):
+    """A strategy that computes with the architecture that clients train.
+
+    Parameters
+    ----------
+    network
+        The architecture.
+    options
+        As for :class:`ClusteredStrategy`.
+    """
+
+    def __init__(self, *, network: Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.network = network

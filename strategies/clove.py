@@ -8,11 +8,11 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation, padded, starting_models
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.typing import IntArray
 
 
-class CLoVE(ClusteredStrategy):
+class CLoVE(NetworkStrategy):
     """Train k models; clients with like losses under all of them train one together.
 
     Source: :mod:`fedclust.clustering.clove`. Before each of the first ``clustering_rounds`` rounds everybody,
@@ -33,7 +33,6 @@ class CLoVE(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = IntArray | None
-    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k models; everyone is in the first cluster until asked."""

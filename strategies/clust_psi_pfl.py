@@ -1,19 +1,18 @@
 """Clust-PSI-PFL: clients are clustered once, by the label counts they report."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-import fedclust.strategies.options as options
 from fedclust.clustering import clust_psi_pfl
 from fedclust.clustering.clust_psi_pfl import Parameters
 from fedclust.clustering.placement import LabelRule
 from fedclust.federation import Clusters, Federation, Findings, Reply
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
-from fedclust.strategies.options import Cohorts
+from fedclust.support.checks import checked
 from fedclust.support.rng import draw_replicas, generator
 from fedclust.typing import IntArray
 
@@ -50,9 +49,9 @@ class ClustPSIPFL(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
 
-    def __init__(self, *, cohorts: Cohorts = "share", **given: Any) -> None:
+    @checked
+    def __init__(self, *, cohorts: Literal["share", "released"] = "share", **given: Any) -> None:
         super().__init__(**given)
-        options.ClustPSIPFL(cohorts=cohorts)
         self.cohorts = cohorts
         # Clients that share a node's mean model cannot be weighted by their copies.
         self.needs_client_models = cohorts == "released"

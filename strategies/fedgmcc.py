@@ -18,7 +18,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded
 from fedclust.messages.models import from_stacked, like, to_state
 from fedclust.newcomers.placing import with_unanswered
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray, State
 
@@ -50,7 +50,7 @@ class Memory:
     profile: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class FedGMCC(ClusteredStrategy):
+class FedGMCC(NetworkStrategy):
     """Average the models of a round along the curves that join them; models without a curve stay separate.
 
     Source: FedGMCC, Algorithm 1; see :mod:`fedclust.clustering.fedgmcc` for what the paper leaves open. The
@@ -84,7 +84,6 @@ class FedGMCC(ClusteredStrategy):
     needs_last_round = True
 
     needs_client_models = True
-    needs_network = True
     aggregates = False
     parameters_type = Parameters
     parameters: Parameters

@@ -13,7 +13,7 @@ from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.array_bytes import to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -40,7 +40,7 @@ class Memory:
     starts: Mapping[int, ArrayRecord] = field(default_factory=dict, metadata=UNSAVED)
 
 
-class FedSoft(ClusteredStrategy):
+class FedSoft(NetworkStrategy):
     """Train k centres; each client trains a model of its own, close to the centres that fit its samples.
 
     Source: :mod:`fedclust.clustering.fedsoft`. Every ``interval`` rounds everybody measures on how many of
@@ -69,7 +69,6 @@ class FedSoft(ClusteredStrategy):
     """
 
     needs_client_models = True
-    needs_network = True
     aggregates = False
 
     parameters_type = Parameters

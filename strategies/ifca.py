@@ -11,7 +11,7 @@ from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import like
 from fedclust.models import construction
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -35,7 +35,7 @@ class Memory:
     findings: Findings = field(default_factory=Findings)
 
 
-class IFCA(ClusteredStrategy):
+class IFCA(NetworkStrategy):
     """Train k models; each client trains the one that fits it best.
 
     Source: IFCA, Algorithm 1 with model averaging. Each round the cohort measures the training loss of all k
@@ -59,7 +59,6 @@ class IFCA(ClusteredStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
-    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw the models of all starts; everyone is in the first cluster until asked."""

@@ -18,7 +18,7 @@ from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.messages.evaluation import LossesQuestion, ProofQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
-from fedclust.strategies.base import ClusteredStrategy
+from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -40,7 +40,7 @@ class Memory:
     served: IntArray | None = field(default=None, metadata=UNSAVED)
 
 
-class PrivateGroups(ClusteredStrategy):
+class PrivateGroups(NetworkStrategy):
     """Train one model for all and, beside it, k models for groups that clients choose; then vote.
 
     After the warm-up, k models start around the model for all. In every further round the cohort trains that
@@ -67,13 +67,11 @@ class PrivateGroups(ClusteredStrategy):
     """
 
     holds_client_dp = frozenset({LossesQuestion.kind, ProofQuestion.kind})
-    holds_out_rows = True  # for the vote
 
     needs_last_round = True
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
-    needs_network = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster."""

@@ -31,9 +31,18 @@ REFUSED = {
     ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",
     ("partition=dirichlet", "partition.alpha=-1"): "partition.alpha must be > 0 and finite, got -1",
     ("partition.num_clients=9",): "partition.groups must be >= 1 each and add up to num_clients, 9",
-    ("model.hidden=[0]",): "model.hidden must be numbers >= 1, got [0]",
-    ("aggregator=fedyogi", "aggregator.eta=-1"): "aggregator.eta must be > 0 and finite, got -1",
     ("+strategy.participation=0.1",): "strategy.participation must not be given, it belongs to the run",
+}
+
+OF_HEAVY_CLASSES = {
+    ("strategy=fedavg", "model.hidden=x"): "model.hidden must be a list, each entry a whole number, got 'x'",
+    ("strategy=fedavg", "model.hidden=[0]"): "model.hidden must be numbers >= 1, got [0]",
+    ("strategy=fedavg", "aggregator=fedyogi", "aggregator.eta=a"): "aggregator.eta must be a number",
+    (
+        "strategy=fedavg",
+        "aggregator=fedyogi",
+        "aggregator.eta=-1",
+    ): "aggregator.eta must be > 0 and finite, got -1",
 }
 
 # Each way is tried after the ones before it, in one process, so the lighter ones come first.
@@ -66,15 +75,17 @@ assert "must be one of" in command_line("strategy=fmlc")
 note("an unknown choice")
 assert "rounds must be >= 1, got -1" in command_line("rounds=-1")
 note("a number out of range")
-for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.warmup=x", "model.hidden=x"):
+for wrong in ("rounds=abc", "training.batch_size=x", "strategy.parameters.warmup=x"):
     assert " must be " in command_line(wrong), wrong
-assert "aggregator.eta must be a number" in command_line("aggregator=fedyogi", "aggregator.eta=a")
 note("a value of the wrong type")
 for wrong, told in {REFUSED!r}.items():
     assert told in command_line(*wrong), (wrong, command_line(*wrong))
 note("a value that a constructor refuses")
 assert "device must be auto or a device of this machine, got 'cuda:99'" in command_line("device=cuda:99")
 note("a device that is not there")
+for wrong, told in {OF_HEAVY_CLASSES!r}.items():
+    assert told in command_line(*wrong), (wrong, command_line(*wrong))
+note("an option of a network or an aggregator")
 from fedclust.clients.app import app
 from fedclust.clients import app
 note("fedclust.clients.app")
@@ -126,6 +137,7 @@ FLOWER = ("flwr", "numpy", "torch")
         (NUMPY, ("--help", "an unknown key", "an unknown choice", "a number out of range")),
         (NUMPY, ("a value of the wrong type", "a value that a constructor refuses")),
         (("numpy", "torch"), ("a device that is not there",)),
+        (FLOWER, ("an option of a network or an aggregator",)),
         (FLOWER, ("fedclust.clients.app", "query.description", "train", "evaluate", "one model for all")),
     ],
 )

@@ -17,7 +17,7 @@ newly made one are its state, :func:`pack_state`; they must have types that a ch
 import contextlib
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -27,12 +27,13 @@ from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
-from fedclust.aggregation.options import Aggregator
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
 from fedclust.messages.codec import as_record, keys_of, of_kind
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.packer import pack
 from fedclust.messages.training import EQUAL_WEIGHTS, NUM_EXAMPLES, Instruction, read_sent
+from fedclust.settings.choices import FLOWERS_RULES
+from fedclust.support.checks import check_value
 
 
 class FairAvg(FedAvg):
@@ -79,7 +80,9 @@ def check_aggregator(aggregator: Strategy) -> None:
     """
     if getattr(flower, type(aggregator).__name__, None) is not type(aggregator):
         return
-    Aggregator(**{field.name: getattr(aggregator, field.name, None) for field in fields(Aggregator)})
+    for name, rule in FLOWERS_RULES.items():
+        if (value := getattr(aggregator, name, None)) is not None:
+            check_value(name, value, rule)
 
 
 def needs_only_mean(aggregator: Strategy) -> bool:

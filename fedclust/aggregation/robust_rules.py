@@ -11,7 +11,7 @@ The geometric median, which Flower lacks, needs no such number.
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
@@ -20,6 +20,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from fedclust.messages.codec import of_kind
 from fedclust.messages.models import to_vector, with_vector
+from fedclust.support.checks import checked
 from fedclust.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
@@ -154,7 +155,8 @@ class _Limited(_OfRows):
 
     replies_each: ClassVar[int]
 
-    def __init__(self, *, num_malicious_nodes: int = 0, **options: Any) -> None:
+    @checked
+    def __init__(self, *, num_malicious_nodes: Annotated[int, ">= 0"] = 0, **options: Any) -> None:
         super().__init__(**options)
         self.num_malicious_nodes = num_malicious_nodes
 

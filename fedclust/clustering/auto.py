@@ -10,7 +10,7 @@ trial, and which are kept.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
@@ -61,6 +61,10 @@ class Parameters(Checked):
     ValueError
         If an attribute is outside its range.
     """
+
+    held_out_rows: ClassVar[str] = "tests groups"
+    proves_splits: ClassVar[bool] = True
+    without_proof: ClassVar[str] = "strategy=private_groups decides by a noisy vote instead"
 
     warmup: Annotated[int, ">= 1"] = 10
     probation: Annotated[int, ">= 1"] = 6

@@ -18,7 +18,7 @@ which costs no ε.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import numpy as np
 
@@ -55,6 +55,8 @@ class Parameters(Checked):
         ...
     ValueError: vote_clip must be in (0, 2], got 3.0
     """
+
+    held_out_rows: ClassVar[str] = "votes"
 
     num_groups: Annotated[int, ">= 2"] = 2
     warmup: Annotated[int, ">= 1"] = 3

@@ -3,13 +3,13 @@
 import itertools
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from fedclust.grids import options
+from fedclust.support.checks import checked
 from fedclust.support.flower import RUN_ID, SERVER, ErrorCode, Run, assume_identity, set_message_id
 from fedclust.support.time_limit import interrupted, time_limit
 
@@ -123,8 +123,8 @@ class LocalGrid(DirectGrid):
         If ``num_nodes`` is below 1.
     """
 
-    def __init__(self, app: ClientApp, run_config: RunConfig, num_nodes: int = 1) -> None:
-        options.LocalGrid(num_nodes)
+    @checked
+    def __init__(self, app: ClientApp, run_config: RunConfig, num_nodes: Annotated[int, ">= 1"] = 1) -> None:
         super().__init__()
         self._app = app
         self.alone_with = app if num_nodes == 1 else None

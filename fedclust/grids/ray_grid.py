@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import ray
 import torch
@@ -17,9 +17,9 @@ from ray.actor import ActorHandle
 from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, RuntimeEnvSetupError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from fedclust.grids import options
 from fedclust.grids.local_grid import FIRST_NODE_ID, DirectGrid, RunConfig, answer
 from fedclust.messages.description import QUERY_CLIENTS
+from fedclust.support.checks import checked
 from fedclust.support.flower import ErrorCode, assume_identity
 from fedclust.support.reasons import FederationError, RunFailed
 
@@ -44,32 +44,41 @@ class Shares:
     gpus: float
 
 
-def share_out(machines: Sequence[Machine], asked: options.RayGrid) -> Shares:
+Nodes = Annotated[int, "a whole number >= 1"] | None
+CPUs = Annotated[float, "> 0"] | None
+
+
+@checked
+def share_out(
+    machines: Sequence[Machine], num_nodes: Nodes = None, num_cpus: CPUs = None, num_gpus: float | None = None
+) -> Shares:
     """Divide a cluster among equal nodes, each on one machine and on at most one GPU.
 
     Parameters
     ----------
     machines
         The cluster.
-    asked
-        ``num_nodes``, the number of nodes; None for one per GPU, or without GPUs one per CPU, at most 8.
-        ``num_cpus``, the CPUs of each, and ``num_gpus``, its GPU share; None for an equal share of all.
+    num_nodes
+        The number of nodes; None for one per GPU, or without GPUs one per CPU, at most 8.
+    num_cpus, num_gpus
+        The CPUs of each node, and its GPU share; None for an equal share of all.
 
     Raises
     ------
     ValueError
-        If the nodes do not fit.
+        If a number is outside its range, or the nodes do not fit.
     """
-    num_nodes, num_gpus = asked.num_nodes, asked.num_gpus
+    if num_gpus is not None and not (0 <= num_gpus <= 1 or num_gpus == int(num_gpus) > 0):
+        raise ValueError(f"num_gpus must be in [0, 1] or a whole number, got {num_gpus}")
     total_cpus, total_gpus = sum(each.cpus for each in machines), sum(int(each.gpus) for each in machines)
     if num_gpus is None:
         per_gpu = 1 if num_nodes is None else max(1, math.ceil(num_nodes / max(1, total_gpus)))
         num_gpus = 1 / per_gpu if total_gpus else 0.0
     if num_nodes is None:
-        bounded = num_gpus or asked.num_cpus
-        most = _places(machines, asked.num_cpus or 0.0, num_gpus) if bounded else min(_MOST_NODES, total_cpus)
+        bounded = num_gpus or num_cpus
+        most = _places(machines, num_cpus or 0.0, num_gpus) if bounded else min(_MOST_NODES, total_cpus)
         num_nodes = max(1, int(most))
-    cpus = _cpu_share(machines, num_nodes, num_gpus) if asked.num_cpus is None else float(asked.num_cpus)
+    cpus = _cpu_share(machines, num_nodes, num_gpus) if num_cpus is None else float(num_cpus)
     fitting = _places(machines, cpus, num_gpus)
     if fitting < num_nodes:
         offered = "; ".join(f"{machine.cpus:g} CPUs, {machine.gpus:g} GPUs" for machine in machines)
@@ -202,21 +211,30 @@ class RayGrid(DirectGrid):
 
     shared = True
 
-    def __init__(self, app: ClientApp, run_config: RunConfig, **asked: Any) -> None:
+    @checked
+    def __init__(
+        self,
+        app: ClientApp,
+        run_config: RunConfig,
+        num_nodes: Nodes = None,
+        num_cpus: CPUs = None,
+        num_gpus: float | None = None,
+        address: str | None = None,
+        runtime_env: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__()
-        wanted = options.RayGrid(**asked)
-        _start_ray(wanted.address)
+        _start_ray(address)
         machines = machines_of_cluster()
-        shares = share_out(list(machines.values()), wanted)
-        self._pool = _pool_of(app, shares, dict(wanted.runtime_env or {}))
+        shares = share_out(list(machines.values()), num_nodes, num_cpus, num_gpus)
+        self._pool = _pool_of(app, shares, dict(runtime_env or {}))
         self._run_config = dict(run_config)
         self._actors = dict(enumerate(self._pool.actors, FIRST_NODE_ID))
         self._next = FIRST_NODE_ID + len(self._actors)  # id of the next node
-        self._most = wanted.num_nodes
+        self._most = num_nodes
         self._replaced: set[int] = set()  # nodes with a new actor that has not answered yet
         self._contexts = {node: self._context(position) for position, node in enumerate(self._actors)}
         # The cluster's machines at the last check; None if there is only this machine.
-        self._machines = set(machines) if wanted.address is not None else None
+        self._machines = set(machines) if address is not None else None
         self._starting: list[tuple[ActorHandle, ray.ObjectRef]] = []
 
     def _context(self, position: int) -> ray.ObjectRef:

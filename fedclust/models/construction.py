@@ -1,9 +1,10 @@
 """The networks' base class, and functions to build configured networks with weights set by the seed."""
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import prod
+from typing import Annotated, Any
 
 import torch
 from hydra.errors import InstantiationException
@@ -12,6 +13,31 @@ from torch import Tensor, nn
 
 from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
+
+Size = Annotated[int, ">= 1"]
+Sizes = Annotated[Sequence[int], "numbers >= 1"]
+
+
+def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
+    """Return the shape of an image; raise ValueError if it is not three numbers, each at least 1."""
+    channels, height, width = _sizes(input_shape, "(channels, height, width)", 3)
+    return channels, height, width
+
+
+def num_positions(input_shape: Sequence[int]) -> int:
+    """Return the length of a sequence of tokens; raise ValueError if it is not one number, at least 1."""
+    return _sizes(input_shape, "(positions,)", 1)[0]
+
+
+def num_columns(input_shape: Sequence[int]) -> int:
+    """Count the numbers in one example; raise ValueError if the shape is empty or a size is below 1."""
+    return prod(_sizes(input_shape, "one or more sizes", len(input_shape) or 1))
+
+
+def _sizes(input_shape: Sequence[int], wanted: str, number: int) -> Sequence[int]:
+    if len(input_shape) != number or min(input_shape) < 1:
+        raise ValueError(f"input_shape must be {wanted}, each >= 1, got {tuple(input_shape)}")
+    return input_shape
 
 
 def build(config: Mapping[str, Any], seed: int) -> nn.Module:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedclust.models import options
-from fedclust.models.construction import Classifier
+from fedclust.models.construction import Classifier, Size, Sizes, num_columns
+from fedclust.support.checks import checked
 
 
 class MLP(Classifier):
@@ -42,13 +41,13 @@ class MLP(Classifier):
         If a size or width is below 1 or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.MLP(*values, **named)
-        widths = [options.num_columns(given.input_shape), *given.hidden]
+    @checked
+    def __init__(self, input_shape: Sequence[int], num_classes: int, hidden: Sizes) -> None:
+        widths = [num_columns(input_shape), *hidden]
         layers: list[nn.Module] = [nn.Flatten()]
         for before, after in pairwise(widths):
             layers += [nn.Linear(before, after), nn.ReLU()]
-        super().__init__(nn.Sequential(*layers), widths[-1], given.num_classes)
+        super().__init__(nn.Sequential(*layers), widths[-1], num_classes)
 
 
 class TableEmbedding(Classifier):
@@ -81,12 +80,23 @@ class TableEmbedding(Classifier):
         fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.TableEmbedding(*values, **named)
-        sizes, length = list(given.category_sizes or ()), given.embedding
-        width = options.num_columns(given.input_shape) - len(sizes) + length * len(sizes)
-        dense = MLP([width], given.num_classes, given.hidden)
-        super().__init__(nn.Sequential(_Embedded(sizes, length), dense.body), dense.width, given.num_classes)
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        category_sizes: Sequence[int] | None,
+        embedding: Size,
+        hidden: Sizes,
+    ) -> None:
+        columns, sizes = num_columns(input_shape), list(category_sizes or ())
+        if not 1 <= len(sizes) <= columns or min(sizes) < 1:
+            raise ValueError(
+                f"category_sizes must be 1 to {columns} sizes >= 1, one per column of categories with "
+                f"dataset.encoding=index, got {category_sizes}"
+            )
+        dense = MLP([columns - len(sizes) + embedding * len(sizes)], num_classes, hidden)
+        super().__init__(nn.Sequential(_Embedded(sizes, embedding), dense.body), dense.width, num_classes)
 
 
 class _Embedded(nn.Module):

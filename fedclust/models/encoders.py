@@ -10,16 +10,15 @@ import pickle
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-import fedclust.models.options as options
-from fedclust.models.construction import Classifier, construct, seeded
-from fedclust.models.options import num_columns
+from fedclust.models.construction import Classifier, construct, num_columns, seeded
 from fedclust.models.sequences import PADDING
+from fedclust.support.checks import checked
 from fedclust.typing import State
 
 Device = str | torch.device
@@ -136,18 +135,24 @@ class RandomEncoder:
         If a size is out of range.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.RandomEncoder(*values, **named)
-        self.dimension = dimension = given.dimension
-        shape, vocabulary = given.input_shape, given.vocabulary_size
-        self._tokens = vocabulary is not None and len(shape) == 1
-        with seeded(given.seed, "random encoder"):
-            if vocabulary is not None and self._tokens:
-                self._network: nn.Module = _MeanEmbedding(vocabulary, dimension)
-            elif len(shape) == 3:
-                self._network = _untrained_convolutions(shape[0], dimension)
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        dimension: Annotated[int, ">= 4"],
+        seed: int,
+        vocabulary_size: Annotated[int | None, ">= 1 or None"],
+    ) -> None:
+        width = num_columns(input_shape)
+        self.dimension = dimension
+        self._tokens = vocabulary_size is not None and len(input_shape) == 1
+        with seeded(seed, "random encoder"):
+            if vocabulary_size is not None and self._tokens:
+                self._network: nn.Module = _MeanEmbedding(vocabulary_size, dimension)
+            elif len(input_shape) == 3:
+                self._network = _untrained_convolutions(input_shape[0], dimension)
             else:
-                dense = nn.Linear(num_columns(shape), dimension, bias=False)
+                dense = nn.Linear(width, dimension, bias=False)
                 self._network = nn.Sequential(nn.Flatten(), dense, nn.ReLU())
         self._network.requires_grad_(False).eval()
         self.fingerprint = f"random-{state_digest(self._network.state_dict())}"

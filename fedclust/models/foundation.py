@@ -4,16 +4,18 @@ Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fedclust.models import options
-from fedclust.models.construction import Classifier
+from fedclust.models.construction import Classifier, image_shape
 from fedclust.models.encoders import Device, Floats, state_digest, with_channels
+from fedclust.support.checks import checked
+
+Pooling = Literal["cls", "mean", "pooler"]
 
 _NO_POOLER = "pooling must be cls or mean for {}, which has no pooler, got pooler"
 
@@ -45,10 +47,10 @@ class TransformersEncoder:
         If `pooling` is unknown or not supported by the model, or nothing can be loaded from `path`.
     """
 
-    def __init__(self, path: str, pooling: options.Pooling, tokenizer: str | None = None) -> None:
+    @checked
+    def __init__(self, path: str, pooling: Pooling, tokenizer: str | None = None) -> None:
         from transformers import AutoImageProcessor, AutoModel
 
-        options.TransformersEncoder(path, pooling, tokenizer)
         loaded, report = load_pretrained(
             AutoModel.from_pretrained,
             path,
@@ -232,11 +234,12 @@ class MobileNetV2(Classifier):
         another number of channels, or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
+    def __init__(
+        self, input_shape: Sequence[int], num_classes: int, pretrained: str | None, dropout: float
+    ) -> None:
         from transformers import AutoConfig, MobileNetV2Config, MobileNetV2Model
 
-        given = options.MobileNetV2(*values, **named)
-        channels, pretrained = given.input_shape[0], given.pretrained
+        channels = image_shape(input_shape)[0]
         if pretrained is None:
             network = MobileNetV2Model(MobileNetV2Config(num_channels=channels))
         else:
@@ -247,7 +250,7 @@ class MobileNetV2(Classifier):
                 )
             if config.num_channels != channels:
                 wanted = f"the {config.num_channels} channels that {pretrained!r} expects"
-                raise ValueError(f"input_shape must have {wanted}, got {tuple(given.input_shape)}")
+                raise ValueError(f"input_shape must have {wanted}, got {tuple(input_shape)}")
             network = load_pretrained(
                 MobileNetV2Model.from_pretrained, pretrained, "MobileNetV2", use_safetensors=True
             )
@@ -255,7 +258,7 @@ class MobileNetV2(Classifier):
             if isinstance(module, nn.BatchNorm2d):
                 module.momentum = 0.1
         width = network.conv_1x1.convolution.out_channels
-        super().__init__(nn.Sequential(_Pooled(network), nn.Dropout(given.dropout)), width, given.num_classes)
+        super().__init__(nn.Sequential(_Pooled(network), nn.Dropout(dropout)), width, num_classes)
 
 
 class _Pooled(nn.Module):

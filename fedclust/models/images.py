@@ -1,13 +1,15 @@
 """The papers' convolutional networks for images: small ones, ResNet-9 and ResNet-18."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Literal, TypeVar
 
 from torch import Tensor, nn
 
-from fedclust.models import options
-from fedclust.models.construction import Classifier
+from fedclust.models.construction import Classifier, Size, Sizes, image_shape
+from fedclust.support.checks import checked
+
+Number = TypeVar("Number", int, float)
 
 
 class ConvNet(Classifier):
@@ -61,21 +63,29 @@ class ConvNet(Classifier):
         `channels` differ in length, or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.ConvNet(*values, **named)
-        before, *sides = given.input_shape
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        channels: Sizes,
+        kernel_size: Size,
+        padding: Annotated[Sequence[int], "numbers >= 0"],
+        hidden: Sizes,
+    ) -> None:
+        before, *sides = image_shape(input_shape)
         layers: list[nn.Module] = []
-        for after, margin in zip(given.channels, given.padding, strict=True):
-            sides = [(side + 2 * margin - given.kernel_size + 1) // 2 for side in sides]
-            convolution = nn.Conv2d(before, after, given.kernel_size, padding=margin)
+        for after, margin in _paired(channels, "padding", padding):
+            sides = [(side + 2 * margin - kernel_size + 1) // 2 for side in sides]
+            convolution = nn.Conv2d(before, after, kernel_size, padding=margin)
             layers += [convolution, nn.ReLU(), nn.MaxPool2d(2)]
             before = after
-            _require_pixels(sides, given.input_shape, len(layers) // 3)
-        widths = [before * sides[0] * sides[1], *given.hidden]
+            _require_pixels(sides, input_shape, len(layers) // 3)
+        widths = [before * sides[0] * sides[1], *hidden]
         layers.append(nn.Flatten())
         for width, units in pairwise(widths):
             layers += [nn.Linear(width, units), nn.ReLU()]
-        super().__init__(nn.Sequential(*layers), widths[-1], given.num_classes)
+        super().__init__(nn.Sequential(*layers), widths[-1], num_classes)
 
 
 class BlockConvNet(Classifier):
@@ -113,20 +123,34 @@ class BlockConvNet(Classifier):
         length, or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.BlockConvNet(*values, **named)
-        before, *sides = given.input_shape
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        channels: Sizes,
+        dropout: Sequence[float],
+        hidden: Size,
+        hidden_dropout: float,
+    ) -> None:
+        before, *sides = image_shape(input_shape)
         layers: list[nn.Module] = []
-        for block, (after, rate) in enumerate(zip(given.channels, given.dropout, strict=True), start=1):
+        for block, (after, rate) in enumerate(_paired(channels, "dropout", dropout), start=1):
             for inputs in (before, after):
                 layers += [nn.Conv2d(inputs, after, 3, padding=1), nn.ReLU(), nn.BatchNorm2d(after)]
             layers += [nn.MaxPool2d(2), nn.Dropout(rate)]
             before, sides = after, [side // 2 for side in sides]
-            _require_pixels(sides, given.input_shape, block)
-        hidden = given.hidden
+            _require_pixels(sides, input_shape, block)
         layers += [nn.Flatten(), nn.Linear(before * sides[0] * sides[1], hidden), nn.ReLU()]
-        layers += [nn.BatchNorm1d(hidden), nn.Dropout(given.hidden_dropout)]
-        super().__init__(nn.Sequential(*layers), hidden, given.num_classes)
+        layers += [nn.BatchNorm1d(hidden), nn.Dropout(hidden_dropout)]
+        super().__init__(nn.Sequential(*layers), hidden, num_classes)
+
+
+def _paired(channels: Sequence[int], name: str, values: Sequence[Number]) -> Iterable[tuple[int, Number]]:
+    if not channels or len(values) != len(channels):
+        got = f"got {list(channels)} and {list(values)}"
+        raise ValueError(f"channels and {name} must be lists of one length >= 1, {got}")
+    return zip(channels, values, strict=True)
 
 
 def _require_pixels(sides: Sequence[int], input_shape: Sequence[int], pooling: int) -> None:
@@ -159,10 +183,12 @@ class ResNet9(Classifier):
         If the image is too small for the three poolings or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.ResNet9(*values, **named)
+    def __init__(self, input_shape: Sequence[int], num_classes: int) -> None:
+        channels, height, width = image_shape(input_shape)
+        if min(height, width) < 8:
+            raise ValueError(f"input_shape must be at least 8 × 8 pixels, got {tuple(input_shape)}")
         body = nn.Sequential(
-            *_convolution(given.input_shape[0], 64),
+            *_convolution(channels, 64),
             *_convolution(64, 128),
             nn.MaxPool2d(2),
             _Residual(nn.Sequential(*_convolution(128, 128), *_convolution(128, 128))),
@@ -173,7 +199,7 @@ class ResNet9(Classifier):
             _Residual(nn.Sequential(*_convolution(512, 512), *_convolution(512, 512))),
             _GlobalMaximum(),
         )
-        super().__init__(body, 512, given.num_classes)
+        super().__init__(body, 512, num_classes)
         _initialise(self)
 
 
@@ -201,10 +227,12 @@ class ResNet18(Classifier):
         If the shape is not an image's, the stem is unknown, or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.ResNet18(*values, **named)
-        channels = given.input_shape[0]
-        if given.stem == "imagenet":
+    @checked
+    def __init__(
+        self, input_shape: Sequence[int], num_classes: int, stem: Literal["imagenet", "cifar"]
+    ) -> None:
+        channels = image_shape(input_shape)[0]
+        if stem == "imagenet":
             first: list[nn.Module] = [
                 nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
                 nn.BatchNorm2d(64),
@@ -217,7 +245,7 @@ class ResNet18(Classifier):
         for before, after in ((64, 64), (64, 128), (128, 256), (256, 512)):
             blocks += [_basic_block(before, after), _basic_block(after, after)]
         body = nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        super().__init__(body, 512, given.num_classes)
+        super().__init__(body, 512, num_classes)
         _initialise(self)
 
 

@@ -3,13 +3,13 @@
 Token 0 is padding, as in `fedclust.data`.
 """
 
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from fedclust.models import options
-from fedclust.models.construction import Classifier
+from fedclust.models.construction import Classifier, Size, num_positions
+from fedclust.support.checks import checked
 
 PADDING = 0
 
@@ -48,12 +48,22 @@ class EmbeddingLSTM(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.EmbeddingLSTM(*values, **named)
-        embedding = nn.Embedding(given.vocabulary_size, given.embedding)
-        embed = nn.Sequential(embedding, nn.Dropout(given.dropout), nn.Dropout(given.input_dropout))
-        lstm = nn.LSTM(given.embedding, given.hidden, batch_first=True)
-        super().__init__(_LastOutput(embed, lstm), given.hidden, given.num_classes)
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        vocabulary_size: Size,
+        embedding: Size,
+        hidden: Size,
+        dropout: float,
+        input_dropout: float,
+    ) -> None:
+        num_positions(input_shape)
+        tokens = nn.Embedding(vocabulary_size, embedding)
+        embed = nn.Sequential(tokens, nn.Dropout(dropout), nn.Dropout(input_dropout))
+        lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        super().__init__(_LastOutput(embed, lstm), hidden, num_classes)
 
 
 class EmbeddingDense(Classifier):
@@ -85,15 +95,22 @@ class EmbeddingDense(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.EmbeddingDense(*values, **named)
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        vocabulary_size: Size,
+        embedding: Size,
+        hidden: Size,
+    ) -> None:
         body = nn.Sequential(
-            nn.Embedding(given.vocabulary_size, given.embedding),
+            nn.Embedding(vocabulary_size, embedding),
             nn.Flatten(),
-            nn.Linear(given.input_shape[0] * given.embedding, given.hidden),
+            nn.Linear(num_positions(input_shape) * embedding, hidden),
             nn.ReLU(),
         )
-        super().__init__(body, given.hidden, given.num_classes)
+        super().__init__(body, hidden, num_classes)
 
 
 class BiLSTMTagger(Classifier):
@@ -126,11 +143,19 @@ class BiLSTMTagger(Classifier):
         If a size is below 1 or there are fewer than two classes.
     """
 
-    def __init__(self, *values: Any, **named: Any) -> None:
-        given = options.BiLSTMTagger(*values, **named)
-        embed = nn.Embedding(given.vocabulary_size, given.embedding)
-        lstm = nn.LSTM(given.embedding, given.hidden, num_layers=2, batch_first=True, bidirectional=True)
-        super().__init__(_AllOutputs(embed, lstm), 2 * given.hidden, given.num_classes)
+    @checked
+    def __init__(
+        self,
+        input_shape: Sequence[int],
+        num_classes: int,
+        vocabulary_size: Size,
+        embedding: Size,
+        hidden: Size,
+    ) -> None:
+        num_positions(input_shape)
+        embed = nn.Embedding(vocabulary_size, embedding)
+        lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True, bidirectional=True)
+        super().__init__(_AllOutputs(embed, lstm), 2 * hidden, num_classes)
 
 
 class _AllOutputs(nn.Module):

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from fedclust.results.names import paper_name
 from fedclust.results.report import figure
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import PREFIX, SERVED_FIGURES, personal_figure
-from fedclust.settings.run_options import paper_name
 from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 

@@ -29,7 +29,7 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
-from fedclust.settings.run_options import COLLAPSED, NEEDS_PROOF
+from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
@@ -386,8 +386,8 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         if clustered is not None and own < everyone:
             text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
         text = f"{text} (serve={summary.get('serve')})"
-        if (run.config.get("choices") or {}).get("strategy") != NEEDS_PROOF and own:
-            text += f"; strategy={NEEDS_PROOF} trains in groups only where that proves to be better"
+        if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
+            text += "; strategy=auto trains in groups only where that proves to be better"
         lines.append(Text(text))
     if silent := (summary.get("proof") or {}).get("did_not_vote"):
         named = [f"{each.get('name', each['client'])}: {each['reason']}" for each in silent]

@@ -51,6 +51,8 @@ def main() -> None:
     not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
+    if os.getcwd() not in sys.path:  # it is there with python -m
+        sys.path.append(os.getcwd())  # so that a user's own package is found
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
     verb, given = "".join(sys.argv[1:2]), sys.argv[2:]
     if verb == "run":
@@ -214,7 +216,7 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | Non
         config = compose(arguments.overrides, **where)
         if not arguments.cfg:
             _check_device(config)
-        checks.check(config)
+        checks.check(config, light=bool(arguments.cfg))
         return nullcontext() if arguments.cfg else _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
     options = [sweep.choices(override) for override in arguments.overrides]

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedclust.results.names import paper_name
 from fedclust.runs.verbs import Parser
-from fedclust.settings.run_options import paper_name
 from fedclust.support.checks import check_choice, few, none_of
 
 if TYPE_CHECKING:

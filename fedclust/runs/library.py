@@ -54,7 +54,7 @@ from fedclust.serving import Served, Site, write_export
 from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
-from fedclust.settings.composition import ConfigError, build, compose
+from fedclust.settings.composition import ConfigError, build, compose, parameters_of
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
@@ -679,9 +679,11 @@ def simulate(
     layer = None if personal is None else named(personal)
     data = clients
     if not isinstance(data, FederatedData):
-        decides = strategy in (run_options.NEEDS_PROOF, run_options.VOTES) or isinstance(layer, Auto)
-        decides |= any(getattr(strategy, each, False) for each in ("proves_splits", "holds_out_rows"))
-        decides |= isinstance(strategy, ClusteredStrategy) and strategy.options.compares_rounds
+        decides = isinstance(layer, Auto)
+        if isinstance(strategy, ClusteredStrategy):
+            decides |= strategy.holds_out_rows or strategy.options.compares_rounds
+        elif isinstance(strategy, str):
+            decides |= hasattr(parameters_of(strategy), "held_out_rows")
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
@@ -693,7 +695,8 @@ def simulate(
         layer = made.own_personal()  # a strategy that needs validation rows checks for them
     else:
         check_validation(layer, np.array([len(rows) for rows in data.validation]))
-    if getattr(made, "holds_out_rows", False) and not any(map(len, data.validation)):
+    votes = made.holds_out_rows and not made.proves_splits
+    if votes and not any(map(len, data.validation)):
         raise ValueError(f"clients must have validation rows for strategy {name} to vote on, none has any")
     chosen = named_privacy(privacy)
     check_strategy(chosen, name, made, layer, [COMMON] if proof else [])

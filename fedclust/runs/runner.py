@@ -33,10 +33,11 @@ from fedclust.proof import counted, prove_grouping
 from fedclust.proof.verdict import COLLAPSED
 from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
+from fedclust.results.names import paper_name
 from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings.run_options import RunSettings, paper_name
+from fedclust.settings.run_options import RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.typing import IntArray
 

@@ -232,7 +232,7 @@ class Plan:
     def _holds_out(self, name: str, crossing: bool) -> bool:
         """Return whether a strategy decides on held-out rows, or something beside it does."""
         each = self.strategies[name]
-        decides = each.holds_out_rows or each.proves_splits or isinstance(self.layers[name], BestLayer)
+        decides = each.holds_out_rows or isinstance(self.layers[name], BestLayer)
         decides |= each.forms_groups and self.serves(name) == "best"
         return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
 

@@ -1,15 +1,16 @@
 """The interface of selection policies, and the policies."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-import fedclust.selection.options as options
 from fedclust.clustering import fedcls, haccs
 from fedclust.federation.federation import Federation
+from fedclust.support.checks import Checked
 from fedclust.support.reasons import FederationError
 from fedclust.support.rng import draw, draw_least_sampled, draw_order, largest
 from fedclust.typing import FloatArray, IntArray
@@ -93,7 +94,8 @@ class LeastSampled:
         return draw_least_sampled(candidates.clients, turns, size, generator)
 
 
-class PowerOfChoice(options.PowerOfChoice):
+@dataclass(frozen=True)
+class PowerOfChoice(Checked):
     """Draw d clients in proportion to their samples, ask for their loss, choose the m with the largest.
 
     Source: Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
@@ -121,6 +123,8 @@ class PowerOfChoice(options.PowerOfChoice):
     ValueError: candidates must be a whole number >= 1 or None, got 0
     """
 
+    candidates: Annotated[int | None, "a whole number >= 1 or None"] = None
+
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the `size` clients with the largest loss among those drawn."""
         clients, federation = candidates.clients, candidates.federation
@@ -138,7 +142,8 @@ class PowerOfChoice(options.PowerOfChoice):
         return np.sort(answered[largest(values, min(size, len(answered)))])
 
 
-class FedCLS(options.FedCLS):
+@dataclass(frozen=True)
+class FedCLS(Checked):
     """Choose clients one after another, each with classes unlike those of the clients already chosen.
 
     Source: Li and Wu, VTC2022-Fall, as Clust-PSI-PFL, Section II, describes it; see
@@ -162,6 +167,8 @@ class FedCLS(options.FedCLS):
     ValueError: threshold must be in (0, 1], got 2.0
     """
 
+    threshold: Annotated[float, "in (0, 1]"] = 0.1
+
     needs_label_counts = True
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
@@ -171,7 +178,8 @@ class FedCLS(options.FedCLS):
         return np.sort(candidates.clients[fedcls.choose(vectors, size, generator)])
 
 
-class HACCS(options.HACCS):
+@dataclass(frozen=True)
+class HACCS(Checked):
     """Group clients by the Hellinger distance of their label shares; draw groups and take their fastest.
 
     Source: Wolfrath et al., IPDPS 2022, and its released code; see :mod:`fedclust.clustering.haccs` for the
@@ -200,6 +208,10 @@ class HACCS(options.HACCS):
         ...
     ValueError: latencies must be numbers > 0 and finite or None, got [1.0, 0.0]
     """
+
+    rho: Annotated[float, "in [0, 1]"] = 0.95
+    latencies: Annotated[Sequence[float] | None, "numbers > 0 and finite or None"] = None
+    max_distance: Annotated[float, "in (0, 1]"] = 0.25
 
     needs_label_counts = True
 

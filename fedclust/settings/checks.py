@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from typing import get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
-from fedclust.settings.run_options import AUTO, COMMON, NEEDS_PROOF, SERVE, VOTES, RunOptions, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, SERVE, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
@@ -31,7 +32,8 @@ def run_settings(config: DictConfig) -> RunSettings:
         needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
         if missing := [name for name in needed if name not in values]:
             raise ConfigError(f"{', '.join(missing)} must be given")
-        if problem := _proof_problem(config) or choices.wrong_type("", values, RunSettings, null=False):
+        hints = get_type_hints(RunSettings)
+        if problem := _proof_problem(config) or choices.wrong_value("", values, hints, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
             if field.type is float and field.name in values:
@@ -48,29 +50,38 @@ def _proof_problem(config: DictConfig) -> str | None:
         return f"proof must be true, false or auto, got {proof!r}"
     if serve not in SERVE:
         return none_of("serve", serve, SERVE)
-    strategy, compared = config.choices.strategy, composition.compared(config)
+    strategies = composition.parameters(config)
     if proof and (setting := composition.withheld(config)):
-        instead = f"; strategy={VOTES} decides by a noisy vote instead" if strategy == NEEDS_PROOF else ""
-        return f"{setting} does not support proof=true, which asks how models compare on each class{instead}"
+        instead = getattr(strategies[config.choices.strategy], "without_proof", "")
+        what = f"{setting} does not support proof=true, which asks how models compare on each class"
+        return f"{what}; {instead}" if instead else what
     fraction = OmegaConf.select(config, _FRACTION) or 0
     try:
         check_fraction(fraction)
     except ValueError as error:
         return f"partition.{error}"
-    if not proof and NEEDS_PROOF in (strategy, *compared):
-        return f"strategy={NEEDS_PROOF} must have proof=true: it tests groups on held-out rows"
-    for what, needed in composition.deciders(config).items():
-        if needed and not fraction:
-            return f"{_FRACTION} must be > 0 for {what} on held-out rows, got {fraction}"
+    proving = [name for name, each in strategies.items() if getattr(each, "proves_splits", False)]
+    if proving and not proof:
+        does = strategies[proving[0]].held_out_rows
+        return f"strategy={proving[0]} must have proof=true: it {does} on held-out rows"
+    if not fraction and (decides := next(composition.deciders(config), None)):
+        return f"{_FRACTION} must be > 0 for {decides} on held-out rows, got {fraction}"
     if serve == "best" and not proof:
         return "serve=best must have proof=true: nothing else shows what is better"
-    if serve == "best" and COMMON not in (strategy, *compared):
+    if serve == "best" and COMMON not in strategies:
         return f"serve=best must have compare=[{COMMON}]: one model for all is what clusters must beat"
     return None
 
 
-def check(config: DictConfig) -> None:
+def check(config: DictConfig, *, light: bool = False) -> None:
     """Check names, types and ranges; builds nothing.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    light
+        Whether to leave out the options of classes whose import may take seconds.
 
     Raises
     ------
@@ -83,7 +94,7 @@ def check(config: DictConfig) -> None:
         if not isinstance(text := config.get(key), str):
             raise ConfigError(f"{key} must be a text, got {text!r}")
     composition.check_given_once(config.strategy)
-    if problem := choices.wrong_option(config) or next(_conflicts(config, settings), None):
+    if problem := choices.wrong_option(config, light=light) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)
     existing = composition.options("strategy", config.get("searchpath") or ())
     for name in settings.compare:

@@ -1,12 +1,12 @@
-"""Options of a configuration's choices: defaults, types and rules, each in one dataclass.
+"""Options of a configuration's choices: defaults, names, types and rules, all from the class itself.
 
-A node with a ``_target_`` names a class. Its options are the fields of a frozen dataclass in a module that
-imports only the standard library and NumPy, so that composing a configuration or refusing a wrong value needs
-no PyTorch: the class itself, or the dataclass of the same name in ``options`` of its package, such as
-:class:`fedclust.models.options.MLP` for ``fedclust.models.dense.MLP``.
+A node with a ``_target_`` names a class or a function, and its options are the arguments. A strategy in a
+user's own package is checked like one of ours::
 
-A default is written once, in the dataclass. A YAML file lists the dataclass among its defaults and names only
-what it changes::
+    class BySize(ClusteredStrategy):
+        def __init__(self, *, threshold: Annotated[int, ">= 1"] = 100, **options: Any) -> None: ...
+
+A default is written once. A YAML file lists a dataclass among its defaults and names only what it changes::
 
     defaults:
       - /defaults_of/fedclust.clustering.fmcl.Parameters@parameters
@@ -15,19 +15,20 @@ what it changes::
       max_clusters: 4
 
 This works for any importable dataclass, in ``conf/`` and in a user's own folders. Hydra knows all of its
-fields: ``--cfg job`` shows them, overrides may name them, and a wrong key is refused.
+fields: ``--cfg job`` shows them, overrides may name them, and a wrong key is refused. As composing a
+configuration needs no PyTorch, the modules of such dataclasses import only the standard library and NumPy.
 """
 
 import dataclasses
+import inspect
 import re
-import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from importlib import import_module
-from typing import Any
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Annotated, Any, ClassVar
 
-from hydra._internal.utils import _locate  # get_object also logs what it raises
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
@@ -35,41 +36,28 @@ from hydra.plugins.config_source import ConfigLoadError, ConfigResult, ConfigSou
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.support.checks import suggestion
+from fedclust.support.checks import UNIONS, check_hint, suggestion
 
 GROUP = "defaults_of"
 _REQUIRED = "???"  # OmegaConf's sign for a mandatory value
-_AGGREGATORS = ("fedclust.aggregation.", "flwr.serverapp.strategy.")
-_HEAVY = ("grids", "models", "selection", "strategies")
-"""Packages whose classes need PyTorch or Flower; classes of other packages are imported directly."""
+_HEAVY = re.compile(r"fedclust\.(aggregation|grids|models|selection|strategies)\.|(?!fedclust\.)")
+"""Start of names whose import may take seconds, as they need PyTorch or Flower."""
+_BY_THE_RUN = ("app", "run_config", "options")
+"""Arguments of engines and strategies that the run gives, and no configuration."""
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _ELSEWHERE = re.compile(r"\$\{(oc\.select:)?([\w.]+)(?:,null)?\}")
-_RULES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
-_UNIONS = (types.UnionType, typing.Union)
-
-
-def light_options(target: str) -> Any:
-    """Import the dataclass or function whose arguments are the options of a fedclust class.
-
-    Parameters
-    ----------
-    target
-        The dotted path of the class that a node of the configuration names.
-
-    Returns
-    -------
-    The dataclass or function; None if importing it may import a large library, or if it does not exist.
-    """
-    package, _, rest = target.partition(".")
-    room, name = rest.partition(".")[0], target.rpartition(".")[2]
-    if target.startswith(_AGGREGATORS):
-        return import_module("fedclust.aggregation.options").Aggregator
-    if package == "fedclust" and room in _HEAVY:
-        options = import_module(f"fedclust.{room}.options")
-        other = getattr(options, "Other", None) if name in dir(import_module(f"fedclust.{room}")) else None
-        return getattr(options, name, other)
-    with suppress(ImportError, ValueError, AttributeError):
-        return _locate(target) if package == "fedclust" else None
-    return None
+FLOWERS_RULES = {
+    "proximal_mu": ">= 0 and finite",
+    "server_learning_rate": "> 0 and finite",
+    "server_momentum": "in [0, 1)",
+    "eta": "> 0 and finite",
+    "tau": "> 0 and finite",
+    "beta_1": "in [0, 1)",
+    "beta_2": "in [0, 1)",
+    "num_malicious_nodes": ">= 0 and finite",
+}
+"""Rules of the arguments of Flower's aggregators, which Flower does not check."""
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "null"}
 
 
 def defaults_of(target: str) -> dict[str, Any]:
@@ -87,12 +75,12 @@ def defaults_of(target: str) -> dict[str, Any]:
 
     Raises
     ------
-    ImportError
+    ImportError, AttributeError
         If it does not exist.
     TypeError
         If it is not a dataclass.
     """
-    options = light_options(target) or _locate(target)
+    options = resolve_name(target)
     if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
         raise TypeError(f"{GROUP} must name a dataclass, got {target}")
     node: dict[str, Any] = {"_target_": target}
@@ -105,30 +93,62 @@ def defaults_of(target: str) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", OmegaConf.to_container(OmegaConf.create(node)))  # tuples as lists
 
 
-def wrong_option(config: DictConfig) -> str | None:
-    """Find the first option that its class refuses, by its type or by the dataclass's own rules.
+def arguments_of(target: Any) -> tuple[dict[str, Any], bool]:
+    """List the arguments of a class or function by name, and whether it takes no others.
 
-    Every node with a ``_target_`` is checked, at any depth: first those of fedclust, then the others, whose
-    import may take long, by their types only. Checked types are numbers, texts, true and false, literals and
-    sequences of these; null is always allowed. A whole number counts as a number, but not the other way
-    round: `10.0` and `1e1` are not whole numbers. A value that refers to another is checked there.
+    A constructor that hands ``**rest`` on takes the arguments of the class it is derived from, too.
+
+    Returns
+    -------
+    The type of each argument, None where it has none; and whether these are all.
+    """
+    found: dict[str, Any] = {}
+    classes = inspect.getmro(target)[:-1] if inspect.isclass(target) else ()  # without object
+    made = [vars(each)["__init__"] for each in classes if "__init__" in vars(each)]
+    for function in made if classes else [target]:
+        try:
+            parameters, hints = inspect.signature(function).parameters.values(), _hints(function)
+        except (TypeError, ValueError):  # it is written in C
+            return found, False
+        named = [each.name for each in parameters if each.kind in _NAMED and each.name != "self"]
+        found = {name: hints.get(name) for name in named} | found
+        if not any(each.kind is each.VAR_KEYWORD for each in parameters):
+            return found, True
+    return found, "options" in found  # a strategy is given no others beside the run's options
+
+
+def wrong_option(config: DictConfig, *, light: bool = False) -> str | None:
+    """Find the first option that its class refuses, by its name, its type or its rules.
+
+    Every node with a ``_target_`` is checked, at any depth, first those whose classes are quick to import.
+    Checked types are numbers, texts, true and false, literals and sequences of these; null is always allowed.
+    A whole number counts as a number, but not the other way round: `10.0` and `1e1` are not whole numbers. A
+    value that refers to another is checked there. Rules are those in types, see
+    :func:`~fedclust.support.checks.check_hint`, and of the ``__post_init__`` of a dataclass that is quick to
+    import.
 
     Parameters
     ----------
     config
         The composed configuration.
+    light
+        Whether to leave out classes whose import may take seconds.
 
     Returns
     -------
     Key, rule and value in one line; None if all are valid.
     """
     whole: Any = OmegaConf.to_container(config, resolve=False)
-    nodes = [(light_options(str(node["_target_"])), key, node) for key, node in _nodes(whole)]
-    for light, key, node in sorted(nodes, key=lambda each: each[0] is None):
-        options, target = light, str(node["_target_"])
-        with suppress(ImportError, ValueError, AttributeError):  # building it reports the error
-            options = light or (None if target.startswith("fedclust.") else _locate(target))
-        if problem := wrong_type(key, node, options) or (light and _refused(key, node, light, whole)):
+    nodes = [(_HEAVY.match(str(node["_target_"])) is not None, key, node) for key, node in _nodes(whole)]
+    for heavy, key, node in sorted(nodes, key=lambda each: each[0]):
+        if heavy and light:
+            break
+        try:
+            options = resolve_name(str(node["_target_"]))
+        except (ImportError, ValueError, AttributeError):  # building it reports the error
+            continue
+        problem = _wrong_argument(key, node, options)
+        if problem or (not heavy and (problem := _refused(key, node, options, whole))):
             return problem
     return None
 
@@ -142,15 +162,27 @@ def _nodes(node: dict[str, Any], key: str = "") -> Iterator[tuple[str, dict[str,
             yield from _nodes(value, f"{key}.{name}" if key else str(name))
 
 
-def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = True) -> str | None:
-    """Find the first value of a node that does not have the type of its class's argument.
+def _wrong_argument(key: str, node: Mapping[str, Any], options: Any) -> str | None:
+    """Find the first value of a node that its class does not take, by its name, its type or its rule."""
+    hints, closed = arguments_of(options)
+    given = {name: value for name, value in node.items() if not str(name).startswith("_")}
+    known = hints.keys() - {*_BY_THE_RUN}
+    unknown = [name for name in given if name not in known]
+    if closed and unknown and key.partition(".")[0] != "partition":  # which has keys for others, too
+        hint = suggestion(unknown[0], known)
+        return f"unknown key {f'{key}.{unknown[0]}'!r}{hint}: {key} has {', '.join(sorted(known))}"
+    if str(getattr(options, "__module__", "")).startswith("flwr."):
+        hints |= {name: Annotated[hints[name], rule] for name, rule in FLOWERS_RULES.items() if name in hints}
+    return wrong_value(key, given, hints)
+
+
+def wrong_value(
+    key: str, node: Mapping[str, Any], hints: Mapping[str, Any], *, null: bool = True
+) -> str | None:
+    """Find the first value of a node that does not have the type of its argument, or breaks its rule.
 
     With `null` it may always be null, otherwise only where the type says so.
     """
-    is_class = isinstance(options, type) and not dataclasses.is_dataclass(options)
-    hints: dict[str, Any] = {}
-    with suppress(TypeError, AttributeError, NameError):
-        hints = typing.get_type_hints(getattr(options, "__init__", None) if is_class else options)
     for name, value in node.items():
         if (isinstance(value, str) and (value == _REQUIRED or "${" in value)) or (null and value is None):
             continue
@@ -158,24 +190,27 @@ def wrong_type(key: str, node: Mapping[str, Any], options: Any, *, null: bool = 
         if rule is not None and not _fits(value, hints[name]):
             hint = suggestion(value, rule.split(" or "))
             return f"{key}.{name} must be {rule}, got {value!r}{hint}".lstrip(".")
+        try:
+            check_hint(f"{key}.{name}".lstrip("."), value, hints.get(name))
+        except ValueError as error:
+            return str(error)
     return None
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    with suppress(TypeError, AttributeError, NameError):
+        return typing.get_type_hints(function, include_extras=True)
+    return {}
 
 
 def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]) -> str | None:
     """Construct the dataclass of a node's options if all are known; return its error."""
-    if not dataclasses.is_dataclass(options):
+    if not (dataclasses.is_dataclass(options) and hasattr(options, "__post_init__")):
         return None
     names = {field.name for field in dataclasses.fields(options) if field.init}
-    given = {name: value for name, value in node.items() if not str(name).startswith("_")}
+    given = {name: value for name, value in node.items() if name in names}
     group = key.partition(".")[0]
     if group == "partition" and whole[group].get("file") is not None:  # the options are unused
-        return None
-    if key == "aggregator" or group == "partition":  # further keys are not for this dataclass
-        given = {name: value for name, value in given.items() if name in names}
-    elif unknown := [name for name in given if name not in names]:
-        hint = suggestion(unknown[0], names)
-        return f"unknown key {f'{key}.{unknown[0]}'!r}{hint}: {key} has {', '.join(sorted(names))}"
-    if not hasattr(options, "__post_init__"):  # it has no rules
         return None
     try:
         values = {name: _known(value, whole) for name, value in given.items()}
@@ -218,30 +253,34 @@ def _built_later(*arguments: Any, **named: Any) -> None:  # noqa: ARG001
 def _in_words(hint: Any) -> str | None:
     """Describe a type in words; None if it is not a checked type."""
     origin, parts = typing.get_origin(hint), [each for each in typing.get_args(hint) if each is not ...]
+    if origin is Annotated:
+        return _in_words(parts[0])
     if origin is Callable:
         return "a function, named by a _target_"
-    if hint in _RULES:
-        return _RULES[hint]
+    if hint in _WORDS:
+        return _WORDS[hint]
     if origin is typing.Literal:
         return " or ".join("null" if choice is None else str(choice) for choice in parts)
     inner = [_in_words(part) for part in parts]
-    if None in inner or origin not in (*_UNIONS, list, tuple, Sequence):
+    if None in inner or origin not in (*UNIONS, list, tuple, Sequence):
         return None
     words = " or ".join(dict.fromkeys(map(str, inner)))
-    return words if origin in _UNIONS else f"a list, each entry {words}"
+    return words if origin in UNIONS else f"a list, each entry {words}"
 
 
 def _fits(value: Any, hint: Any) -> bool:
     """Return whether a value has a type; a whole number is a number, too."""
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        return _fits(value, parts[0])
     if origin is Callable:
         return isinstance(value, Mapping)
-    if hint in _RULES:
+    if hint in _WORDS:
         kind = (int, float) if hint is float else hint
         return isinstance(value, kind) and isinstance(value, bool) == (hint is bool)
     if origin is typing.Literal:
         return value in parts
-    if origin in _UNIONS:
+    if origin in UNIONS:
         return any(_fits(value, part) for part in parts)
     return isinstance(value, list) and all(any(_fits(each, part) for part in parts) for each in value)
 
@@ -256,7 +295,17 @@ def register() -> None:
     """Add the group ``defaults_of`` to Hydra's search path, once."""
     plugins = Plugins.instance()
     plugins.register(_Dataclasses)
-    plugins.register(_AddDataclasses)
+    plugins.register(_Sources)
+
+
+@contextmanager
+def folders(searchpath: Sequence[str]) -> Iterator[None]:
+    """Add folders to the search path of a Hydra that is started in this context, as --config-dir does."""
+    _Sources.folders = [each if "://" in each else f"file://{Path(each).absolute()}" for each in searchpath]
+    try:
+        yield
+    finally:
+        _Sources.folders = ()
 
 
 class _Dataclasses(ConfigSource):
@@ -269,7 +318,7 @@ class _Dataclasses(ConfigSource):
     def load_config(self, config_path: str) -> ConfigResult:
         try:
             node = defaults_of(_target(config_path) or config_path)
-        except (ImportError, TypeError, ValueError) as error:
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
             raise ConfigLoadError(f"{config_path}: {error}") from error
         config: Any = OmegaConf.create(node)
         return ConfigResult(self.provider, f"{self.scheme()}://", config, {"package": None})
@@ -287,11 +336,15 @@ class _Dataclasses(ConfigSource):
         return []  # too many to list: every importable dataclass
 
 
-class _AddDataclasses(SearchPathPlugin):
-    """Adds the configurations of :class:`_Dataclasses` to every search path of Hydra."""
+class _Sources(SearchPathPlugin):
+    """Adds the configurations of :class:`_Dataclasses` to every search path of Hydra, and further folders."""
+
+    folders: ClassVar[Sequence[str]] = ()
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         search_path.append("fedclust", f"{_Dataclasses.scheme()}://")
+        for folder in self.folders:
+            search_path.append("command-line", folder)
 
 
 def _target(config_path: str) -> str | None:

@@ -3,17 +3,16 @@
 import copy
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra._internal.hydra import Hydra
-from hydra._internal.utils import create_config_search_path
 from hydra.conf import HydraConf
-from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,8 +21,8 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
-from fedclust.settings import choices, run_options
-from fedclust.settings.run_options import RunOptions
+from fedclust.settings import choices
+from fedclust.settings.run_options import COMMON, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
@@ -143,14 +142,9 @@ def _separate_hydra(searchpath: Sequence[str]) -> Iterator[None]:
     running = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
-        with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):
-            if searchpath:  # as Hydra adds --config-dir; its public function takes one folder only
-                folders = create_config_search_path(str(CONF))
-                for folder in searchpath:
-                    where = folder if "://" in folder else f"file://{Path(folder).absolute()}"
-                    folders.prepend("command-line", where, anchor=SearchPathQuery(provider="schema"))
-                GlobalHydra.instance().clear()
-                Hydra.create_main_hydra2(task_name="fedclust", config_search_path=folders)
+        with choices.folders(searchpath):
+            started = hydra.initialize_config_dir(str(CONF), **VERSION_BASE)
+        with started:
             yield
     finally:
         GlobalHydra.instance().hydra = running
@@ -206,27 +200,56 @@ def _resolve_auto(config: DictConfig) -> None:
     if "proof" not in config:  # a configuration of the user's own
         return
     if config.proof == "auto":
-        names = str(config.choices.get("strategy", "")), *compared(config)
         free = config.choices.get("experiment") is None and not withheld(config)
-        config.proof = run_options.NEEDS_PROOF in names or (free and run_options.COMMON in names)
+        needed = any(getattr(each, "proves_splits", False) for each in parameters(config).values())
+        config.proof = needed or (free and COMMON in parameters(config))
     partition = config.get("partition")
     if OmegaConf.is_config(partition) and partition.get("validation_fraction", "auto") == "auto":
-        fraction = DEFAULT_FRACTION if any(deciders(config).values()) else 0.0
+        fraction = DEFAULT_FRACTION if any(deciders(config)) else 0.0
         OmegaConf.update(config, "partition.validation_fraction", fraction, merge=False, force_add=True)
 
 
-def deciders(config: DictConfig) -> dict[str, bool]:
-    """List what decides on held-out rows, and whether it is part of this run."""
-    names = str(config.choices.get("strategy", "")), *compared(config)
-    return {
-        f"strategy={run_options.NEEDS_PROOF}, which tests groups": run_options.NEEDS_PROOF in names,
-        f"strategy={run_options.VOTES}, which votes": run_options.VOTES in names,
+def deciders(config: DictConfig) -> Iterator[str]:
+    """List what decides on held-out rows in this run."""
+    for name, each in parameters(config).items():
+        if does := getattr(each, "held_out_rows", ""):
+            yield f"strategy={name}, which {does}"
+    others = {
         "serve=best, which chooses": config.get("serve") == "best",
         "personal=auto, which chooses": OmegaConf.select(config, "personal._target_") == _CHOOSES,
         "drift_every, which compares": bool(config.get("drift_every")),
         "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
         "serve_round=best, which compares": config.get("serve_round") == "best",
     }
+    yield from (what for what, decides in others.items() if decides)
+
+
+def parameters(config: DictConfig) -> dict[str, Any]:
+    """Return the class of the parameters of each strategy of the run, by the strategy's name.
+
+    The class says what its strategy needs. It is None for a strategy without parameters.
+    """
+    found = {str(config.choices.get("strategy", "")): _parameters(config.get("strategy"))}
+    places = tuple(config.get("searchpath") or ())
+    for name in dict.fromkeys(each for each in compared(config) if each not in found):
+        found[name] = None if name == COMMON else parameters_of(name, places)
+    return found
+
+
+@cache
+def parameters_of(name: str, searchpath: tuple[str, ...] = ()) -> Any:
+    """Return the class of a strategy's parameters; None if it has none, or there is no such strategy."""
+    if name not in options("strategy", searchpath):
+        return None
+    with _separate_hydra(searchpath):
+        return _parameters(hydra.compose(f"strategy/{name}").strategy)
+
+
+def _parameters(node: Any) -> Any:
+    # Composing has imported it. Nothing else is: on a node, the name may come from somebody else.
+    target = str(OmegaConf.select(node, "parameters._target_")) if OmegaConf.is_config(node) else ""
+    module, _, name = target.rpartition(".")
+    return vars(sys.modules[module]).get(name) if module in sys.modules else None
 
 
 def compared(config: DictConfig) -> list[str]:

@@ -10,26 +10,8 @@ from fedclust.support.checks import check, check_held_out
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 
-NEEDS_PROOF = "auto"
-"""The strategy that keeps a grouping only if held-out rows show it to be better."""
-
 COLLAPSED = "The models predict no better than each client's class shares"
 """Last line of such a run, by which it is recognised where only its log arrives."""
-
-VOTES = "private_groups"
-"""The strategy whose clients vote on held-out rows even without the proof."""
-
-_PAPERS = "CFL CLoVE Clust-PSI-PFL FECFL FedAvg FedGMCC FedGWC FedSoft FeSEM FL+HC FMCL IFCA PACFL"
-_PAPER_NAMES = {re.sub(r"\W", "", name).lower(): name for name in _PAPERS.split()}
-_PAPER_NAMES["fedclustweights"] = "FedClust"
-
-
-def paper_name(strategy: str) -> str:
-    """Return a method's name as its paper writes it; a name without a paper stays as it is."""
-    base = strategy.removesuffix("_released")
-    name = _PAPER_NAMES.get(base.replace("_", ""))
-    return strategy if name is None else name + " (released)" * (base != strategy)
-
 
 AUTO = "auto"
 """Default of ``serve``: each strategy's own rule."""

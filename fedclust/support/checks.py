@@ -6,18 +6,24 @@ third-party library.
 
 import dataclasses
 import difflib
+import functools
+import inspect
 import json
 import math
 import operator
 import os
 import sys
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Arguments = ParamSpec("Arguments")
+Returned = TypeVar("Returned")
+UNIONS = (types.UnionType, Union)
 
 _COMPARISONS = {">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt}
 _WORDS = {"None": None, "True": True, "False": False}
@@ -45,27 +51,78 @@ def check(settings: object, prefix: str = "", /, **rules: Any) -> None:
 
 
 class Checked:
-    """A base of dataclasses whose fields have rules, in ``Annotated`` types or as a ``Literal``.
+    """A base of dataclasses whose fields have rules, see :func:`check_hint`.
 
-    An example is ``rate: Annotated[float, "> 0"] = 0.1``, see :func:`check_value`; a value that breaks its
-    rule raises ValueError. A class with other rules extends ``__post_init__``.
+    An example is ``rate: Annotated[float, "> 0"] = 0.1``; a value that breaks its rule raises ValueError. A
+    class with other rules extends ``__post_init__``.
     """
 
     def __post_init__(self) -> None:
         cls: Any = type(self)
-        for name, rule in _rules(cls).items():
-            check_value(name, getattr(self, name), rule)
+        for name, rule, optional in _rules(cls):
+            value = getattr(self, name)
+            if value is not None or not optional:
+                check_value(name, value, rule)
 
 
 @cache
-def _rules(cls: Any) -> dict[str, Any]:
-    """Return the rules of a class's fields."""
+def _rules(cls: Any) -> tuple[tuple[str, Any, bool], ...]:
+    """Return the name and rule of each field that has one, and whether it may be None."""
     hints = get_type_hints(cls, include_extras=True).items()
-    return {
-        name: get_args(hint)[1] if get_origin(hint) is Annotated else hint
-        for name, hint in hints
-        if get_origin(hint) in (Annotated, Literal)
-    }
+    return tuple((name, *found) for name, hint in hints if (found := rule_of(hint)) is not None)
+
+
+def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:
+    """Check the arguments of a constructor or function that have rules, see :func:`check_hint`.
+
+    Raises
+    ------
+    ValueError
+        When it is called with a value that breaks its rule, with the argument, the rule and the value.
+    """
+    signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
+
+    @functools.wraps(function)
+    def call(*values: Arguments.args, **named: Arguments.kwargs) -> Returned:
+        for name, value in signature.bind(*values, **named).arguments.items():
+            check_hint(name, value, hints.get(name))
+        return function(*values, **named)
+
+    return call
+
+
+def check_hint(name: str, value: Any, hint: Any) -> None:
+    """Check one value by the rule in its type.
+
+    Parameters
+    ----------
+    name
+        Name of the setting.
+    value
+        Its value.
+    hint
+        Its type: ``Annotated`` with a rule of :func:`check_value`, a ``Literal``, or one of these or None.
+        Other types have no rule.
+
+    Raises
+    ------
+    ValueError
+        If the value breaks the rule, with the name, the rule and the value.
+    """
+    found = rule_of(hint)
+    if found is not None and not (value is None and found[1]):
+        check_value(name, value, found[0])
+
+
+def rule_of(hint: Any) -> tuple[Any, bool] | None:
+    """Return the rule in a type, see :func:`check_hint`, and whether None needs none; None without a rule."""
+    optional = get_origin(hint) in UNIONS
+    if optional:
+        others = [each for each in get_args(hint) if each is not type(None)]
+        hint = others[0] if len(others) == 1 else None
+    if get_origin(hint) not in (Annotated, Literal):
+        return None
+    return get_args(hint)[1] if get_origin(hint) is Annotated else hint, optional
 
 
 def check_value(name: str, value: Any, rule: Any) -> None:
@@ -216,7 +273,7 @@ def read_as(kind: Any, values: Any) -> Any:
             raise ValueError(f"must have the values {', '.join(sorted(fields))}, got {got}")
         hints = get_type_hints(kind)
         return kind(**{name: _read(name, hints[name], value) for name, value in values.items()})
-    if origin in (Union, types.UnionType):
+    if origin in UNIONS:
         if type(None) in arguments and values is None:
             return None
         for each in arguments[:-1]:

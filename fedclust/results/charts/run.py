@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 import fedclust.results.charts.chart as drawing
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
+from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
-from fedclust.settings.run_options import paper_name
 from fedclust.typing import FloatArray, IntArray
 
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"

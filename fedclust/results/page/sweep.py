@@ -10,9 +10,9 @@ import numpy as np
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.comparison import Comparison, Row, best_lines, compare, find_runs, runs_below
+from fedclust.results.names import paper_name
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
-from fedclust.settings.run_options import paper_name
 from fedclust.typing import FloatArray
 
 _ACCURACY = "mean_client_accuracy"

@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from fedclust import data
 from fedclust.clients import app
 from fedclust.federation import ClientGrid, FederationError, LocalGrid
-from fedclust.grids import options, ray_grid
+from fedclust.grids import ray_grid
 from fedclust.grids.client_grid import pack, unpack
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
 from fedclust.messages.codec import encode
@@ -57,7 +57,7 @@ MIXED = [Machine(cpus=8, gpus=1), Machine(cpus=4), Machine(cpus=16, gpus=2)]
     ],
 )
 def test_shares(machines, asked, shares) -> None:
-    assert share_out(machines, options.RayGrid(**asked)) == shares
+    assert share_out(machines, **asked) == shares
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_shares(machines, asked, shares) -> None:
 )
 def test_what_cannot_be(machines, asked, complaint) -> None:
     with pytest.raises(ValueError, match=complaint):
-        share_out(machines, options.RayGrid(**asked))
+        share_out(machines, **asked)
 
 
 ray = pytest.importorskip("ray")

@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
+from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedclust.federation import Measured
 from fedclust.federation.run import RunState
 from fedclust.messages.models import from_state
+from fedclust.messages.packer import pack
 from fedclust.messages.traffic import Traffic
 from fedclust.metrics import outcomes
 from fedclust.results.checkpoints import Checkpoints, load
+from tests.fedclust.messages.test_packer import same
 
 
 def _model(**tensors: torch.Tensor) -> ArrayRecord:
@@ -41,6 +44,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     )
     path = Checkpoints(tmp_path / "checkpoints", rounds=10).save(state)
     assert path == tmp_path / "checkpoints" / "round-000010.safetensors"
+    read, _ = load(path)
+    assert same(pack(read), pack(state))  # in order, too: aggregators and nodes rely on it
+    with safe_open(path, framework="numpy") as file:
+        assert file.get_tensor("models/1/a").tolist() == 6  # BatchNorm's counter is a scalar
+    assert read.traffic.totals() == state.traffic.totals()
 
 
 def test_models_that_share_memory_are_written_for_each(tmp_path: Path) -> None:

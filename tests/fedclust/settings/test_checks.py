@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,39 @@ def test_what_auto_stands_for(overrides: str, proof: bool, fraction: float) -> N
     assert run_settings(config).proof is proof
     assert config.partition.validation_fraction == fraction
     assert node_settings(to_run_config(config))["partition"]["validation_fraction"] == fraction
+
+
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+@dataclass(frozen=True)
+class Parameters:
+    held_out_rows: ClassVar[str] = "looks"
+"""
+
+
+def test_a_users_own_strategy_holds_out_rows_if_its_parameters_say_so(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "strategy").mkdir()
+    (tmp_path / "strategy" / "looking.yaml").write_text(
+        "defaults: [/defaults_of/looking.Parameters@parameters, _self_]\n_target_: looking.Looking\n"
+    )
+    (tmp_path / "looking.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for overrides in (["strategy=looking"], ["strategy=fmcl", "compare=[looking]"]):
+        found = compose(overrides, searchpath=[str(tmp_path)]).partition.validation_fraction
+        assert found == 0.1, overrides
+    without = compose(["strategy=looking", f"{FRACTION}=0"], searchpath=[str(tmp_path)])
+    with pytest.raises(ConfigError, match=f"{FRACTION} must be > 0 for strategy=looking, which looks on"):
+        check(without)
+
+
+def test_composing_imports_nothing_that_an_override_names(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "unwanted.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = compose(["strategy=fedavg", "+strategy.parameters={_target_: unwanted.Parameters}"])
+    assert config.partition.validation_fraction == 0
+    assert "unwanted" not in sys.modules
 
 
 def test_compared_strategies_have_the_same_rows() -> None:

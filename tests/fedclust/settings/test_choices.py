@@ -1,21 +1,18 @@
 """The dataclasses of choices: defaults exist once; types and rules are checked without PyTorch."""
 
-import dataclasses
-import inspect
 import json
-import re
 import subprocess
 import sys
 from itertools import zip_longest
 from pathlib import Path
+from typing import Annotated, Any
 
 import pytest
 import yaml
-from hydra.utils import get_object
 from omegaconf import OmegaConf
 
 from fedclust.clustering import fmcl
-from fedclust.settings.choices import GROUP, defaults_of, light_options, wrong_option
+from fedclust.settings.choices import GROUP, arguments_of, defaults_of, wrong_option
 from fedclust.settings.composition import CONF, ConfigError, build, compose, with_strategy
 from fedclust.training import LocalTraining
 
@@ -85,7 +82,7 @@ def test_every_argument_is_there_and_what_must_be_given_is_marked() -> None:
 
 @pytest.mark.parametrize("target", ["fedclust.none.Such", "fedclust.training.trainer.Trainer", "math.sqrt"])
 def test_only_a_dataclass_has_defaults(target: str, tmp_path: Path) -> None:
-    with pytest.raises((ImportError, TypeError)):
+    with pytest.raises((ImportError, AttributeError, TypeError)):
         defaults_of(target)
     (tmp_path / "strategy").mkdir()
     (tmp_path / "strategy" / "mine.yaml").write_text(f"defaults: [/{GROUP}/{target}@parameters, _self_]\n")
@@ -134,6 +131,11 @@ def test_they_are_no_choices_of_the_run() -> None:
         ("model.hidden=[0]", "numbers >= 1, got [0]"),
         ("selection=poc selection.candidates=0", "a whole number >= 1 or None, got 0"),
         ("engine=ray engine.num_cpus=-1", "> 0, got -1"),
+        ("engine.num_nodes=0", ">= 1, got 0"),
+        ("aggregator=fedyogi aggregator.eta=-1", "> 0 and finite, got -1"),
+        ("aggregator=multikrum aggregator.num_malicious_nodes=-1", ">= 0"),
+        ("model=resnet18 model.stem=small", "imagenet or cifar, got 'small'"),
+        ("encoder=random encoder.dimension=3", ">= 4, got 3"),
         ("partition=dirichlet partition.alpha=-1", "> 0 and finite, got -1"),
         ("partition@partition.base=iid partition.base.num_clients=0", ">= 1"),
     ],
@@ -150,11 +152,45 @@ def test_key_rule_and_value(overrides: str, rule: str) -> None:
         ("partition.num_clients=9", "partition.groups must be >= 1 each and add up to num_clients, 9"),
         ("+strategy.no_such=1", "unknown key 'strategy.no_such': strategy has parameters, selection"),
         ("strategy=fedgmcc +strategy.no_such=1", "unknown key 'strategy.no_such': strategy has device, "),
+        ("+model.no_such=1", "unknown key 'model.no_such': model has hidden, input_shape, num_classes"),
+        ("+engine.no_such=1", "unknown key 'engine.no_such': engine has num_nodes"),
+        ("+aggregator.no_such=1", "unknown key 'aggregator.no_such': aggregator has arrayrecord_key, "),
         ("+training.no_such=1", "unknown key 'training.no_such': training has adam_epsilon, "),
     ],
 )
 def test_options_that_do_not_go_together(overrides: str, said: str) -> None:
     assert str(wrong_option(compose(overrides.split()))).startswith(said)
+
+
+class Base:
+    def __init__(self, *, options: object = None, size: int = 1) -> None:
+        """Take no further arguments."""
+
+
+class Derived(Base):
+    def __init__(self, size: Annotated[int, ">= 1"], *, rate: "float" = 0.5, **rest: Any) -> None:
+        super().__init__(**rest)
+
+
+class Open:
+    def __init__(self, size: int, **rest: Any) -> None:
+        """Take any further arguments."""
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "closed"),
+    [
+        (Derived, {"size": Annotated[int, ">= 1"], "rate": float, "options": object}, True),
+        (Open, {"size": int}, False),
+        (fmcl.assign, fmcl.assign.__annotations__.keys() - {"return"}, True),
+        (sum, {"start": None}, True),
+        (max, {}, False),  # Python knows no signature of it
+    ],
+)
+def test_the_arguments_of_a_class_are_its_own_and_those_it_hands_on(target, arguments, closed) -> None:
+    found, all_of_them = arguments_of(target)
+    assert (found if isinstance(arguments, dict) else found.keys()) == arguments
+    assert all_of_them == closed
 
 
 @pytest.mark.parametrize(
@@ -178,35 +214,16 @@ def test_what_is_allowed(overrides: str) -> None:
     assert wrong_option(compose(overrides.split())) is None
 
 
-TARGET = re.compile(r"(?:^ *_target_: |/defaults_of/)(fedclust[\w.]+)", re.MULTILINE)
-TARGETS = sorted({name for path in FILES for name in TARGET.findall(path.read_text())})
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_options_have_the_names_of_the_constructors_arguments(target: str) -> None:
-    options, made = light_options(target), get_object(target)
-    if options is None or options is made or not dataclasses.is_dataclass(options):
-        return
-    arguments = inspect.signature(made).parameters.values()
-    rest = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    gathered = rest if ".grids." in target else rest[:1]
-    if any(each.kind in gathered for each in arguments):  # a network, or a grid, makes its options of them
-        return
-    names = {each.name for each in arguments if each.kind is not each.VAR_KEYWORD} - {"app", "run_config"}
-    listed = {field.name for field in dataclasses.fields(options)}
-    if target.startswith("fedclust.strategies."):  # some hand these on, and the run's options
-        names = names - {"options"} | {"parameters", "selection"}
-        names |= {"network"} if made.needs_network else set()
-    assert names == listed or target.startswith("fedclust.aggregation.")  # Flower has further arguments
-
-
 SCRIPT = """
 import json, sys
 from fedclust.settings.composition import compose
 from fedclust.settings.choices import wrong_option
 
-told = {" ".join(overrides): wrong_option(compose(overrides)) for overrides in json.loads(sys.argv[1])}
-print(json.dumps([told, [name for name in json.loads(sys.argv[2]) if name in sys.modules]]))
+configs = [compose(overrides) for overrides in json.loads(sys.argv[1])]
+assert not any(wrong_option(config, light=True) for config in configs)
+loaded = [name for name in json.loads(sys.argv[2]) if name in sys.modules]
+told = {" ".join(config.overrides): wrong_option(config) for config in configs}
+print(json.dumps([told, loaded]))
 """
 
 

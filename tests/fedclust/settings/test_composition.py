@@ -1,7 +1,9 @@
 from pathlib import Path
 
+import hydra
 import pytest
 import torch
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from fedclust.settings.allowed import from_run_config, node_settings
@@ -16,6 +18,7 @@ from fedclust.settings.composition import (
     to_run_config,
     with_strategy,
 )
+from fedclust.support.hydra_versions import VERSION_BASE
 
 # tests/strategies/test_contract.py has every strategy, test_aggregators.py every aggregator,
 # test_experiments.py every experiment, test_configurations.py every dataset, and test_choices.py all others.
@@ -72,6 +75,9 @@ def test_a_folder_of_the_users_own(mine: Path) -> None:
     beside = with_strategy(compose([f"hydra.searchpath=[{mine}]"]), "mine")
     assert beside.strategy.parameters.max_clusters == 4
     assert "searchpath" not in compose()
+    compose(["strategy=mine"], searchpath=[str(mine)])
+    with hydra.initialize_config_dir(str(CONF), **VERSION_BASE):  # a Hydra that somebody else starts
+        assert "mine" not in GlobalHydra.instance().config_loader().get_group_options("strategy")
 
 
 def test_a_slip_beside_a_folder_of_the_users_own(mine: Path) -> None:

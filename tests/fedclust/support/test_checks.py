@@ -53,6 +53,23 @@ def test_a_word_is_its_value_and_a_list_is_no_number(rule: str, broken: object) 
     assert str(error.value) == f"size must be {rule}, got {broken!r}"
 
 
+@checks.checked
+def grown(size: Annotated[int, ">= 1"], by: Annotated[float, "> 0"] | None = None, to: int = 0) -> float:
+    """Add to a size."""
+    return size + (by or 0) + to
+
+
+def test_the_rules_in_the_types_of_arguments() -> None:
+    assert grown(2, to=-5) == -3  # an argument without a rule, and one that is not given
+    assert grown(size=2, by=0.5) == 2.5
+    assert grown(2, None) == 2
+    with pytest.raises(ValueError, match="^size must be >= 1, got 0$"):
+        grown(0)
+    with pytest.raises(ValueError, match="^by must be > 0, got -1$"):
+        grown(1, by=-1)
+    assert grown.__doc__ == "Add to a size."
+
+
 def test_a_number_too_large_for_a_float_is_refused() -> None:
     with pytest.raises(ValueError, match="^must be a finite number, got 1000"):
         checks.read_as(float, 10**400)

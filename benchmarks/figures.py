@@ -39,6 +39,7 @@ class Figure:
     command: str
     hours: float
     needs: tuple[str, ...]
+    beyond_results: bool = False  # it shows times, or what a user reads of a fault
 
     @property
     def name(self) -> str:
@@ -71,7 +72,8 @@ class Figure:
             return "no commit is named"
         if found[2]:
             return f"measured on {found[1]} with files that were changed"
-        return next(filter(None, (_since(commit, self.needs) for commit in found[1].split(" and "))), None)
+        commits = found[1].split(" and ")
+        return next(filter(None, (_since(each, self.needs, self.beyond_results) for each in commits)), None)
 
 
 def figures() -> list[Figure]:
@@ -85,19 +87,21 @@ def _figures_of(each: Mapping[str, Any], sets: Mapping[str, list[str]]) -> Itera
     script = f"benchmarks/{each['command'].split()[0]}"
     for part in each.get("parts", [None]):
         command = each["command"].replace("PART", part or "")
-        yield Figure(ROOT / each["page"], part, command, each["hours"], (*needs, script))
+        beyond = each.get("beyond_results", False)
+        yield Figure(ROOT / each["page"], part, command, each["hours"], (*needs, script), beyond)
 
 
 # -- What changed -------------------------------------------------------------------------------------------
 
 
 @cache
-def _since(commit: str, needs: tuple[str, ...]) -> str | None:
+def _since(commit: str, needs: tuple[str, ...], beyond_results: bool) -> str | None:
     """Find the last commit that changed what a file means, without those shown to move no figure."""
     asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     if subprocess.run(asked, cwd=ROOT, capture_output=True).returncode:
         return f"{commit} is not an ancestor"
-    same = tuple(tomllib.loads(TABLE.read_text(encoding="utf-8"))["same"])
+    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
+    same = (*table["same"], *(() if beyond_results else table["same_results"]))
     later = git("log", "--format=%H %s", f"{commit}..HEAD", "--", *needs).splitlines()
     found = (each for each in later if not each.startswith(same) and _means_more(each[:40], needs))
     return next((f"{each[:8]} {each[41:]}" for each in found), None)

@@ -586,12 +586,15 @@ class Own:
         BadReply.
     rounds
         Whether the record holds its numbers with less precision than the value.
+    num_bytes
+        Counts the bytes of the record's entries by the value; None to make the record for it.
     """
 
     place: Place
     write: Callable[[Any], Record] = _as_it_is
     read: Callable[[Any, Reading], Any] = lambda record, _: record
     rounds: bool = False
+    num_bytes: Callable[[Any], int] | None = None
 
 
 @dataclass(frozen=True)
@@ -880,6 +883,9 @@ def sizes(value: Any) -> dict[tuple[int, str], int]:
                 found[id(value), part.place.record] = number
         elif isinstance(part, type) and inside is not None:
             found |= sizes(inside)
+        elif isinstance(part, Own) and part.num_bytes is not None:
+            if inside is not None:
+                found[id(value), part.place.record] = len(part.place.record) + part.num_bytes(inside)
         elif inside is not None:
             own, records = part if isinstance(part, Own) else part.each, dict[str, Any]()
             if own is part:
@@ -915,7 +921,8 @@ def received(value: Answer, at: Reading) -> Answer:
             values[field] = received(inside, at)
         elif isinstance(part, Own) and part.rounds and inside is not None:
             values[field] = part.read(part.write(inside), at)
-    made = dataclasses.replace(made, **values)
+    if values:
+        made = dataclasses.replace(made, **values)
     if hasattr(made, "check"):
         made.check(at)
     return typing.cast(Answer, made)

@@ -123,7 +123,11 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     return Outcomes(actual, predicted, hits, places, positives, negatives, confusion)
 
 
-FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures)
+def _figures_bytes(figures: Mapping[str, float]) -> int:
+    return len("".join(figures)) + 8 * len(figures)
+
+
+FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures, num_bytes=_figures_bytes)
 _OUTCOMES = codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
 
 

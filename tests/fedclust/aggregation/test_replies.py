@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord
 
 from fedclust.aggregation.replies import (
     Caps,
@@ -18,6 +18,7 @@ from fedclust.aggregation.replies import (
     weighted_mean,
 )
 from fedclust.support.array_bytes import to_numpy
+from fedclust.support.flower import assume_identity
 
 
 def _model(*values: float) -> ArrayRecord:
@@ -28,8 +29,7 @@ def _model(*values: float) -> ArrayRecord:
 
 
 def reply(client: int, model: ArrayRecord, num_examples: int, loss: float = 0.0, **more: Any) -> Reply:
-    asked = Message(RecordDict(), client, "train")
-    given = {"cluster": 0, "losses": np.array([loss]), "message": asked, **more}
+    given = {"cluster": 0, "losses": np.array([loss]), **more}
     return Reply(client=client, start=model, model=model, num_examples=num_examples, loss=loss, **given)
 
 
@@ -66,11 +66,13 @@ def test_replies_by_cluster() -> None:
 
 
 def test_an_aggregator_is_sent_only_what_was_checked() -> None:
+    assume_identity()
     made = reply(3, _model(1.0), 7, 0.5)
     sent = made.as_message()
+    assert sent.metadata.src_node_id == 3
     assert sent.content["metrics"] == {"num-examples": 7, "loss": 0.5}
     assert sent.content["arrays"] is made.model
-    assert not made.message.content
+    assert set(sent.content) == {"metrics", "arrays"}
 
 
 # -- The cap --------------------------------------------------------------------------------------------

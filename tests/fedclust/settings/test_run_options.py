@@ -2,8 +2,9 @@ from dataclasses import MISSING, fields
 
 import pytest
 
+from fedclust.results.names import paper_name
 from fedclust.settings.composition import compose
-from fedclust.settings.run_options import RunOptions, RunSettings, paper_name, parse_interval
+from fedclust.settings.run_options import RunOptions, RunSettings, parse_interval
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from fedclust.results.names import paper_name
 from fedclust.settings.composition import compose
 from fedclust.settings.run_options import RunOptions, RunSettings, parse_interval
 
@@ -19,17 +18,6 @@ def test_intervals(every, read) -> None:
 def test_what_is_no_interval(every) -> None:
     with pytest.raises(ValueError, match="checkpoint_every must be rounds >= 0, or a time"):
         parse_interval(every)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "name"),
-    [
-        ("clust_psi_pfl", "Clust-PSI-PFL"), ("fedgwc_released", "FedGWC (released)"), ("fl_hc", "FL+HC"),
-        ("fedclust_weights", "FedClust"), ("auto", "auto"), ("known_groups", "known_groups"),
-    ],
-)  # fmt: skip
-def test_a_method_is_named_as_its_paper_does(strategy: str, name: str) -> None:
-    assert paper_name(strategy) == name
 
 
 def test_a_runs_settings_become_every_strategys_options() -> None:

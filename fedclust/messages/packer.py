@@ -127,6 +127,8 @@ def _form(hint: Any) -> _Form:
     inside = typing.get_args(hint)
     if kind is Annotated:
         return _form(inside[0])
+    if hasattr(kind, "__value__"):  # an alias made by `type`, as NumPy's NDArray is since 2.5
+        return _form(kind.__value__[inside] if inside else kind.__value__)
     if kind is Literal:
         return _Form(f"one of {', '.join(map(repr, inside))}", choices=inside)
     if kind is Any:

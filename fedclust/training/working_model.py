@@ -223,7 +223,9 @@ class ClientBatchNorm(_BatchNorm):
         # torch reads the counter of an unweighted average as a Python number, which vmap refuses.
         averages = self.track_running_stats and self.momentum is None
         if not self.training or (real is None and not one_value and not averages):
-            return super().forward(input)
+            # vmap's BatchNorm of a GPU refuses bfloat16 inputs beside running statistics in float32.
+            precise = torch.promote_types(input.dtype, torch.float32)
+            return super().forward(input.to(precise)).to(input.dtype)
         return self._masked(input, input.new_ones(len(input)) if real is None else real)
 
     def _masked(self, input: Tensor, real: Tensor) -> Tensor:

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
 from hypothesis import given, strategies as st
 from hypothesis.extra import numpy as arrays
+from typing_extensions import TypeAliasType
 
 from fedclust.messages.packer import UNSAVED, join_arrays, pack, split_arrays, unpack
 from fedclust.support.array_bytes import from_numpy, to_numpy
@@ -293,3 +294,12 @@ def test_arrays_that_do_not_fit_are_refused(text, arrays, message) -> None:
     with pytest.raises(ValueError) as error:
         join_arrays(text if isinstance(text, str) else json.dumps(text), arrays)
     assert message in str(error.value)
+
+
+def test_an_alias_of_a_type_stands_for_it() -> None:
+    """NumPy's NDArray is made by the statement ``type`` since 2.5."""
+    kind = TypeVar("kind", bound=np.generic)
+    alias = TypeAliasType("alias", np.ndarray[Any, np.dtype[kind]], type_params=(kind,))
+    made = make_dataclass("Made", [("rows", alias[np.float64])], frozen=True, eq=False)
+    read = unpack(made, pack(made(np.array([1.5, 2.5]))))
+    assert read.rows.tolist() == [1.5, 2.5]

@@ -1,5 +1,6 @@
 """Stand-ins for Dropout and BatchNorm against torch's own; seeding."""
 
+import copy
 import itertools
 import signal
 import threading
@@ -367,3 +368,13 @@ def test_a_client_that_fails_costs_no_other_on_its_thread(small, bad, monkeypatc
     assert list(alone.failed) == list(together.failed) == [jobs[bad].client]
     for name, tensor in alone.state.items():
         torch.testing.assert_close(together.state[name], tensor, rtol=0, atol=0, equal_nan=True)
+
+
+def test_batch_norm_of_bfloat16_is_computed_in_the_precision_of_its_statistics() -> None:
+    """A GPU's vmap refuses bfloat16 beside running statistics in float32."""
+    norm, rows = nn.BatchNorm1d(3), torch.randn(16, 3, generator=torch.Generator().manual_seed(0)).bfloat16()
+    ours = module.ClientBatchNorm(copy.deepcopy(norm), module.StepContext())
+    found = ours(rows)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, norm(rows.float()).bfloat16(), rtol=0, atol=0)
+    torch.testing.assert_close(ours.running_mean, norm.running_mean, rtol=0, atol=0)

@@ -38,7 +38,7 @@ class FMCL(ClusteredStrategy):
         """Warn that prototypes of single examples are sent."""
         return [
             "the prototype of a class with one example is that example's embedding, and with encoder=pixels "
-            "the picture itself; strategy=auto asks for no prototype of so few"
+            "the picture itself; strategy=auto asks for no prototypes"
         ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:

@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from common import answer_of, arguments, machine, records, show
 
@@ -48,24 +47,24 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
     from rich.console import Console
     from settings import random_images
 
+    from fedclust.federation.run import Run
     from fedclust.results import Recorder
     from fedclust.runs.server import federate, make_engine
     from fedclust.settings.composition import compose
-    from fedclust.strategies import ClusteredStrategy
 
     begun: list[float] = []
     ended: dict[int, float] = {}
-    configure, record_round = ClusteredStrategy.configure_train, Recorder.round
+    begin, record_round = Run.begin_round, Recorder.round
 
-    def configured(self: ClusteredStrategy, *given: Any) -> Any:
+    def begins(self: Run) -> None:
         begun.append(time.process_time())
-        return configure(self, *given)
+        begin(self)
 
     def recorded(self: Recorder, record: Mapping[str, object]) -> None:
         record_round(self, record)
         ended[len(begun)] = time.process_time()
 
-    ClusteredStrategy.configure_train = configured  # type: ignore[method-assign]
+    Run.begin_round = begins  # type: ignore[method-assign]
     Recorder.round = recorded  # type: ignore[method-assign]
     torch.set_num_threads(1)
     config = compose(

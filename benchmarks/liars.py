@@ -20,7 +20,7 @@ from fedclust.clients import app as honest
 from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
 from fedclust.messages.description import Prototypes
-from fedclust.messages.training import NUM_EXAMPLES, instruct
+from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
@@ -359,9 +359,7 @@ def _app(name: str, number: int) -> ClientApp:
         alone = contents if name == "inner" else mine
         for client in alone if _kind(message) == TRAIN else ():  # no mean of honest clients and liars
             record = contents[client]
-            config = ConfigRecord(
-                {**next(iter(record.config_records.values())), **instruct(mean_reply=False)}
-            )
+            config = ConfigRecord({**next(iter(record.config_records.values())), "mean-reply": False})
             asked[client] = RecordDict({**record, next(iter(record.config_records)): config})
         if name == "label_flip":
             for client in mine:

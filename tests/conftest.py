@@ -1,13 +1,12 @@
 """A federation without data: clients whose training is simple arithmetic."""
 
-import copy
 import gc
 import logging
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,12 +20,7 @@ import pytest
 import vl_convert
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from hydra._internal import config_loader_impl as loading
-from hydra._internal.config_repository import IConfigRepository
-from hydra._internal.defaults_list import DefaultsList, Overrides
-from hydra.core.override_parser.types import Override
 from hypothesis import settings
-from omegaconf import DictConfig
 
 from fedclust.federation import ClientGrid, LocalGrid
 from fedclust.grids.client_grid import pack, unpack
@@ -51,7 +45,6 @@ from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
 from fedclust.results.charts import run as charts
-from fedclust.support.layout import CONF
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -75,43 +68,6 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
-
-
-def _is_ours(repository: IConfigRepository) -> bool:
-    """Return whether a configuration is read from ``conf/`` and the installed packages only."""
-    paths = {source.provider: source.path for source in repository.get_sources()}
-    return paths.keys() == {"hydra", "main", "fedclust", "schema"} and paths["main"] == str(CONF)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _files_merged_once() -> Iterator[None]:
-    """Merge the files of ``conf/`` once per process for each set of choices: Hydra needs 0.1 s for it."""
-    listed: dict[str, DefaultsList] = {}
-    merged: dict[str, DictConfig] = {}
-    create, loader = loading.create_defaults_list, loading.ConfigLoaderImpl
-    merge = loader._compose_config_from_defaults_list
-
-    def create_once(repo: IConfigRepository, overrides_list: list[Override], **options: Any) -> DefaultsList:
-        if not _is_ours(repo):
-            return create(repo=repo, overrides_list=overrides_list, **options)
-        values = Overrides(repo, overrides_list).config_overrides
-        choices = [each for each in overrides_list if each not in values]
-        key = repr((choices, options))
-        if key not in listed:
-            listed[key] = create(repo=repo, overrides_list=choices, **options)
-        return replace(listed[key], config_overrides=values)
-
-    def merge_once(self: Any, defaults: list, repo: IConfigRepository) -> DictConfig:
-        if not _is_ours(repo):
-            return merge(self, defaults, repo)
-        if (key := repr(defaults)) not in merged:
-            merged[key] = merge(self, defaults, repo)
-        return copy.deepcopy(merged[key])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loading, "create_defaults_list", create_once)
-        patch.setattr(loader, "_compose_config_from_defaults_list", merge_once)
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

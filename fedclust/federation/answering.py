@@ -206,7 +206,7 @@ class Flower:
     @property
     def simulated(self) -> bool:
         """Whether the nodes run in processes of the user."""
-        return bool(getattr(self.grid, "complete", False))
+        return bool(getattr(self.grid, "simulated", False))
 
     @property
     def all_rows(self) -> bool:

@@ -30,7 +30,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, Rec
 from flwr.serverapp import Grid
 
 from fedclust.grids.joined import joined, separated
-from fedclust.grids.local_grid import BlockingGrid
+from fedclust.grids.local_grid import BlockingGrid, DirectGrid
 from fedclust.grids.nodes import NODE_LOST, NodeRegistry, error_reason
 from fedclust.messages.codec import filled, record_bytes
 from fedclust.messages.traffic import Meter, Traffic
@@ -283,6 +283,8 @@ class ClientGrid(WrappedGrid):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
+    simulated
+        Whether all nodes run in processes of the user: the grid calls them itself, without a SuperLink.
     """
 
     all_rows = False
@@ -303,6 +305,7 @@ class ClientGrid(WrappedGrid):
         self._wait, self._poll, self._say = wait, poll, say
         self._min_clients = min_clients
         self._direct = getattr(grid, "complete", False)  # messages reach the nodes as they are
+        self.simulated = isinstance(grid, DirectGrid)
         self._connected = False
         owners, without = None if hosts is None else {*hosts.values()}, min_clients is not None
         self._nodes = NodeRegistry(grid, wait, say, hosts, owners=owners, without=without)

@@ -541,6 +541,10 @@ class Values(Entry):
         """Return the array as Flower's."""
         return from_numpy(np.asarray(value, dtype=self.dtype))
 
+    def num_bytes(self, value: Any) -> int:
+        """Count the bytes of the array."""
+        return len(self.write(value).data)
+
     def read(self, value: Any, name: str, at: Reading) -> np.ndarray:
         """Return the numbers if all are in their range."""
         try:

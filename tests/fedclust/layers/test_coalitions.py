@@ -164,7 +164,7 @@ def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
 
 
 def test_sites_choose_the_same_through_messages() -> None:
-    few = ["partition.num_clients=3", "partition.groups=[2,1]", "rounds=2", "compare=[]", "proof=false"]
+    few = ["partition.num_clients=3", "partition.groups=[2,1]", "rounds=2"]
     here, three = (fedclust.run([*few, f"engine.num_nodes={number}"]) for number in (1, 3))
     assert len(here.sites) == 3
     assert here.summary["sites"] == three.summary["sites"]

@@ -305,7 +305,6 @@ SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_cluste
     [
         ({"rounds": 1.5}, "rounds must be a whole number >= 1, got 1.5"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
-        ({"num_nodes": 0}, "num_nodes must be a whole number >= 1, got 0"),
         ({"training": None}, "training must be a LocalTraining, got NoneType"),
         ({"device": "toaster"}, "device must be auto or a device of this machine, got 'toaster'"),
         ({"checkpoint_every": "often"}, "checkpoint_every must be rounds >= 0"),

@@ -72,6 +72,9 @@ def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: in
         assert kept["rounds"] == 3
         assert kept["p_value_corrected"] <= kept["level"] == 0.025
         assert "by updates, better on held-out rows (p " in watch.assignments[-1][2]
+    # Neither prototypes nor anything else about classes is asked for, but the label counts of descriptions.
+    losses = {"query.losses"} if number == 2 else set()
+    assert strategy.run.federation.asked == {"query.description", "query.proof", "query.update"} | losses
     # All that was trained beside the run is on record, and within what was said before round 1.
     beside = counting.trained - sum(len(record["cohort"]) for record in watch.rounds)
     assert found["trial_trainings"] == beside

@@ -9,11 +9,11 @@ either way: what a message would round or refuse is rounded and refused here, to
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.federation.asking import NO_REPLY, Answers
-from fedclust.messages.codec import BadReply, Reading, decode, encode, received, sizes
+from fedclust.messages.codec import CONFIG, BadReply, Reading, decode, encode, received, sizes
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.support.flower import assume_identity
 from fedclust.support.reasons import one_line
@@ -85,7 +85,7 @@ Work = Callable[[Any, Mapping[int, Any]], tuple[Mapping[int, Any], Mapping[int, 
 class Here:
     """All clients, in this process.
 
-    Work that does not return in time ends the run, see :mod:`fedclust.grids.local_grid`.
+    Work that does not return in time ends the run, see :mod:`fedclust.support.time_limit`.
 
     Parameters
     ----------
@@ -239,7 +239,7 @@ class Flower:
     def answer(self, asked: Mapping[int, Any], timeout: float, at: Callable[[int], Reading]) -> Answers[Any]:
         """Write the questions as messages, send them, and read and check the replies."""
         questions = {id(each): each for each in asked.values()}
-        contents = {key: encode(each) for key, each in questions.items()}
+        contents = {key: _content(each) for key, each in questions.items()}
         kind, answer = next((each.kind, each.answer) for each in asked.values())
         messages = [Message(contents[id(each)], client, kind) for client, each in asked.items()]
         replies: dict[int, Any] = {}
@@ -271,3 +271,11 @@ class Flower:
     def refuse(self, place: int, reason: str) -> None:
         """Leave out a client that does not fit."""
         self.grid.refuse(place, reason)
+
+
+def _content(question: Any) -> RecordDict:
+    """Write a question, with the user's own entries beside those of its fields."""
+    content = encode(question)
+    if extra := getattr(question, "extra", None):
+        content[CONFIG] = ConfigRecord({**extra, **content.config_records[CONFIG]})
+    return content

@@ -3,10 +3,11 @@ from functools import partial
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
-from flwr.serverapp.strategy import FedAvgM, FedProx, Result
+from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAvg, FedAvgM, FedProx, Result
 
 from fedclust.federation import Clusters, Federation
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.messages.models import split_models
 from fedclust.strategies import ClusteredStrategy
 from tests.strategies.helpers import weights_of
@@ -222,3 +223,38 @@ def test_a_policy_that_asks_is_asked_about_a_client_alone_in_its_cluster(started
     alone.begin = lambda _, model: Clusters.of(np.arange(3), model)
     started(alone, 1, num_clients=3)
     assert [record["cohort"] for record in watch.rounds] == [[0, 1]]
+
+
+class Noting(WrappedGrid):
+    """A grid that notes the settings in messages, by kind."""
+
+    def __init__(self, grid) -> None:
+        super().__init__(grid)
+        self.settings: dict[str, dict] = {}
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        for message in messages:
+            if "config" in message.content:
+                self.settings[message.metadata.message_type] = dict(message.content["config"])
+        return super().send_and_receive(messages, timeout=timeout)
+
+
+class Adding(FedAvg):
+    """An aggregator of a user's own, with a setting of its own."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        config["decay"] = 0.9
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+@pytest.mark.parametrize("aggregator", [FedAvg, Adding])
+def test_settings_of_the_users_own_reach_the_clients(toy, aggregator) -> None:
+    own, grid = {"lr": 0.5, "server-round": 99}, Noting(toy(num_clients=3).grid())
+    config = {"train_config": ConfigRecord(own), "evaluate_config": ConfigRecord(own)}
+    strategy = ClusteredStrategy(aggregator=lambda: aggregator(min_train_nodes=1, min_available_nodes=1))
+    strategy.start(grid, toy.model(), num_rounds=1, **config)
+    for kind in ("train", "evaluate"):
+        assert grid.settings[kind]["lr"] == 0.5
+        assert grid.settings[kind]["server-round"] == 1  # ours are not the user's to change
+    assert grid.settings["train"].get("decay") == (0.9 if aggregator is Adding else None)

@@ -28,7 +28,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedPro
 from torch import nn
 
 from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
-from fedclust.messages.codec import as_record, keys_of, of_kind
+from fedclust.messages.codec import as_record
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.packer import pack
 from fedclust.messages.training import EQUAL_WEIGHTS, NUM_EXAMPLES, Instruction, read_sent
@@ -140,13 +140,11 @@ def instructions(
 
 def _instruction(content: RecordDict, model: ArrayRecord, shown: ArrayRecord) -> Instruction:
     """Read an aggregator's message; complete its model by what was not shown to the aggregator."""
-    read, config = read_sent(Instruction, content), ConfigRecord()
-    config = next(iter(of_kind(content, ConfigRecord).values()), config)
-    extra = {key: value for key, value in config.items() if key not in keys_of(Instruction)}
+    read = read_sent(Instruction, content)
     if shown is model:
-        return replace(read, extra=extra)
+        return read
     whole = as_record({name: read.arrays.get(name, model[name]) for name in model})
-    return replace(read, arrays=whole, extra=extra)
+    return replace(read, arrays=whole)
 
 
 class _Cohort:

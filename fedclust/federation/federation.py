@@ -561,24 +561,26 @@ class Federation:
             question = {int(client): question[client] for client in clients}
         if not question:
             return Answers({}, {})
-        asked, kind = dict(sorted(question.items())), next(iter(question.values())).kind
+        kind = next(iter(question.values())).kind
         if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
             raise FederationError(f"privacy=client_dp allows no question but to train, got {kind}")
         self.asked.add(kind)
-        answers: Answers[Answer] = self._answers(asked, server_round)
+        answers: Answers[Answer] = self._answers(question, server_round)
         self._failures += listed(answers.failures, kind)
         return answers
 
     def _answers(
         self, asked: Mapping[int, Any], server_round: int | None = None, bounds: Bounds | None = None
     ) -> Answers[Any]:
-        """Ask clients, by client id in ascending order, without recording it."""
+        """Ask clients, each its question by client id, without recording it."""
         if not asked:
             return Answers({}, {})
         limits = self.bounds if bounds is None else bounds
-        return self.clients.answer(
-            asked, self.timeout, lambda client: Reading(client, server_round, limits, asked[client])
-        )
+
+        def at(client: int) -> Reading:
+            return Reading(client, server_round, limits, asked[client])
+
+        return self.clients.answer(dict(sorted(asked.items())), self.timeout, at)
 
     def unrecorded(self, question: Question[Answer], client: int) -> Answers[Answer]:
         """Ask one client outside of rounds; neither that it was asked nor that it failed is recorded."""
@@ -611,7 +613,7 @@ class Federation:
         those that did not reply last.
         """
         number = self.server_round
-        answers = self._answers(dict(sorted(asked.items())), number)
+        answers = self._answers(asked, number)
         valid: list[Reply] = []
         failures = dict(answers.failures)
         # By identity of the model, which many replies may share, and by start.
@@ -636,7 +638,7 @@ class Federation:
         -------
         The valid evaluations, and a failure for each other client.
         """
-        answers = self._answers(dict(sorted(asked.items())), self.server_round)
+        answers = self._answers(asked, self.server_round)
         return list(answers.replies.values()), listed(answers.failures, "evaluate")
 
     def failed(self, client: int, phase: str, reason: str) -> None:

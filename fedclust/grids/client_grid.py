@@ -11,11 +11,9 @@ A *bundle* is a RecordDict with the contents that several clients receive or ret
 clients share, such as their cluster's model, is stored once, and is one object again after unpacking: on both
 sides, ``is`` shows which clients share a record.
 
-The bytes of messages' contents are counted in both directions, including those before round 1: the bytes of
-an ArrayRecord's arrays, which are sent unchanged; in other records eight bytes per number, one per truth
-value and the length of texts; and the length of all names. Flower's additions to a content (addresses, ids, a
-few bytes per record), errors of a whole node, and the grid's own question about its clients are not counted.
-Nothing is serialised for counting.
+The bytes of contents are counted in both directions, see :mod:`fedclust.messages.traffic`. Flower's
+additions to a content (addresses, ids, a few bytes per record), errors of a whole node, and the grid's own
+question about its clients are not counted.
 """
 
 import json

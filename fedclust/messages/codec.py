@@ -47,7 +47,7 @@ MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
 
 UNSENT = types.MappingProxyType({"sent": False})
-"""Metadata of a dataclass field that is no part of the message."""
+"""Metadata of a dataclass field that the codec neither writes nor reads."""
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")  # JSON can name one alone; files and terminals cannot hold it
 _CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f]|{_SURROGATE.pattern}")
@@ -699,25 +699,30 @@ class _Group:
         """Keys without a default."""
         return tuple(key for key, keys in self.keys.items() if self.entries[keys][2] is dataclasses.MISSING)
 
+    def written(self, values: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str, Entry | Pairs, Any]]:
+        """List the fields that stand in the record: their keys, names, how they stand, and values."""
+        found = []
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is not None and not (how.sparse and value == default):
+                found.append((keys, field, how, value))
+        return found
+
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of some fields' values."""
         entries: dict[str, Any] = {}
-        for keys, (field, how, default) in self.entries.items():
-            value = values.get(field)
-            if value is None or (how.sparse and value == default):
-                continue
+        for keys, _, how, value in self.written(values):
             written = how.write(value)
             entries |= zip(keys, (written,) if isinstance(how, Entry) else written, strict=True)
         return entries
 
     def num_bytes(self, values: Mapping[str, Any]) -> int | None:
         """Count the bytes of the record that some fields' values make; None for no record."""
-        total, some = len(self.place.record), False
-        for keys, (field, how, default) in self.entries.items():
-            value = values.get(field)
-            if value is None or (how.sparse and value == default):
-                continue
-            some = True
+        found = self.written(values)
+        if not found and self.place.optional:
+            return None
+        total = len(self.place.record)
+        for keys, _, how, value in found:
             for key in keys:
                 total += len(key)
             kind = type(how)  # most are numbers, and every client of every round has some
@@ -725,15 +730,12 @@ class _Group:
                 total += _NUMBER * len(value)
             else:
                 total += _NUMBER if kind is Real or kind is Whole else how.num_bytes(value)
-        return total if some or not self.place.optional else None
+        return total
 
     def received(self, values: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return fields' values as they would be read from the record; raise BadReply as :meth:`read`."""
         found = {}
-        for keys, (field, how, default) in self.entries.items():
-            value = values.get(field)
-            if value is None or (how.sparse and value == default):
-                continue
+        for keys, field, how, value in self.written(values):
             name: Any = keys[0] if isinstance(how, Entry) else keys
             found[field] = how.read(how.write(value), name, at)
         return found

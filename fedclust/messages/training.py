@@ -289,7 +289,10 @@ def read_sent(question: type[Sent], content: RecordDict) -> Sent:
         raise ValueError(f"message must hold one ArrayRecord, got records {list(content)}")
     config = next(iter(codec.of_kind(content, ConfigRecord).values()), ConfigRecord())
     read = codec.decode(question, {codec.ARRAYS: models[0], codec.CONFIG: config}, codec.SERVER)
-    return replace(read, arms=arms) if arms else read  # type: ignore[type-var]
+    known: Any = question
+    extra = {key: value for key, value in config.items() if key not in codec.keys_of(known)}
+    further = ({"arms": arms} if arms else {}) | ({"extra": extra} if extra else {})
+    return replace(read, **further) if further else read  # type: ignore[type-var]
 
 
 # -- Only the change ----------------------------------------------------------------------------------------

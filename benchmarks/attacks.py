@@ -32,7 +32,7 @@ READ: dict[str, tuple[str, ...]] = {
     "fedgwc": ("none", *_LOSSES, *_VOTES),
     "clust_psi_pfl": ("none", *_COUNTS, *_VOTES),
     "fmcl": ("none", *_COUNTS, *_PROTOTYPES, *_VOTES),
-    "auto": ("none", *_LOSSES, *_COUNTS, *_PROTOTYPES, *_VOTES),
+    "auto": ("none", *_COUNTS, *_VOTES),
 }
 """The lies that each method could be misled by."""
 _LIARS = (1, 3)
@@ -187,8 +187,6 @@ def measured(grid: Sequence[Attacked]) -> pd.DataFrame:
         Mean accuracy; not a number where the run ended because no client could train any more.
     rand, clusters
         Adjusted Rand index of the clusters with the known groups, and how many have an honest client in them.
-    alone
-        Those that the run said stand alone, as a text.
     code
         The exit code of the command line.
     """
@@ -198,20 +196,18 @@ def measured(grid: Sequence[Attacked]) -> pd.DataFrame:
         rows = pd.read_parquet(cell.folder / name / "clients.parquet")
         rows = rows[~rows["client"].isin(who(cell.number, len(rows)))]
         truth = rows["group"] if PARTITIONS[cell.partition].num_groups > 1 else 0 * rows["cluster"]
-        rand, alone = adjusted_rand_score(truth, rows["cluster"]), summary.get("alone")
         figures = (
             rows["accuracy"].mean(),
-            rand,
+            adjusted_rand_score(truth, rows["cluster"]),
             rows["cluster"].nunique(),
-            f", names {alone}" if alone else "",
             3 if summary.get("collapsed") else 0,
         )
         found.append((cell.partition, cell.lie, cell.number, name, *figures))
     for cell in grid:
         for name in cell.methods:
             if (cell.folder / name / "rounds.jsonl").is_file() and not finished(cell.folder / name):
-                found.append((cell.partition, cell.lie, cell.number, name, np.nan, np.nan, 0, "", 1))
-    names = ("partition", "lie", "number", "name", "accuracy", "rand", "clusters", "alone", "code")
+                found.append((cell.partition, cell.lie, cell.number, name, np.nan, np.nan, 0, 1))
+    names = ("partition", "lie", "number", "name", "accuracy", "rand", "clusters", "code")
     frame = pd.DataFrame(found, columns=names)
     frame[["method", "rule"]] = frame["name"].str.split(" with ", n=1, expand=True).reindex(columns=[0, 1])
     return frame
@@ -236,13 +232,13 @@ def page_of_liars(runs: pd.DataFrame) -> Iterator[str]:
                     same = here[(here["lie"] == lie) & (here["number"] == (lie != "none") * number)]
                     own, common = same[same["name"] == method], same[same["name"] == FEDAVG]
                     found = f"{own['rand'].mean():.2f} ({own['clusters'].mean():g})" if len(own) else "–"
-                    row += [found + "".join(own["alone"][:1]), _accuracy(own), _accuracy(common)]
+                    row += [found, _accuracy(own), _accuracy(common)]
                 if any(each != "–" for each in row):
                     same_cells.setdefault(tuple(row), []).append(LIES[lie].title)
             rows += [[f"`{method}`", "; ".join(titles), *cells] for cells, titles in same_cells.items()]
         header = ["method", "lie"]
         for number in told:
-            header += [f"{number}: Rand (clusters), named", "accuracy", "FedAvg's"]
+            header += [f"{number}: Rand (clusters)", "accuracy", "FedAvg's"]
         yield from (f"### {PARTITIONS[str(partition)].title}", "", table(header, rows), "")
 
 

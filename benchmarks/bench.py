@@ -15,7 +15,6 @@ import numpy as np
 from common import commit_of, grid_arguments, over_seeds, records
 from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
-from fedclust.clustering.auto import SOURCES
 from fedclust.clustering.shared import wording
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import save
@@ -55,10 +54,6 @@ def methods(num_groups: int) -> dict[str, Method]:
         "clust_psi_pfl": Method(("strategy=clust_psi_pfl",)),
         "fmcl": Method(("strategy=fmcl",)),
         "auto": Method(("strategy=auto",)),
-        **{
-            f"auto {source}": Method(("strategy=auto", f"strategy.parameters.sources=[{source}]"))
-            for source in SOURCES
-        },
         **(known if num_groups > 1 else {}),
         "centralised": Method(("strategy=centralised", "serve=cluster"), "all rows"),
     }

@@ -3,7 +3,7 @@
     python benchmarks/server_side.py [--clients 100 1000 10000] [--repeats 3] [--write]
 
 The peak is the process's, inputs included. What each row measures is the docstring of its function. Goals on
-two cores: FedGWC at 10,000 clients 5 s, labels at 1,000 clients 3 s, prototypes at 1,000 clients 60 s.
+two cores: FedGWC at 10,000 clients 5 s.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 from common import answer_of, arguments, machine, show, spread, table
 
-from fedclust.clustering import clust_psi_pfl, fedgwc, fmcl, label_groups, prototype_groups
+from fedclust.clustering import clust_psi_pfl, fedgwc, fmcl
 
 # How clients of three kinds perceive each other; the noise is that of rewards averaged over some rounds.
 PERCEPTION = np.array([[0.9, 0.3, 0.2], [0.4, 0.8, 0.2], [0.2, 0.3, 0.7]])
@@ -65,11 +65,6 @@ def psi_search(clients: int, draws: np.random.Generator) -> Callable[[], object]
     return lambda: clust_psi_pfl.assign(label_counts(clients, draws), parameters, seed=0)
 
 
-def label_rule(clients: int, draws: np.random.Generator) -> Callable[[], object]:
-    """Label groups: our rule on label counts."""
-    return lambda: label_groups.assign(label_counts(clients, draws), label_groups.Parameters(), seed=0)
-
-
 def fmcl_distances(clients: int, draws: np.random.Generator) -> Callable[[], object]:
     """FMCL: the paper's distances between prototypes of width 384, and clusters from them."""
     prototypes = draws.standard_normal((clients, CLASSES, WIDTH), dtype=np.float32)
@@ -79,23 +74,7 @@ def fmcl_distances(clients: int, draws: np.random.Generator) -> Callable[[], obj
     return lambda: fmcl.assign(prototypes, shares, fmcl.Parameters())
 
 
-def prototype_rule(clients: int, draws: np.random.Generator) -> Callable[[], object]:
-    """Prototype groups: our rule on prototypes of width 64, two labelling conventions."""
-    width = 64
-    counts = draws.multinomial(60, draws.dirichlet(np.full(CLASSES, 1000.0), size=clients))
-    # Classes are 1 apart (squared), and examples scatter with total variance 1.
-    truth = (draws.normal(size=(CLASSES, width)) * np.sqrt(0.5 / width)).astype(np.float32)
-    names = (np.arange(CLASSES) + 3 * draws.integers(0, 2, clients)[:, None]) % CLASSES
-    prototypes = draws.standard_normal((clients, CLASSES, width), dtype=np.float32)
-    prototypes /= np.sqrt(np.maximum(counts, 1) * width)[:, :, None].astype(np.float32)
-    prototypes += truth[names]
-    prototypes[counts == 0] = np.nan
-    scatter = np.where(counts > 1, 1.0, 0.0)
-    parameters = prototype_groups.Parameters()
-    return lambda: prototype_groups.assign(prototypes, counts, scatter, parameters)
-
-
-WORK = (fedgwc_update, fedgwc_test, bare_product, psi_search, label_rule, fmcl_distances, prototype_rule)
+WORK = (fedgwc_update, fedgwc_test, bare_product, psi_search, fmcl_distances)
 
 
 def measure(name: str, clients: int, repeats: int) -> dict[str, list[float]]:

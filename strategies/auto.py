@@ -12,21 +12,16 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps
-from fedclust.clustering import auto, loss_traces, proposals
+from fedclust.clustering import auto, proposals
 from fedclust.clustering.auto import Parameters
-from fedclust.clustering.loss_traces import Trace
-from fedclust.clustering.proposals import Proposal
-from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
-from fedclust.federation.asking import unlike
 from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
 from fedclust.layers.layer import Layer
-from fedclust.messages.description import PrototypesQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
@@ -34,11 +29,6 @@ from fedclust.proof.coalitions import MOST_SITES, Coalition
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
-
-_TRIED_FIRST = 2  # clients that are asked for prototypes before all are
-_TOLD = {"losses": "losses", "labels": "label counts", "prototypes": "prototypes"}
-_FIRST_STEPS = loss_traces.Parameters().first_steps
-_NOBODY: IntArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,8 +39,6 @@ class Trial:
     ----------
     cluster
         The cluster.
-    source
-        What proposed it.
     labels
         Part of each member of the cluster, −1 where it is not known yet, shape (n,).
     models, optimisers
@@ -76,7 +64,6 @@ class Trial:
     """
 
     cluster: int
-    source: str
     labels: IntArray
     models: tuple[ArrayRecord, ...]
     optimisers: tuple[Mapping[str, Any], ...] = ()
@@ -105,6 +92,11 @@ class Trial:
         }
 
     @property
+    def source(self) -> str:
+        """What proposed it: the clients' updates, or the distance of two clusters' models."""
+        return "updates" if self.joins is None else "union"
+
+    @property
     def clusters(self) -> list[int]:
         """The cluster whose clients it is for, or the two that have one model together on trial."""
         return [self.cluster] if self.joins is None else [self.cluster, self.joins]
@@ -121,8 +113,6 @@ class TrialMemory:
 
     Attributes
     ----------
-    traces
-        Losses of each cluster's clients.
     looks
         Looks so far.
     trials
@@ -133,18 +123,14 @@ class TrialMemory:
         Trainings of a client that looks and trials have cost so far.
     bytes_down, bytes_up
         Bytes that they have cost, as if every client had messages of its own.
-    alone
-        Ids of the clients that a look found unlike all others, sorted, by the source that it went by.
     """
 
-    traces: tuple[Trace, ...]
     looks: int = 0
     trials: tuple[Trial, ...] = ()
     history: tuple[Mapping[str, Any], ...] = ()
     spent: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
-    alone: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def by_cluster(self) -> dict[int, list[Trial]]:
         """Sort the divisions that are on trial by cluster."""
@@ -162,11 +148,12 @@ class Auto(ClusteredStrategy):
     """Train one model for all; split it where groups' own models are shown to be better.
 
     After some rounds of FedAvg (of whatever `aggregator` is), and again after twice as many, four times as
-    many and so on, a *look* lists groupings of each cluster's clients from what the four methods see. Each is
-    on trial for rounds of training: the run goes on with the unsplit model, and in the same rounds the same
-    clients also train the models of the parts, from the same start. Then clients compare both on their
-    held-out rows (:mod:`fedclust.proof`, both sides with the label-prior correction). A grouping is kept only
-    if it is shown to be better, at 5 % for all tests of the run; else nothing remains of it but its record.
+    many and so on, a *look* lists groupings of each cluster's clients by the directions of their updates.
+    Each is on trial for rounds of training: the run goes on with the unsplit model, and in the same rounds
+    the same clients also train the models of the parts, from the same start. Then clients compare both on
+    their held-out rows (:mod:`fedclust.proof`, both sides with the label-prior correction). A grouping is
+    kept only if it is shown to be better, at 5 % for all tests of the run; else nothing remains of it but its
+    record.
 
     Parameters
     ----------
@@ -181,7 +168,7 @@ class Auto(ClusteredStrategy):
 
     own_personal = BestLayer
     serves = "best"
-    needs_label_counts = True
+    needs_label_counts = True  # both sides of a comparison get the label-prior correction
     memory_type = TrialMemory
 
     def add_layers(self, *further: Layer, private: bool = False) -> None:
@@ -193,11 +180,6 @@ class Auto(ClusteredStrategy):
         super().add_layers(*further, private=private)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
-    @property
-    def asks_prototypes(self) -> bool:  # type: ignore[override]
-        """Whether class prototypes are among its sources."""
-        return "prototypes" in self.parameters.sources
-
     def _may_choose(self, num_clients: int) -> bool:
         kept = self.options.serve_round == "best"  # models of an earlier round are those of clusters
         return self.parameters.coalitions != "none" and 2 <= num_clients <= MOST_SITES and not kept
@@ -207,14 +189,13 @@ class Auto(ClusteredStrategy):
         return self._may_choose(len(rows)) and worthwhile(self.parameters.coalitions, rows, model)
 
     def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
-        """List groups of sites that the witnesses propose before round 1."""
-        trace = Trace(np.arange(federation.num_clients))
-        start = Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model, TrialMemory((trace,)))
-        proposed, _, _ = self._proposed(start, 0, federation)
+        """List groups of sites that their updates propose before round 1."""
+        everyone = Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model)
+        proposed, _ = self._proposed(everyone, 0, federation)
         return [
-            tuple(np.flatnonzero(each.labels == part).tolist())
-            for each in proposed
-            for part in range(each.num_parts)
+            tuple(np.flatnonzero(labels == part).tolist())
+            for labels in proposed
+            for part in range(labels.max() + 1)
         ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -231,8 +212,7 @@ class Auto(ClusteredStrategy):
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
                 "proof=true holds some out"
             )
-        clusters = super().begin(federation, model)
-        return replace(clusters, memory=TrialMemory((Trace(clusters.members(0)),)))
+        return replace(super().begin(federation, model), memory=TrialMemory())
 
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
         """Look for groupings where that is due and nothing is on trial."""
@@ -248,7 +228,6 @@ class Auto(ClusteredStrategy):
         """Train what is on trial, and decide where it is time."""
         if self.coalitions.trained is not None:
             return clusters
-        clusters = _recorded(clusters, replies)
         before: TrialMemory = clusters.memory
         if not before.trials:
             return clusters
@@ -263,15 +242,13 @@ class Auto(ClusteredStrategy):
         return _charged(clusters, before, travelled, federation)
 
     def grown(self, clusters: Clusters, homes: IntArray) -> TrialMemory:
-        """Add newcomers to their clusters' traces; in what is on trial their part is not known yet."""
+        """Add newcomers to what is on trial; their part is not known yet."""
         memory: TrialMemory = clusters.memory
-        ids = clusters.num_clients + np.arange(len(homes))
         trials = []
         for trial in memory.trials:
             number, label = int(np.isin(homes, trial.clusters).sum()), None if trial.joins is None else 0
             trials.append(replace(trial, labels=padded(trial.labels, number, label)))
-        traces = tuple(each.joined(ids[homes == cluster]) for cluster, each in enumerate(memory.traces))
-        return replace(memory, traces=traces, trials=tuple(trials))
+        return replace(memory, trials=tuple(trials))
 
     def settled(self, clusters: Clusters, server_round: int) -> bool:
         """Return whether nothing is on trial, after a first look."""
@@ -323,8 +300,6 @@ class Auto(ClusteredStrategy):
         over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]
         joined, kept, tried = sum(over), len(over) - sum(over), len(memory.history)
         number = int(np.count_nonzero(clusters.sizes))
-        named = {"losses": loss_traces.alone(memory.traces), **memory.alone}
-        alone = sorted({client for clients in named.values() for client in clients})
         why = "the run ended before it was decided"
         sentences = [auto.decision(number, memory.looks, tried, kept, len(memory.trials))]
         if joined:
@@ -332,15 +307,9 @@ class Auto(ClusteredStrategy):
             sentences.append(f"{pairs} of clusters joined again")
         if memory.spent:
             sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
-        sentences += [
-            f"{wording.alone(named[source])}, with {what} unlike all others'"
-            for source, what in _TOLD.items()
-            if named.get(source)
-        ]
         return Findings(
             {
                 "decision": "; ".join(sentences),
-                "alone": alone,
                 "trials": [
                     *map(dict, memory.history),
                     *(trial.entry(kept=False, why=why) for trial in memory.trials),
@@ -350,8 +319,7 @@ class Auto(ClusteredStrategy):
                 "trial_rounds": rounds,
                 "trial_bytes_down": memory.bytes_down,
                 "trial_bytes_up": memory.bytes_up,
-            },
-            clients={"alone": np.isin(np.arange(clusters.num_clients), alone)},
+            }
         )
 
     # -- Inside ---------------------------------------------------------------------------------------------
@@ -360,79 +328,50 @@ class Auto(ClusteredStrategy):
         """List groupings of each cluster that is large enough, and put them on trial."""
         memory: TrialMemory = clusters.memory
         given, number, spent = self.parameters, memory.looks + 1, memory.spent
-        found: dict[int, list[Proposal]] = {}
-        alone = {source: set(clients) for source, clients in memory.alone.items()}
+        found: dict[int, list[IntArray]] = {}
         votes = federation.describe().num_validation > 0
-        for cluster, trace in enumerate(memory.traces):
-            if given.can_split(int(votes[trace.members].sum())):
-                proposed, trained, odd = self._proposed(clusters, cluster, federation)
+        for cluster in range(len(clusters.models)):
+            if given.can_split(int(votes[clusters.members(cluster)].sum())):
+                proposed, trained = self._proposed(clusters, cluster, federation)
                 found |= {cluster: proposed} if proposed else {}
                 spent += trained
-                for source, clients in odd.items():
-                    alone.setdefault(source, set()).update(clients)
         trials: list[Trial] = []
         for cluster, proposed in found.items():
             level = auto.level_of_look(given.level, number, len(found))
             state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))
-            for each in proposed:
-                starts = (clusters.models[cluster],) * each.num_parts, (state,) * each.num_parts
-                trials.append(Trial(cluster, each.source, each.labels, *starts, number, len(proposed), level))
+            for labels in proposed:
+                parts = int(labels.max()) + 1
+                starts = (clusters.models[cluster],) * parts, (state,) * parts
+                trials.append(Trial(cluster, labels, *starts, number, len(proposed), level))
         trials += self._union(clusters, number)
         told = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
-        named = {source: sorted(clients) for source, clients in alone.items()}
-        memory = replace(memory, looks=number, trials=tuple(trials), spent=spent, alone=named)
+        memory = replace(memory, looks=number, trials=tuple(trials), spent=spent)
         return replace(clusters.with_report(look=number, proposals=told), memory=memory)
 
     def _proposed(
         self, clusters: Clusters, cluster: int, federation: Federation
-    ) -> tuple[list[Proposal], int, dict[str, list[int]]]:
-        """Ask a cluster's clients for what groupings of them are proposed from, source by source.
+    ) -> tuple[list[IntArray], int]:
+        """Ask a cluster's clients what a round of training changes, and group them by the direction.
 
         Of a cluster of more than `most_asked` clients so many are drawn; the parts of the others are not
         known.
 
         Returns
         -------
-        Different groupings over the cluster's members, best sources first; how many clients trained for
-        them; and by source, ids of the clients that are unlike all others there, sorted.
+        Groupings of the cluster's members, and how many clients trained for them.
         """
-        given, number, trace = self.parameters, federation.server_round, clusters.memory.traces[cluster]
-        asked, smallest, described = trace.members, given.min_cluster_size, federation.describe()
+        given, number, members = self.parameters, federation.server_round, clusters.members(cluster)
+        asked, smallest, model = members, given.min_cluster_size, clusters.models[cluster]
         if len(asked) > given.most_asked:
             draws = generator(self.seed, "look", number, cluster)
             asked = np.sort(draws.choice(asked, given.most_asked, replace=False))
-        seed, trained = self.derived_seed("look", number, cluster), 0
-        found: list[Proposal] = []
-        alone: dict[str, list[int]] = {}
-        for source in given.sources:
-            answered, formed, odd = asked, list[Proposal](), _NOBODY
-            if source == "updates":
-                trained, model, size = len(asked), clusters.models[cluster], given.projection_size
-                answered, rows = self.update_rows(federation, model, asked, number, size=size)
-                formed = proposals.by_updates(rows, smallest) if len(answered) > 1 else []
-            elif source == "losses":
-                places = positions_of(asked, trace.members)
-                formed = [
-                    Proposal(each.source, each.labels[places])
-                    for each in proposals.by_losses(trace, smallest, seed)
-                ]
-            elif source == "labels":
-                formed, odd = proposals.by_labels(described.train_counts[asked], seed)
-            else:
-                sent = prototypes(federation, asked)
-                answered = np.array(list(sent), dtype=np.int64)
-                if len(sent) > 1:
-                    means, counts, scatter = map(np.stack, zip(*sent.values(), strict=True))
-                    formed, odd = proposals.by_prototypes(means, counts, scatter, smallest)
-            if len(odd):
-                alone[source] = answered[odd].tolist()
-            for each in formed:
-                labels = np.full(len(trace.members), -1, dtype=np.int64)
-                labels[positions_of(answered, trace.members)] = each.labels
-                found.append(Proposal(each.source, labels))
-        votes = described.num_validation[trace.members] > 0
+        answered, rows = self.update_rows(federation, model, asked, number, size=given.projection_size)
+        formed = proposals.by_updates(rows, smallest) if len(answered) > 1 else []
+        places = positions_of(answered, members)
+        votes = federation.describe().num_validation[members] > 0
         voting = votes if votes.any() else None  # where sites cross-fit, nothing is held out
-        return proposals.distinct(found, smallest, given.max_proposals, voting), trained, alone
+        whole = [proposals.spread(labels, places, len(members)) for labels in formed]
+        return [labels for labels in whole if proposals.is_large_enough(labels, smallest, voting)], len(asked)
 
     def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train each trial's parts for a round, on the clients that trained the cluster's own model."""
@@ -545,14 +484,8 @@ class Auto(ClusteredStrategy):
         moved = np.flatnonzero(after != before)
         if not len(moved):
             return clusters
-        changed = {*before[moved].tolist(), *after[moved].tolist()}
-        traces = tuple(
-            Trace(np.flatnonzero(after == cluster)) if cluster in changed else trace
-            for cluster, trace in enumerate(clusters.memory.traces)
-        )
         words = ", ".join(f"client {each} moved to cluster {after[each]}" for each in moved)
-        memory = replace(clusters.memory, traces=traces)
-        return clusters.with_report(moved=moved.tolist()).because(words, assignment=after, memory=memory)
+        return clusters.with_report(moved=moved.tolist()).because(words, assignment=after)
 
     def _union(self, clusters: Clusters, look: int) -> list[Trial]:
         """Put the two clusters whose models are nearest to each other on trial as one, from their mean."""
@@ -571,10 +504,8 @@ class Auto(ClusteredStrategy):
         model = with_vector(clusters.models[first], names, mean, cast=True)
         state = deepcopy(aggregation.pack_state(clusters.aggregators[first], self.make_aggregator()))
         labels = np.zeros(int(weights.sum()), dtype=np.int64)
-        union = Trial(
-            first, "union", labels, (model,), (state,), look, level=self.parameters.level, joins=second
-        )
-        return [union]
+        level = self.parameters.level
+        return [Trial(first, labels, (model,), (state,), look, level=level, joins=second)]
 
     def _joined(
         self, clusters: Clusters, union: Trial, before: IntArray, federation: Federation
@@ -604,52 +535,29 @@ class Auto(ClusteredStrategy):
         if not kept:
             return clusters, entry
         models, aggregators = list(clusters.models), list(clusters.aggregators)
-        assignment, traces = clusters.assignment.copy(), list(clusters.memory.traces)
+        assignment = clusters.assignment.copy()
         assignment[members] = one
         models[one] = union.models[0]
         aggregators[one] = aggregation.restored(self.make_aggregator(), union.optimisers[0])
-        traces[one], traces[other] = Trace(members), Trace(_NOBODY)
         joined = clusters.because(
             f"clusters {one} and {other} joined: {why}",
             assignment=assignment,
             models=tuple(models),
             aggregators=tuple(aggregators),
-            memory=replace(clusters.memory, traces=tuple(traces)),
         )
         return joined, entry
 
     def _split(self, clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
         """Split a cluster; the parts go on from the models and optimisers that were on trial."""
         children = clusters.children(trial.cluster, trial.labels)
-        members = clusters.members(trial.cluster)
         how = f"by {trial.source}, better on held-out rows ({wording.chance(p_value)})"
         reason = f"cluster {trial.cluster} split in {len(children)}: {how}"
         split = clusters.split(trial.cluster, trial.labels, reason)
         models, aggregators = list(split.models), list(split.aggregators)
-        traces = dict(enumerate(clusters.memory.traces))
         for part, child in enumerate(children):
             models[child] = trial.models[part]
             aggregators[child] = aggregation.restored(self.make_aggregator(), trial.optimisers[part])
-            traces[child] = Trace(members[trial.labels == part])
-        memory = replace(clusters.memory, traces=tuple(traces[number] for number in sorted(traces)))
-        return replace(split, models=tuple(models), aggregators=tuple(aggregators), memory=memory)
-
-
-def prototypes(
-    federation: Federation, clients: IntArray
-) -> dict[int, tuple[FloatArray, IntArray, FloatArray]]:
-    """Ask for class prototypes; only the first two clients where these cannot tell any."""
-    found: dict[int, tuple[FloatArray, IntArray, FloatArray]] = {}
-    for asked in (clients[:_TRIED_FIRST], clients[_TRIED_FIRST:]):
-        answers = federation.ask(PrototypesQuestion(min_examples=MIN_EXAMPLES), asked.tolist())
-        found |= {client: each.all for client, each in answers.replies.items()}
-        if not found:
-            break
-    shapes = {client: means.shape for client, (means, _, _) in found.items()}
-    for client, reason in unlike("shape of prototypes", shapes).items():
-        federation.failed(client, PrototypesQuestion.kind, reason)
-        del found[client]
-    return found
+        return replace(split, models=tuple(models), aggregators=tuple(aggregators))
 
 
 def compare_with_whole(
@@ -743,22 +651,6 @@ def placed(
 def least_losses(losses: Mapping[int, FloatArray]) -> dict[int, int]:
     """Return the model of least loss of each client, but of one with a loss that is not finite."""
     return {client: int(own.argmin()) for client, own in losses.items() if np.isfinite(own).all()}
-
-
-def _recorded(clusters: Clusters, replies: Sequence[Reply]) -> Clusters:
-    """Add each cohort's losses to its cluster's trace, but for the first round, which follows no average."""
-    memory: TrialMemory = clusters.memory
-    traces = list(memory.traces)
-    for cluster, cohort in by_cluster(replies).items():
-        trace = traces[cluster]
-        if len(cohort) < 2:
-            continue
-        if trace.rounds:
-            positions = positions_of(np.array([reply.client for reply in cohort]), trace.members)
-            values = loss_traces.deviations([reply.losses for reply in cohort], _FIRST_STEPS)
-            trace = trace.recorded(positions, values)
-        traces[cluster] = replace(trace, rounds=trace.rounds + 1)
-    return replace(clusters, memory=replace(memory, traces=tuple(traces)))
 
 
 def _travelled(federation: Federation) -> tuple[int, int]:

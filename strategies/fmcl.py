@@ -6,7 +6,6 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters
 from fedclust.clustering.placement import DistanceRule
-from fedclust.clustering.prototype_groups import Prototypes
 from fedclust.federation import Clusters, Federation, Findings
 from fedclust.federation.asking import check_alike
 from fedclust.messages.description import PrototypesQuestion
@@ -39,7 +38,7 @@ class FMCL(ClusteredStrategy):
         """Warn that prototypes of single examples are sent."""
         return [
             "the prototype of a class with one example is that example's embedding, and with encoder=pixels "
-            "the picture itself; strategy=auto asks for no prototype of so few"
+            "the picture itself; strategy=auto asks for no prototypes"
         ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -53,13 +52,11 @@ class FMCL(ClusteredStrategy):
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         assignment, found = fmcl.assign(prototypes, shares, self.parameters)
         curve = Findings.of_silhouettes(found.scores)
-        pooled = Prototypes(prototypes, counts.astype(np.float64), np.ones(counts.shape[1])).pooled(
-            assignment
-        )
-        clusters = pooled.counts / np.maximum(pooled.counts.sum(axis=1, keepdims=True), 1)
+        means, pooled = fmcl.pooled(prototypes, counts, assignment)
+        clusters = pooled / np.maximum(pooled.sum(axis=1, keepdims=True), 1)
         findings = Findings(
             summary={"variation": found.variation, **curve.summary},
             arrays=({} if len(counts) > _MOST_CLIENTS else {"distances": found.distances}) | curve.arrays,
-            placing=packed(DistanceRule(pooled.means.astype(np.float32), clusters, self.parameters)),
+            placing=packed(DistanceRule(means.astype(np.float32), clusters, self.parameters)),
         )
         return Clusters.of(assignment, model, findings)

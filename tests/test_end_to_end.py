@@ -15,7 +15,7 @@ from fedclust.training.trainer import Trainer
 from tests.fedclust.results.test_summary import KEYS
 
 AUTO_KEYS = {
-    "verdict", "decision", "decisions", "alone", "trials", "looks", "trial_trainings", "trial_rounds",
+    "verdict", "decision", "decisions", "trials", "looks", "trial_trainings", "trial_rounds",
     "trial_bytes_down", "trial_bytes_up", "serve", "serve_cluster", "proof", "personal",
 }  # fmt: skip
 

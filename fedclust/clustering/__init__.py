@@ -1,15 +1,12 @@
 """The methods' mathematics: arrays in, new arrays out, one module per method.
 
 - :mod:`~fedclust.clustering.fedgwc`: clusters from losses, split during training.
-- :mod:`~fedclust.clustering.loss_traces`: clusters from the same losses, as traces over the rounds.
 - :mod:`~fedclust.clustering.clust_psi_pfl`: clusters from label counts, before training.
 - :mod:`~fedclust.clustering.fmcl`: clusters from a foundation model's prototypes, before training.
-- :mod:`~fedclust.clustering.label_groups`, :mod:`~fedclust.clustering.prototype_groups`: our rules for the
-  data of these last two methods; one cluster unless clients are shown to differ.
 - :mod:`~fedclust.clustering.label_prior`: uses label counts without clusters.
 - :mod:`~fedclust.clustering.fedgmcc`: clusters from the geometry between client models, every round.
-- :mod:`~fedclust.clustering.auto`: one model for all, split where a grouping that one of four of these
-  methods proposes (:mod:`~fedclust.clustering.proposals`) proves itself.
+- :mod:`~fedclust.clustering.auto`: one model for all, split where a grouping by the clients' updates
+  (:mod:`~fedclust.clustering.proposals`) proves itself.
 - :mod:`~fedclust.clustering.placement`: the cluster of a client that joins later.
 - :mod:`~fedclust.clustering.haccs`, :mod:`~fedclust.clustering.fedcls`: which clients take part in a round,
   by their labels.

@@ -1,10 +1,9 @@
 """One model for all, split only where a split proves itself on held-out rows.
 
-Nothing here is from a paper; the proposals use the data of this package's four methods. A *look* lists
-proposals for a cluster (:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial next
-to the unsplit cluster, and paired tests (:mod:`fedclust.proof`) decide which is kept. This module decides
-when looks come, at which level they are tested, what trials may cost at most, which proposals get a longer
-trial, and which are kept.
+Nothing here is from a paper. A *look* lists proposals for a cluster by the directions of its clients' updates
+(:mod:`fedclust.clustering.proposals`), some rounds of training put them on trial next to the unsplit cluster,
+and paired tests (:mod:`fedclust.proof`) decide which is kept. This module decides when looks come, at which
+level they are tested, what trials may cost at most, which proposals get a longer trial, and which are kept.
 """
 
 import math
@@ -12,12 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from fedclust.clustering.proposals import MOST_PROPOSALS
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
 from fedclust.support.checks import Checked
-
-SOURCES = ("updates", "losses", "labels", "prototypes")
-"""Where proposals may come from. Of equal proposals, the first source's is kept."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +30,8 @@ class Parameters(Checked):
         Further rounds of training that the most promising proposals get after the first, >= 1.
     finalists
         Largest number of a cluster's proposals that get them, >= 1.
-    sources
-        Where proposals come from, some of ``updates`` (directions of clients' updates), ``losses`` (loss
-        traces), ``labels`` (label counts) and ``prototypes`` (class prototypes of the frozen encoder).
     min_cluster_size
         Least number of clients with held-out rows in a part, >= 1; a cluster needs twice as many for a look.
-    max_proposals
-        Largest number of proposals of a look for one cluster, >= 1.
     most_asked
         Largest number of clients of one cluster that a look asks, >= 2. The others are assigned to a part
         later, by the losses of the parts' models.
@@ -69,22 +61,12 @@ class Parameters(Checked):
     warmup: Annotated[int, ">= 1"] = 10
     probation: Annotated[int, ">= 1"] = 6
     finalists: Annotated[int, ">= 1"] = 2
-    sources: Sequence[str] = SOURCES
     min_cluster_size: Annotated[int, ">= 1"] = 2
-    max_proposals: Annotated[int, ">= 1"] = 8
     most_asked: Annotated[int, ">= 2"] = 100
     projection_size: Annotated[int, ">= 1"] = 512
     level: Annotated[float, "in (0, 1)"] = 0.05
     min_gain: Annotated[float, "in [0, 2)"] = 0.01
     coalitions: Annotated[str | None, "all or none or None"] = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sources", tuple(self.sources))  # a list from YAML
-        super().__post_init__()
-        valid = set(self.sources) <= {*SOURCES} and len({*self.sources}) == len(self.sources)
-        if not self.sources or not valid:
-            rule = f"some of {', '.join(SOURCES)}, each once"
-            raise ValueError(f"sources must be {rule}, got {list(self.sources)}")
 
     def can_split(self, num_members: int) -> bool:
         """Return whether a cluster of `num_members` voting clients is large enough for two parts."""
@@ -175,13 +157,13 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         return Spending(0, 0.0, 0)
     cohort = math.ceil(round(participation * num_clients, 9))
     looks = due_rounds(parameters.warmup, rounds)
-    finalists, total = min(parameters.finalists, parameters.max_proposals), 0
+    finalists, total = min(parameters.finalists, MOST_PROPOSALS), 0
     for number, due in enumerate(looks):
         clusters = 1 if number == 0 else num_clients // (2 * parameters.min_cluster_size)
         trained = min(num_clients, cohort if number == 0 else cohort + clusters)
-        asked = min(num_clients, parameters.most_asked * clusters) if "updates" in parameters.sources else 0
+        asked = min(num_clients, parameters.most_asked * clusters)
         left = rounds - due
-        first = min(1, left) * parameters.max_proposals
+        first = min(1, left) * MOST_PROPOSALS
         later = min(parameters.probation, max(left - 1, 0)) * finalists
         union = min(1 + parameters.probation, left) if number else 0
         total += asked + (first + later + union) * trained

@@ -81,6 +81,42 @@ class Details(grouping.Details):
     variation: float
 
 
+def pooled(prototypes: FloatArray, counts: IntArray, assignment: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Average the prototypes of each cluster's clients, weighted by examples.
+
+    Parameters
+    ----------
+    prototypes
+        Mean embedding of each class on each client, shape (K, C, d); ignored for a class that a client lacks.
+    counts
+        Training examples of each class on each client, shape (K, C).
+    assignment
+        Cluster of each client, 0…G−1, shape (K,).
+
+    Returns
+    -------
+    means
+        Mean embedding of each class in each cluster, shape (G, C, d); 0 for a class that none of its clients
+        has.
+    counts
+        Examples of each class in each cluster, shape (G, C).
+
+    Examples
+    --------
+    >>> means, counts = pooled(np.array([[[0.0]], [[4.0]]]), np.array([[1], [3]]), np.array([0, 0]))
+    >>> means.tolist(), counts.tolist()  # (1 · 0 + 3 · 4) / 4
+    ([[[3.0]]], [[4.0]])
+    """
+    number = int(assignment.max()) + 1
+    sums, means = np.zeros((number, counts.shape[1])), np.zeros((number, *prototypes.shape[1:]))
+    np.add.at(sums, assignment, counts)
+    for index in range(counts.shape[1]):
+        mine = np.flatnonzero(counts[:, index])
+        weighted = prototypes[mine, index].astype(np.float64) * counts[mine, index, None]
+        np.add.at(means[:, index], assignment[mine], weighted)
+    return means / np.maximum(sums, 1)[..., None], sums
+
+
 def distances(prototypes: FloatArray, shares: FloatArray, parameters: Parameters) -> FloatArray:
     """Compute the distances between clients from their prototypes of shared classes.
 

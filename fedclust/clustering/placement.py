@@ -1,8 +1,8 @@
 """Placement of a client that joins later: in the nearest cluster, or in none.
 
 - By label counts: the centres are those of the K-means that formed the clusters, in the same features
-  (Clust-PSI-PFL, Section III-B, and :mod:`fedclust.clustering.label_groups` for ours); the client's features
-  are relative to the federation that was clustered, which it does not change.
+  (Clust-PSI-PFL, Section III-B); the client's features are relative to the federation that was clustered,
+  which it does not change.
 - Without labels, by confidence: the cluster whose model is most certain of the rows.
 - By the paper's distances (FMCL, Algorithm 3) from the clusters' pooled prototypes.
 - By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
@@ -20,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.clustering import clust_psi_pfl, fmcl, label_groups, pacfl
-from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.clustering import clust_psi_pfl, fmcl, pacfl
 from fedclust.clustering.shared.placement import NONE, ONE_MODEL, Placement, nearest
 from fedclust.proof import holm
 from fedclust.typing import FloatArray, IntArray
@@ -42,7 +41,7 @@ class LabelRule:
     labels
         Cluster of each of them, shape (K,).
     paper
-        The paper's settings; None for our features.
+        The paper's settings.
 
     Examples
     --------
@@ -53,24 +52,18 @@ class LabelRule:
 
     counts: IntArray
     labels: IntArray
-    paper: clust_psi_pfl.Parameters | None = None
+    paper: clust_psi_pfl.Parameters
 
     def centres(self) -> tuple[IntArray, FloatArray]:
-        """Compute the mean features of each cluster's clients; our features weight clients by their examples.
-
-        With our features a client counts for at most ten of median size, as when the clusters were formed.
+        """Compute the mean features of each cluster's clients.
 
         Returns
         -------
         Indices of the clusters, shape (G,), and their centres, shape (G, features).
         """
-        counts, labels = self._known(), np.asarray(self.labels)[np.asarray(self.counts).any(axis=1)]
-        rows = self._features(counts)
-        weights = np.ones(len(rows)) if self.paper else counts.sum(axis=1)
-        clusters = np.unique(labels)
-        means = [
-            np.average(rows[labels == each], axis=0, weights=weights[labels == each]) for each in clusters
-        ]
+        labels = np.asarray(self.labels)[np.asarray(self.counts).any(axis=1)]
+        rows, clusters = self._features(self._known()), np.unique(labels)
+        means = [np.average(rows[labels == each], axis=0) for each in clusters]
         return clusters, np.array(means)
 
     def place(self, newcomer: IntArray) -> Placement:
@@ -100,15 +93,12 @@ class LabelRule:
         )
 
     def _features(self, counts: IntArray) -> FloatArray:
-        if self.paper is None:
-            return label_groups.features(counts, self._known())
         return clust_psi_pfl.features(counts, self.paper.epsilon, self.paper.smoothing, self._known())
 
     def _known(self) -> IntArray:
-        """Return the counts of the clients that have any; limited in size for our features."""
+        """Return the counts of the clients that have any."""
         counts = np.asarray(self.counts)
-        counts = counts[counts.any(axis=1)]
-        return counts if self.paper else limit_sizes(counts)
+        return counts[counts.any(axis=1)]
 
 
 @dataclass(frozen=True, eq=False)

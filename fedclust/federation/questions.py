@@ -10,7 +10,6 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering import label_prior
-from fedclust.clustering.prototype_groups import MIN_EXAMPLES
 from fedclust.clustering.shared.limits import limit_sizes
 from fedclust.data.input_encoders import to_values
 from fedclust.federation.clusters import Clusters
@@ -380,6 +379,7 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
 
 
 _MOST_MEANS = 500  # clients
+_FEWEST_ROWS = 5  # a mean of fewer reveals single rows
 
 
 def mean_embeddings(federation: Federation, clusters: Clusters) -> dict[str, FloatArray]:
@@ -402,7 +402,7 @@ def mean_embeddings(federation: Federation, clusters: Clusters) -> dict[str, Flo
     if np.count_nonzero(clusters.sizes) < 2:
         return {}
     asked = np.unique(np.linspace(0, size - 1, min(size, _MOST_MEANS)).astype(int)).tolist()
-    question = description.PrototypesQuestion(pooled=True, min_examples=MIN_EXAMPLES)
+    question = description.PrototypesQuestion(pooled=True, min_examples=_FEWEST_ROWS)
     answers = {client: each.all for client, each in federation.ask(question, asked).replies.items()}
     sent = {client: means[0] for client, (means, counts, _) in answers.items() if counts[0]}
     means = {client: row for client, row in sent.items() if len(row) == len(next(iter(sent.values())))}

@@ -1,8 +1,7 @@
 """What an FMCL client reports: the mean embedding of each of its classes, and its precision.
 
 Source: FMCL, Section 3.2.1: Eqs. 1 and 2, Algorithm 2. The paper's clients report each class's share; ours
-report its number of examples, from which the shares follow, and their scatter around the mean, which
-:mod:`fedclust.clustering.prototype_groups` needs to distinguish a difference from chance.
+report its number of examples, from which the shares follow, and their scatter around the mean.
 
 What a PACFL client reports is computed here, too: the subspace of each of its classes.
 """

@@ -6,7 +6,7 @@ clients reach, so they do not change the statistics of honest clients at all.
 
 import numpy as np
 
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import IntArray
 
 LARGEST_SHARE = 10.0
 """Most that a client can count for, as a multiple of the median client."""
@@ -44,26 +44,3 @@ def limit_sizes(counts: IntArray) -> IntArray:
         return table
     scaled = table * np.where(sizes > most, most / np.maximum(sizes, 1), 1.0)[:, None]
     return np.where((sizes > most)[:, None], np.ceil(scaled), table).astype(np.int64)
-
-
-def limit_values(values: FloatArray, least: float = 0.0, most: float = LARGEST_SHARE) -> FloatArray:
-    """Limit values to multiples of their median, which a minority cannot move far.
-
-    Parameters
-    ----------
-    values
-        Any shape (n,).
-    least, most
-        Multiples of the median.
-
-    Returns
-    -------
-    The values, within the limits; unchanged if there are fewer than three or the median is not above 0.
-
-    Examples
-    --------
-    >>> limit_values(np.array([1.0, 1.0, 50.0]))
-    array([ 1.,  1., 10.])
-    """
-    middle = float(np.median(values)) if len(values) > 2 else 0.0
-    return np.clip(values, least * middle, most * middle) if middle > 0 else values

@@ -1,35 +1,5 @@
 """Wording of numbers in sentences that explain why clients were split or not."""
 
-from collections.abc import Iterable
-
-
-def alone(clients: Iterable[int]) -> str:
-    """List clients that are unlike all others.
-
-    Parameters
-    ----------
-    clients
-        At least one client id.
-
-    Examples
-    --------
-    >>> alone([7]), alone([2, 7, 9])
-    ('client 7 stands alone', 'clients 2, 7 and 9 stand alone')
-    """
-    *others, last = map(str, clients)
-    return f"clients {', '.join(others)} and {last} stand alone" if others else f"client {last} stands alone"
-
-
-def few(number: int, of: int) -> bool:
-    """Return whether `number` of `of` clients are few: one, or up to a tenth.
-
-    Examples
-    --------
-    >>> few(1, of=5), few(2, of=5), few(2, of=20)
-    (True, False, True)
-    """
-    return 0 < number <= max(1, of // 10)
-
 
 def chance(p_value: float) -> str:
     """Write a p-value with two digits.

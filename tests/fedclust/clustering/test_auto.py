@@ -7,7 +7,6 @@ from fedclust.proof import Comparison, compare, evidence
 
 
 def test_a_cluster_must_make_two_parts() -> None:
-    assert Parameters(sources=list(auto.SOURCES)) == Parameters()  # as YAML has them
     # Parts of two: five hospitals are looked at, three are not.
     assert [Parameters().can_split(number) for number in (2, 3, 4, 5)] == [False, False, True, True]
     assert not Parameters(min_cluster_size=3).can_split(5)
@@ -34,21 +33,21 @@ def test_all_looks_share_one_level() -> None:
 
 
 def test_most_spending_by_hand() -> None:
-    # 10 clients, half of them in a round: 5. One look, after round 2 of 6; it asks 10 clients. Then 8
+    # 10 clients, half of them in a round: 5. One look, after round 2 of 6; it asks 10 clients. Then 3
     # proposals for one round and 2 finalists for 3 more, but 4 rounds are left: 1 + 3.
     parameters = Parameters(warmup=2, probation=3)
-    first = 10 + (8 * 1 + 2 * 3) * 5
+    first = 10 + (3 * 1 + 2 * 3) * 5
     # After round 4 a second look, at most 10 // 4 = 2 clusters with cohorts of 5 + 2 at most; 2 rounds are
     # left, one for all proposals and one for the finalists; one model for two clusters trains in both.
-    second = 10 + (8 * 1 + 2 * 1 + 2) * 7
+    second = 10 + (3 * 1 + 2 * 1 + 2) * 7
     assert most_spending(10, 0.5, 6, parameters) == auto.Spending(first + second, (first + second) / 5, 2)
 
 
 def test_a_large_cluster_is_asked_in_part() -> None:
-    # 1,000 clients, 50 in a round: 100 are asked, then (8 + 2 * 6) * 50 train.
-    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 20 * 50
-    without = Parameters(sources=["losses", "labels"])
-    assert most_spending(1000, 0.05, 20, without).trainings == 20 * 50
+    # 1,000 clients, 50 in a round: 100 are asked, then (3 + 2 * 6) * 50 train; of three proposals no more
+    # than three are finalists.
+    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 15 * 50
+    assert most_spending(1000, 0.05, 20, Parameters(finalists=9)).trainings == 100 + 21 * 50
 
 
 def test_too_few_clients_or_rounds_cost_nothing() -> None:

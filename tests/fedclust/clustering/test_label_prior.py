@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -5,8 +6,69 @@ import pytest
 from hypothesis import given, strategies as st
 from hypothesis.extra.numpy import arrays
 
-from fedclust.clustering.label_groups import chi_square
-from fedclust.clustering.label_prior import assign, correction, intraclass_correlation, pseudo_examples
+from fedclust.clustering.label_prior import (
+    assign,
+    chi_square,
+    correction,
+    gamma_tail,
+    homogeneity,
+    intraclass_correlation,
+    permutation_moments,
+    pseudo_examples,
+)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "labels"),
+    [
+        ([1, 2, 3], [0, 0, 0, 1, 1, 2]),
+        ([4, 3], [0, 0, 1, 1, 1, 1, 2]),
+        ([2, 2, 2, 1], [0, 0, 0, 0, 0, 1, 1]),
+        ([3, 3], [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_moments_are_those_of_every_deal(sizes: list[int], labels: list[int]) -> None:
+    # All n! ways to deal the labels out to places on clients.
+    values = []
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    for dealt in itertools.permutations(labels):
+        table = np.zeros((len(sizes), max(labels) + 1), dtype=np.int64)
+        np.add.at(table, (owner, np.array(dealt)), 1)
+        values.append(chi_square(table))
+    mean, variance = permutation_moments(np.array(sizes), np.bincount(labels))
+    assert mean == pytest.approx(np.mean(values))
+    assert variance == pytest.approx(np.var(values), abs=1e-9)
+
+
+def test_tails_of_gamma_variables() -> None:
+    # Mean 3, variance 9: shape 1, scale 3; P(X >= 6) = e^−2. Mean 4, variance 8: shape 2, scale 2;
+    # P(X >= x) = e^{−x/2}(1 + x/2) = 4 e^−3 at x = 6.
+    assert gamma_tail(6.0, 3.0, 9.0) == pytest.approx(math.exp(-2))
+    assert gamma_tail(6.0, 4.0, 8.0) == pytest.approx(4 * math.exp(-3))
+    assert gamma_tail(0.0, 4.0, 8.0) == 1.0
+
+
+def test_outcome_of_a_small_table() -> None:
+    # N = 8, K = C = 2: E = 8/7; w_r = w_c = (8·(1/4 + 1/4) − 4)/6 = 0; v = 6/7;
+    # V = (16/5)(6/7)² = 2.35102041; X² = 2.
+    tested = homogeneity(np.array([[3, 1], [1, 3]]))
+    assert (tested.statistic, tested.mean) == pytest.approx((2.0, 8 / 7))
+    assert tested.variance == pytest.approx(16 / 5 * 36 / 49)
+    assert tested.p_value == pytest.approx(gamma_tail(2.0, 8 / 7, 16 / 5 * 36 / 49))
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [[5, 3]],  # one client
+        [[5, 0], [3, 0], [9, 0]],  # one class
+        [[1, 0], [0, 1], [1, 0]],  # three examples
+        [[1, 0], [0, 1], [1, 0], [0, 1], [0, 1]],  # one example each
+        [[1, 0], [9, 10]],  # every deal has the same X²
+    ],
+)
+def test_where_nothing_can_be_tested_clients_are_alike(counts: list[list[int]]) -> None:
+    assert homogeneity(np.array(counts)).p_value == 1.0
 
 
 def test_correlation_of_a_small_table() -> None:

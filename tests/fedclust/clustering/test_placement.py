@@ -5,49 +5,40 @@ Class prototypes of a client that comes later.
 Label counts of a client that comes later.
 """
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from fedclust.clustering import fmcl
-from fedclust.clustering.clust_psi_pfl import Parameters
+from fedclust.clustering.clust_psi_pfl import Parameters, features
 from fedclust.clustering.curve_fitting import Fitting, chain_scores
 from fedclust.clustering.fedgmcc import Parameters as ChainParameters
 from fedclust.clustering.placement import DistanceRule, LabelRule, most_confident, place, remoteness
 
 # Clients 0 and 1 have classes 0 and 1, clients 2 and 3 classes 2 and 3.
 COUNTS = np.array([[30, 10, 0, 0], [10, 30, 0, 0], [0, 0, 30, 10], [0, 0, 10, 30]])
-OURS = LabelRule(COUNTS, np.array([0, 0, 1, 1]))
+BY_LABELS = LabelRule(COUNTS, np.array([0, 0, 1, 1]), Parameters())
 
 
 def test_the_features_of_a_newcomer_and_the_centres_by_hand() -> None:
-    # q = 1/4 for every class. P of the newcomer [0, 0, 7, 0]: (0 + 1/4)/8 = 1/32 and (7 + 1/4)/8 = 29/32.
-    few, many = 1 / 32, 29 / 32
-
-    def feature(share: float) -> float:
-        return np.sign(share - 0.25) * np.sqrt((share - 0.25) * np.log(share / 0.25))
-
-    newcomer = np.array([feature(few), feature(few), feature(many), feature(few)])
-    # A client of 40 rows with 30, 10, 0, 0 of the classes: 30.25/41, 10.25/41, 0.25/41.
-    high, low, none = (feature((number + 0.25) / 41) for number in (30, 10, 0))
-    centres = np.array([[(high + low) / 2] * 2 + [none] * 2, [none] * 2 + [(high + low) / 2] * 2])
-    found = OURS.place(np.array([0, 0, 7, 0]))
-    assert found.cluster == 1
-    by_hand = np.sqrt(((newcomer - centres) ** 2).sum(axis=1))
+    # q = 1/2 for both classes. The clients' terms of PSI are (3/4 − 1/2) ln(3/2) and (1/4 − 1/2) ln(1/2), in
+    # one order and the other: standardised, −1 and 1. Both have the same sum, whose column is 0.
+    high, low = 0.25 * np.log(1.5), 0.25 * np.log(2)
+    middle, spread = (high + low) / 2, (low - high) / 2
+    found = LabelRule(np.array([[3, 1], [1, 3]]), np.array([0, 1]), Parameters()).place(np.array([7, 2]))
+    # The newcomer's terms are (7/9 − 1/2) ln(14/9) and (2/9 − 1/2) ln(4/9).
+    first, second = ((share - 0.5) * np.log(2 * share) for share in (7 / 9, 2 / 9))
+    own = np.array([(first - middle) / spread, (second - middle) / spread])
+    by_hand = [np.hypot(*(own - centre)) for centre in ([-1, 1], [1, -1])]
+    assert found.cluster == 0
     np.testing.assert_allclose([found.evidence["distances"][each] for each in ("0", "1")], by_hand)
 
 
-def test_larger_clients_weigh_more_in_our_centres_only() -> None:
-    counts = np.array([[90, 0, 0], [0, 10, 0], [0, 0, 50]])
-    ours = LabelRule(counts, np.array([0, 0, 1]))
-    papers = dataclasses.replace(ours, paper=Parameters())
-    rows = ours._features(counts)
-    np.testing.assert_allclose(ours.centres()[1][0], 0.9 * rows[0] + 0.1 * rows[1])
-    rows = papers._features(counts)
-    np.testing.assert_allclose(papers.centres()[1][0], (rows[0] + rows[1]) / 2)
+def test_a_centre_is_the_mean_of_its_clients_whatever_their_sizes() -> None:
+    rule = LabelRule(np.array([[90, 0, 0], [0, 10, 0], [0, 0, 50]]), np.array([0, 0, 1]), Parameters())
+    rows = features(rule.counts)
+    np.testing.assert_allclose(rule.centres()[1], [(rows[0] + rows[1]) / 2, rows[2]])
 
 
 def test_a_client_like_neither_is_in_none() -> None:
@@ -55,23 +46,21 @@ def test_a_client_like_neither_is_in_none() -> None:
     counts = np.full((6, 7), 20)
     counts[np.arange(6), np.arange(6) // 2] = 40
     counts[:, 6] = 1
-    found = LabelRule(counts, np.repeat([0, 1, 2], 2)).place(np.array([0, 0, 0, 0, 0, 0, 50]))
+    found = LabelRule(counts, np.repeat([0, 1, 2], 2), Parameters()).place(np.array([0, 0, 0, 0, 0, 0, 50]))
     assert found.cluster is None
     assert "farther than another cluster's is" in found.reason
 
 
 def test_without_rows_or_with_one_cluster() -> None:
-    assert OURS.place(np.zeros(4, dtype=int)).cluster is None
-    assert LabelRule(COUNTS, np.zeros(4, dtype=int)).place(np.zeros(4, dtype=int)).cluster == 0
+    nothing = np.zeros(4, dtype=int)
+    assert BY_LABELS.place(nothing).cluster is None
+    assert LabelRule(COUNTS, nothing, Parameters()).place(nothing).cluster == 0
 
 
-@pytest.mark.parametrize("paper", [None, Parameters()])
 @pytest.mark.parametrize("client", range(4))
-def test_a_client_that_was_there_goes_where_it_was(paper, client) -> None:
+def test_a_client_that_was_there_goes_where_it_was(client) -> None:
     # The paper's index has no sign: a surplus of classes 0 and 1 still differs from one of 2 and 3 by column.
-    rule = LabelRule(COUNTS, np.array([0, 0, 1, 1]), paper)
-    expected = client // 2
-    assert rule.place(COUNTS[client]).cluster == expected
+    assert BY_LABELS.place(COUNTS[client]).cluster == client // 2
 
 
 ANY = np.zeros((2, 4), dtype=int)

@@ -83,7 +83,7 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     assert re.findall(row, out.getvalue()) == ["chosen", "everyone", "alone"] * 3
 
 
-def test_of_six_sites_those_that_witnesses_put_together_train_together() -> None:
+def test_of_six_sites_those_that_updates_put_together_train_together() -> None:
     data = sites(turned=None, number=6)
     data[3:] = [tuple((inputs, 1 - labels) for inputs, labels in parts) for parts in data[3:]]
     result = run(data)

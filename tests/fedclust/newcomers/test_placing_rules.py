@@ -16,7 +16,6 @@ BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
 @pytest.mark.parametrize(
     ("rule", "sent"),
     [
-        (LabelRule(COUNTS, CLUSTERS), BY_LABELS),
         (LabelRule(COUNTS, CLUSTERS, clust_psi_pfl.Parameters(1e-3, "add", max_clusters=None)), BY_LABELS),
         (DistanceRule(MEANS, np.full((2, 2), 0.5), fmcl.Parameters()), BY_PROTOTYPES),
         (

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.clustering import fmcl
+from fedclust.clustering import clust_psi_pfl, fmcl
 from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.models.encoders import PixelEncoder
 from fedclust.newcomers.rows import mean_embedding, place_rows
@@ -31,7 +31,7 @@ def test_mean_embeddings() -> None:
 
 def test_label_counts_are_those_of_all_classes() -> None:
     # Two rows of class 0, one of class 1, none of class 2.
-    rule = LabelRule(np.array([[20, 10, 0], [0, 10, 20]]), np.array([1, 0]))
+    rule = LabelRule(np.array([[20, 10, 0], [0, 10, 20]]), np.array([1, 0]), clust_psi_pfl.Parameters())
     assert _place(rule) == rule.place(np.array([2, 1, 0]))
     assert _place(rule).cluster == 1
 

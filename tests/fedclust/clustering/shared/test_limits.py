@@ -1,6 +1,6 @@
 import numpy as np
 
-from fedclust.clustering.shared.limits import limit_sizes, limit_values
+from fedclust.clustering.shared.limits import limit_sizes
 
 
 def test_sizes_are_limited_to_ten_times_the_median() -> None:
@@ -14,9 +14,3 @@ def test_sizes_are_limited_to_ten_times_the_median() -> None:
     same = np.array([[2, 2], [3, 3], [4, 4], [60, 10]])  # the median is 7 here, too
     assert limit_sizes(same) is same
     assert limit_sizes(np.array([[1, 0], [10**9, 0]])).tolist() == [[1, 0], [10**9, 0]]  # of two, which?
-
-
-def test_values_are_limited_to_multiples_of_their_median() -> None:
-    assert limit_values(np.array([1.0, 2.0, 3.0, 1e9, 0.0]), 0.1, 10.0).tolist() == [1, 2, 3, 20, 0.2]
-    assert limit_values(np.array([0.0, 0.0, 5.0])).tolist() == [0, 0, 5]  # no scale to judge by
-    assert limit_values(np.array([1.0, 50.0])).tolist() == [1, 50]

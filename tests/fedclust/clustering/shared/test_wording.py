@@ -19,10 +19,3 @@ def test_chance_has_two_digits(p_value: float, text: str) -> None:
 
 def test_one_cluster_is_written_out() -> None:
     assert (wording.clusters(1), wording.clusters(2)) == ("one cluster", "2 clusters")
-
-
-def test_words() -> None:
-    assert wording.alone([7]) == "client 7 stands alone"
-    assert wording.alone([2, 7, 9]) == "clients 2, 7 and 9 stand alone"
-    assert [wording.few(number, 30) for number in (0, 1, 3, 4)] == [False, True, True, False]
-    assert wording.few(1, 4)

@@ -4,10 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fedclust.aggregation.replies import Reply
-from fedclust.federation.asking import Failure
-from fedclust.federation.clusters import Clusters
-from fedclust.federation.run import Run
+from fedclust.federation.clusters import Findings
+from fedclust.federation.run import Round, Run
 from fedclust.messages.training import Instruction
 
 
@@ -20,10 +18,11 @@ def amended(asked: Mapping[int, Instruction], **fields: Any) -> dict[int, Instru
 
 
 class Layer:
-    """One thing that happens in every round beside the method; every function does nothing unless overridden.
+    """One thing that happens in every round beside the method.
 
-    The core calls its layers in the order of their list, and does not know which they are. They read and
-    change the run in progress; whoever changes the clusters returns the new ones.
+    Four functions are called in every round, one after each of its steps: they take the round so far and
+    return it, changed or as it is. All that a layer tells the loop or another layer is in that value; the
+    loop calls the layers in the order of their list and does not know which they are.
 
     Attributes
     ----------
@@ -36,49 +35,30 @@ class Layer:
     needs_client_models: bool = False
     memory_type: ClassVar[Any] = None
 
-    def begin(self, run: Run) -> None:
-        """Prepare for a run, before its first round or before :meth:`restore`."""
+    def begin(self, run: Run, state: Any) -> Round:
+        """Prepare for a new run, or go on from what :meth:`state` returned before an interruption."""
+        return run.now
 
-    def before_round(self, run: Run) -> Clusters:
-        """Change the clusters before the cohort is chosen."""
-        return run.clusters
+    def instruct(self, run: Run, now: Round) -> Round:
+        """Change who trains in the round, and by what instruction: ``now.asked``."""
+        return now
 
-    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
-        """Change who trains in the round, and by what instruction, by client id."""
-        return asked
-
-    def screen(
-        self,
-        run: Run,
-        replies: list[Reply],
-        failures: list[Failure],
-    ) -> tuple[list[Reply], list[Failure]]:
+    def screen(self, run: Run, now: Round) -> Round:
         """Leave out or change replies before they are aggregated, and name the failures."""
-        return replies, failures
+        return now
 
-    def after_aggregation(self, run: Run) -> Clusters:
-        """Change the clusters once each has its next model, before the method does."""
-        return run.clusters
-
-    def before_evaluation(self, run: Run) -> Clusters:
+    def before_evaluation(self, run: Run, now: Round) -> Round:
         """Change the clusters before clients evaluate, in rounds with an evaluation."""
-        return run.clusters
+        return now
 
-    def measured(self, run: Run) -> Clusters:
-        """Leave out or change what clients measured, in every round; `run.online` is None in one without."""
-        return run.clusters
+    def after_evaluation(self, run: Run, now: Round) -> Round:
+        """Leave out or change what clients measured; without an evaluation, ``now.online`` is None."""
+        return now
 
-    def columns(self, run: Run) -> dict[str, Any]:
-        """Return columns of the clients' table, by name, each of shape (K,)."""
-        return {}
-
-    def summary(self, run: Run) -> dict[str, Any]:
-        """Return entries of the run's summary."""
-        return {}
+    def findings(self, run: Run) -> Findings:
+        """Return entries of the run's summary, and columns of the clients' table, each of shape (K,)."""
+        return Findings()
 
     def state(self, run: Run) -> Any:
         """Return what is remembered after a round: a frozen dataclass of arrays, numbers and names."""
         return None
-
-    def restore(self, run: Run, state: Any) -> None:
-        """Take up what :meth:`state` returned."""

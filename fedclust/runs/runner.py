@@ -248,7 +248,7 @@ class StrategyRun(Observer):
             described.client_names,
             measured.outcomes,
             **columns,
-            **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.clients.items()},
             **self._last.by_client(strategy.clusters.num_clients),
             **strategy.findings(strategy.clusters).clients,
         )
@@ -276,7 +276,7 @@ class StrategyRun(Observer):
             **{name: values for name, values in late.items() if values},
             **summaries.attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
-            **{name: each for layer in strategy.layers for name, each in layer.summary(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.summary.items()},
         )
 
     # -- After its last round -------------------------------------------------------------------------------

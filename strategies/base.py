@@ -31,14 +31,15 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import (
+    Layer,
     Measured,
     Round,
     Run,
     RunState,
+    amended,
     evaluation_questions,
     evaluation_sample,
 )
-from fedclust.layers.layer import Layer, amended
 from fedclust.layers.standard import standard_layers
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack

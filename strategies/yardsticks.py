@@ -9,8 +9,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation, FederationError, Findings
-from fedclust.federation.run import Round, Run
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.messages.training import Instruction
 from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import ClusteredStrategy

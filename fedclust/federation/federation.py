@@ -11,8 +11,16 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import Reply, too_long, too_long_line
-from fedclust.federation.answering import Answering, Flower
-from fedclust.federation.asking import Answer, Answers, Failure, check_alike, failure_order, listed
+from fedclust.federation.answering import (
+    Answer,
+    Answering,
+    Answers,
+    Failure,
+    Flower,
+    check_alike,
+    failure_order,
+    listed,
+)
 from fedclust.messages.codec import Bounds, Question, Reading
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQuestion, WinsQuestion

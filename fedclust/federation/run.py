@@ -1,4 +1,4 @@
-"""Keep a run in progress: its evaluations, checks whether it can continue, and its state for a checkpoint."""
+"""A run in progress: a round, what layers change in it, its evaluations, and the state for a checkpoint."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust import metrics
 from fedclust.aggregation.replies import Reply
-from fedclust.federation.asking import Failure
-from fedclust.federation.clusters import Clusters
+from fedclust.federation.answering import Failure
+from fedclust.federation.clusters import Clusters, Findings
 from fedclust.federation.federation import Federation, RosterState
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation
 from fedclust.messages.traffic import Traffic
@@ -450,6 +450,60 @@ class Run:
         self.server_round, self._began = last.number, now
         self.failed_replies += len(record["failures"])
         return figures, record
+
+
+def amended(asked: Mapping[int, Instruction], **fields: Any) -> dict[int, Instruction]:
+    """Change fields of instructions; clients that share one still do."""
+    distinct = {id(each): each for each in asked.values()}
+    changed = {key: dataclasses.replace(each, **fields) for key, each in distinct.items()}
+    return {client: changed[id(each)] for client, each in asked.items()}
+
+
+class Layer:
+    """One thing that happens in every round beside the method.
+
+    Four functions are called in every round, one after each of its steps: they take the round so far and
+    return it, changed or as it is. All that a layer tells the loop or another layer is in that value; the
+    loop calls the layers in the order of their list and does not know which they are.
+
+    Attributes
+    ----------
+    needs_client_models
+        Whether it needs each client's model, not a node's mean.
+    memory_type
+        Type of what :meth:`state` returns; None for a layer that remembers nothing.
+    """
+
+    needs_client_models: bool = False
+    memory_type: ClassVar[Any] = None
+
+    def begin(self, run: Run, state: Any) -> Round:
+        """Prepare for a new run, or go on from what :meth:`state` returned before an interruption."""
+        return run.now
+
+    def instruct(self, run: Run, now: Round) -> Round:
+        """Change who trains in the round, and by what instruction: ``now.asked``."""
+        return now
+
+    def screen(self, run: Run, now: Round) -> Round:
+        """Leave out or change replies before they are aggregated, and name the failures."""
+        return now
+
+    def before_evaluation(self, run: Run, now: Round) -> Round:
+        """Change the clusters before clients evaluate, in rounds with an evaluation."""
+        return now
+
+    def after_evaluation(self, run: Run, now: Round) -> Round:
+        """Leave out or change what clients measured; without an evaluation, ``now.online`` is None."""
+        return now
+
+    def findings(self, run: Run) -> Findings:
+        """Return entries of the run's summary, and columns of the clients' table, each of shape (K,)."""
+        return Findings()
+
+    def state(self, run: Run) -> Any:
+        """Return what is remembered after a round: a frozen dataclass of arrays, numbers and names."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
-from fedclust.federation.asking import failure_order
-from fedclust.federation.run import Run
-from fedclust.layers.layer import amended
+from fedclust.federation.answering import failure_order
+from fedclust.federation.run import Run, amended
 from fedclust.layers.standard import within
 from fedclust.messages.training import Instruction
 

@@ -21,8 +21,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation.replies import Reply, by_cluster
 from fedclust.federation.clusters import Findings, padded
-from fedclust.federation.run import Round, Run
-from fedclust.layers.layer import Layer, amended
+from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector

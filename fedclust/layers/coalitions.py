@@ -21,13 +21,12 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps, Reply, by_cluster
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.federation.asking import failure_order
+from fedclust.federation.answering import failure_order
 from fedclust.federation.clusters import Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
-from fedclust.federation.run import Round, Run
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.layers.beside import TRIAL
-from fedclust.layers.layer import Layer
 from fedclust.layers.standard import within
 from fedclust.messages.coalitions import (
     ALL_ROWS,

@@ -20,8 +20,7 @@ from fedclust.clustering import proposals
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
-from fedclust.federation.run import Round, Run
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.messages.evaluation import ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray

@@ -21,11 +21,10 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation, replies as lengths
 from fedclust.aggregation.replies import ANY, Caps, Reply
-from fedclust.federation.asking import Failure, failure_order
+from fedclust.federation.answering import Failure, failure_order
 from fedclust.federation.clusters import Clusters, Findings, padded
-from fedclust.federation.run import Round, Run
+from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.drift import Drift
-from fedclust.layers.layer import Layer, amended
 from fedclust.layers.stopping import Settled, Stopping
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected

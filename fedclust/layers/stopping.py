@@ -15,8 +15,7 @@ import numpy as np
 from fedclust.federation.clusters import Clusters, Findings
 from fedclust.federation.federation import FederationError
 from fedclust.federation.questions import ask_differences
-from fedclust.federation.run import Round, Run
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.typing import IntArray
 
 Settled = Callable[[Clusters, int], bool]

@@ -37,13 +37,13 @@ from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
-from fedclust.runs.clients import clients_here
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
     Plan,
     Session,
     check_network,
+    clients_here,
     federate,
     make_engine,
 )

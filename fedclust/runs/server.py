@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,7 @@ from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
-from fedclust.federation.answering import Answering, Flower
+from fedclust.federation.answering import Answering, Flower, Here
 from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
@@ -34,14 +34,13 @@ from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state
 from fedclust.models import construction
-from fedclust.personal.layers import PRIOR, Auto as BestLayer, Personal, check_validation
+from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
 from fedclust.results.trackers import Tracker, Tracking
-from fedclust.runs.clients import connect
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
@@ -53,6 +52,7 @@ from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.support.checks import few
+from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.losses import least_loss
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,89 @@ def make_engine(config: DictConfig) -> Any:
     if not isinstance(app, ClientApp):
         raise ConfigError(f"client_app must be a ClientApp, {name!r} is a {type(app).__name__}")
     return build(config.engine, app=app, run_config=to_run_config(config))
+
+
+# -- The clients --------------------------------------------------------------------------------------------
+
+
+def clients_here(node: Any, models: Path | None = None) -> Here:
+    """Let a node's clients answer in this process.
+
+    Parameters
+    ----------
+    node
+        A :class:`fedclust.clients.node.Node` that hosts all clients.
+    models
+        Folder for fine-tuned models; None to keep none.
+    """
+    from fedclust.clients.app import WORK
+
+    if models is not None:
+        node = replace(node, config={**node.config, MODELS: str(models)})
+    return Here(node, WORK)
+
+
+def _all_here(grid: Grid, settings: RunSettings, places: Sequence[Any]) -> bool:
+    """Return whether one node in this process would run our app for all clients, as they are numbered."""
+    from fedclust.clients import app
+
+    in_order = list(places) == list(range(len(places)))
+    return getattr(grid, "alone_with", None) is app and settings.hosts is None and in_order
+
+
+def connect(
+    config: DictConfig,
+    grid: Grid,
+    settings: RunSettings,
+    say: Callable[[str], None],
+    places: Sequence[Any] = (),
+    models: Path | None = None,
+) -> Answering:
+    """Connect to the clients of a run over a pooled dataset.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    grid
+        The engine's grid. One whose nodes would all run our app in this process is not used: the clients
+        then answer without messages.
+    settings
+        The run's settings.
+    say
+        Prints a line.
+    places
+        Places of the clients of a run to resume.
+    models
+        Folder for fine-tuned models of clients in this process; None to keep none.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        If the hosts file cannot be read.
+    FederationError
+        If the clients' data or model cannot be prepared, or too few clients are online.
+    """
+    if _all_here(grid, settings, places):
+        from fedclust.clients.node import node_here
+
+        try:
+            return clients_here(node_here(config), models)
+        except RAISED as error:
+            raise FederationError(reason_of(error)) from error
+    from fedclust.grids.client_grid import ClientGrid
+    from fedclust.grids.nodes import read_hosts
+
+    hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    waits: dict[str, Any] = {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
+    clients = ClientGrid(
+        grid, min_clients=settings.min_clients, hosts=hosts, wait=settings.wait, say=say, **waits
+    )
+    clients.connect(places)
+    return Flower(clients)
+
+
+# -- The plan -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,7 +302,9 @@ class Plan:
         )
 
     def settle_rows(self, federation: Federation, network: nn.Module, saved: RunState | None = None) -> None:
-        """Let clients train on all their rows if whoever would decide on held-out ones cross-fits instead.
+        """Check that clients have the rows that the run needs, and let all train that nobody decides on.
+
+        Whoever would decide on held-out rows may cross-fit instead: clients then hold none out of training.
 
         Parameters
         ----------
@@ -233,17 +318,27 @@ class Plan:
         Raises
         ------
         ConfigError
-            If a resumed run has trained on all rows and something is to decide on held-out ones now.
+            If no client has test rows; nobody has held-out rows for a strategy to vote on, or one has too
+            few for its personal layer; or a resumed run has trained on all rows and something is to decide
+            on held-out ones now.
         """
-        model = from_state(network.state_dict())
-        begun = None if saved is None else saved.roster.described
-        rows = federation.describe().rows
+        described, model = federation.describe(), from_state(network.state_dict())
+        if self.privacy.disclosed != "nothing" and not described.num_test.any():
+            raise ConfigError("clients must have test rows to measure an accuracy on, none has any")
+        begun, rows = None if saved is None else saved.roster.described, described.rows
         if saved is not None and begun is not None:  # of those it began with
             rows = begun.rows[np.array(saved.roster.joined) == 0]
-        crossing = [name for name, each in self.strategies.items() if each.cross_fits(rows, model)]
+        crossing = {name for name, each in self.strategies.items() if each.cross_fits(rows, model)}
+        for name, strategy in self.strategies.items():
+            votes = strategy.holds_out_rows and not strategy.proves_splits
+            if votes and self.privacy.disclosed == "labels" and not described.num_validation.any():
+                raise ConfigError(f"clients must have validation rows for {name} to vote on, none has any")
+            if name not in crossing:
+                with _as_config_error(f"{name}: " if len(self.strategies) > 1 else ""):
+                    check_validation(self.layers[name], described.num_validation)
         needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
-        if all_rows and federation.describe().num_validation.any():
+        if all_rows and described.num_validation.any():
             if needed:
                 raise ConfigError(
                     f"resume must not ask for held-out rows ({needed[0]}): all rows have trained"
@@ -256,24 +351,6 @@ class Plan:
         decides = each.holds_out_rows or isinstance(self.layers[name], BestLayer)
         decides |= each.forms_groups and self.serves(name) == "best"
         return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
-
-    def check_described(self, described: Descriptions) -> None:
-        """Check that clients have the rows that the run needs.
-
-        Raises
-        ------
-        ConfigError
-            If no client has test examples, nobody has held-out rows for a strategy to vote on, or one has too
-            few for its personal layer.
-        """
-        if self.privacy.disclosed != "nothing" and not described.num_test.any():
-            raise ConfigError("clients must have test rows to measure an accuracy on, none has any")
-        for name, strategy in self.strategies.items():
-            votes = strategy.holds_out_rows and not strategy.proves_splits
-            if votes and self.privacy.disclosed == "labels" and not described.num_validation.any():
-                raise ConfigError(f"clients must have validation rows for {name} to vote on, none has any")
-            with _as_config_error(f"{name}: " if len(self.strategies) > 1 else ""):
-                check_validation(self.layers[name], described.num_validation)
 
     def build_network(self) -> nn.Module:
         """Build the network that all strategies start from.
@@ -523,7 +600,6 @@ class Session:
             As for :func:`federate`.
         """
         state = saved_state(self.folder, plan.settings.rounds) if self.resumed else None
-        plan.check_described(federation.describe())
         plan.settle_rows(federation, network, state)
         if self.console is not None:
             say_data(federation.describe(), self.say)

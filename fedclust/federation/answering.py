@@ -14,7 +14,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.messages.codec import CONFIG, BadReply, Reading, decode, encode, received, sizes
+from fedclust.messages.codec import CONFIG, BadReply, Reading, Sizes, decode, encode, passed
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.support.flower import assume_identity
 from fedclust.support.reasons import FederationError, one_line
@@ -207,7 +207,8 @@ class Here:
         RunFailed
             If it does not return within `timeout` seconds.
         """
-        self._count("down", asked)
+        distinct = {id(each): each for each in asked.values()}
+        self._count("down", {key: passed(each)[1] for key, each in distinct.items()}, asked)
         kind = next(iter(asked.values())).kind
         node = self._node.without_holdout() if self.all_rows else self._node
         with time_limit(timeout, f"a node's work on a message of type {kind}"):
@@ -221,18 +222,19 @@ class Here:
         failures = dict.fromkeys(asked.keys() - found.keys(), "the node's reply lacks this client")
         failures |= {client: one_line(reason) for client, reason in errors.items()}
         replies: dict[int, Any] = {}
+        sizes: dict[int, Sizes] = {}
         for client in sorted(found):
             try:
-                replies[client] = received(found[client], at(client))
+                replies[client], sizes[id(found[client])] = passed(found[client], at(client))
             except BadReply as error:
                 failures[client] = str(error)
-        self._count("up", found)
+                sizes[id(found[client])] = passed(found[client])[1]
+        self._count("up", sizes, found)
         return Answers(replies, dict(sorted(failures.items())))
 
-    def _count(self, way: str, messages: Mapping[int, Any]) -> None:
-        distinct = {id(each): sizes(each) for each in messages.values()}
-        totals = {key: sum(each.values()) for key, each in distinct.items()}
-        records = {name: size for each in distinct.values() for name, size in each.items()}
+    def _count(self, way: str, sizes: Mapping[int, Sizes], messages: Mapping[int, Any]) -> None:
+        totals = {key: sum(each.values()) for key, each in sizes.items()}
+        records = {name: size for each in sizes.values() for name, size in each.items()}
         by_client = {client: totals[id(each)] for client, each in messages.items()}
         self._meter.count(way, sum(records.values()), by_client)
 

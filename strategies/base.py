@@ -694,7 +694,8 @@ class ClusteredStrategy(Strategy):
 
     def _adopt(self, now: Round, clusters: Clusters) -> Round:
         """Check the clusters that the method or a layer returned, and take them and the round."""
-        run, method, before = self.run, type(self).__name__, self.run.clusters
+        run, method = self.run, type(self).__name__
+        before = run.clusters
         wanted = run.federation.num_clients
         if clusters is not before or clusters.num_clients != wanted:
             if not isinstance(clusters, Clusters):

@@ -131,9 +131,6 @@ class ClusteredStrategy(Strategy):
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
 
-    asks_prototypes: bool = False
-    """Whether the method asks for class prototypes; clients' mean embeddings are then kept for newcomers."""
-
     moves_clients: ClassVar[bool] = False
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
     remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""

@@ -216,8 +216,6 @@ class StrategyRun(Observer):
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
-        if strategy.asks_prototypes and self.privacy.disclosed == "labels":
-            matrices |= questions.mean_embeddings(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
             matrices["class_names"] = described.class_names

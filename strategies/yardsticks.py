@@ -31,7 +31,7 @@ class KnownGroups(ClusteredStrategy):
     holds_client_dp = frozenset()  # groups are taken for public
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-        """Take the groups that clients name.
+        """Make the groups that clients name the clusters.
 
         Raises
         ------
@@ -43,7 +43,7 @@ class KnownGroups(ClusteredStrategy):
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
-        """Take the group that each newcomer names, if a cluster is of it."""
+        """Place each newcomer in the cluster of the group that it names, if there is one."""
         known = federation.describe().groups
         assignment = clusters.assignment.tolist()
         # A newcomer that joins a running federation is described by now, too.
@@ -158,7 +158,7 @@ class CentralisedGroups(Centralised):
     """
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-        """Take the groups that clients name.
+        """Make the groups that clients name the clusters.
 
         Raises
         ------

@@ -53,9 +53,6 @@ from fedclust.proof.coalitions import (
 )
 from fedclust.typing import FloatArray, IntArray
 
-Witnesses = Callable[[Federation, ArrayRecord], Iterable[Coalition]]
-"""Proposes coalitions before round 1."""
-
 _EACH = FOLDS + 1
 MOST_BYTES, MOST_ROWS = 64e6, 200_000
 """By default a site's message is to be no larger, and it is to train on no more rows in an epoch."""
@@ -67,7 +64,7 @@ def num_bytes(model: ArrayRecord) -> int:
 
 
 def models_per_site(num_sites: int) -> int:
-    """Count the models that a site trains in a round, but for those of coalitions that witnesses propose."""
+    """Count the models that a site trains in a round, but for those of proposed coalitions."""
     return _EACH * sum(0 in each for each in coalitions(num_sites)) - 1  # the run itself trains everyone's
 
 
@@ -173,8 +170,8 @@ class Coalitions(Layer):
     ----------
     wanted
         Whether coalitions are to be trained in a federation, from this model.
-    witnesses
-        Proposes further ones.
+    propose
+        Proposes further coalitions before round 1, where there are too many sites to train all.
     caps
         How far updates may move a model.
     may_correct
@@ -186,11 +183,11 @@ class Coalitions(Layer):
     def __init__(
         self,
         wanted: Callable[[IntArray, ArrayRecord], bool],
-        witnesses: Witnesses,
+        propose: Callable[[Federation, ArrayRecord], Iterable[Coalition]],
         caps: Caps,
         may_correct: Callable[[], bool],
     ) -> None:
-        self._wanted, self._witnesses, self._caps = wanted, witnesses, caps
+        self._wanted, self._propose, self._caps = wanted, propose, caps
         self._may_correct = may_correct
         self.trained: CoalitionModels | None = None
         self._aggregators: list[Strategy] = []
@@ -219,7 +216,7 @@ class Coalitions(Layer):
         """List the coalitions in round 1; add the models of all that contain a site to what it trains."""
         if now.number == 1 and self._wanted(run.federation.describe().rows, run.initial):
             number, model = now.clusters.num_clients, run.initial
-            further = self._witnesses(run.federation, model) if number > ALL_UP_TO else ()
+            further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
             listed = coalitions(number, further)
             self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)))
             self._aggregators = [run.make_aggregator() for _ in self.trained.models]

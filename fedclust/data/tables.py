@@ -217,9 +217,9 @@ class Tables(SourcedDataset):
         errors = [each for each in self.findings([part]) if each.severity == "error"]
         if lines := [each.line for each in errors if each.rule not in ELSEWHERE]:
             raise SourceError("; ".join(lines[:3]))
-        reasons = {each.column: each.detail for each in errors if each.rule == "identifier"}
+        suspected = {each.column: each.detail for each in errors if each.rule == "identifier"}
         types = {name: f"its type, {part.rows.schema.field(name).type}" for name in kinds if not kinds[name]}
-        unfit = {name: (reasons | types)[name] for name in kinds if name in reasons or name in types}
+        unfit = {name: why for name in kinds if (why := (suspected | types).get(name))}
         if unfit and self.chooses:
             reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
             usable = [name for name in unfit if kinds[name]]

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from fedclust.data import cache
 from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
+from fedclust.data.check.identifiers import suspicion
 from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out_client, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
-from fedclust.data.tables import Kind, Tables, suspicion
+from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import is_open, reason_of
 from fedclust.support.rng import generator

@@ -21,7 +21,7 @@ from omegaconf import open_dict
 from ray import cloudpickle
 
 from fedclust.results import comparable
-from fedclust.settings.composition import compose
+from fedclust.settings.composition import compose_with_hydra
 from tests.conftest import Outcome
 
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
@@ -266,7 +266,7 @@ def test_inspecting_a_partition(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "folder", "code", "said"),
     [
-        ("command_line._main", "run", 130, "interrupted before round 1"),
+        ("command_line._job", "run", 130, "interrupted before round 1"),
         ("server.federate", "a run", 130, "interrupted; to resume: fedclust resume='{}'"),
         ("server.federate", "run", 143, "terminated; to resume: fedclust resume={}"),  # 128 + 15
     ],
@@ -301,7 +301,9 @@ def test_garbage_is_collected_from_a_run_s_start_and_a_sweep_s_first_composition
     def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given, **named: seen[name].append(gc.isenabled()) or work(*given, **named)
 
-    monkeypatch.setattr("fedclust.runs.command_line.compose", noted("compose", compose))
+    composing = noted("compose", compose_with_hydra)
+    monkeypatch.setattr("fedclust.settings.composition.compose_with_hydra", composing)
+    monkeypatch.setattr("fedclust.runs.command_line.compose_with_hydra", composing)
     monkeypatch.setattr(
         "fedclust.runs.server.federate", noted("federate", lambda *_: {"mean_client_accuracy": 0.5})
     )

@@ -183,7 +183,7 @@ def _job(config: DictConfig, folder: Path, sweep_folder: Path | None = None, num
 
 
 def _with_extra(error: ModuleNotFoundError) -> Exception:
-    """Say how to install a package that only some runs need; other errors stay as they are."""
+    """Add to the error of a missing package how to install it, if only some runs need it."""
     extra = _EXTRAS.get((error.name or "").partition(".")[0])
     return ConfigError(f"{error}: pip install 'fedclust[{extra}]'") if extra else error
 

@@ -234,7 +234,7 @@ def deciders(config: DictConfig) -> Iterator[str]:
 def parameters(config: DictConfig) -> dict[str, Any]:
     """Return the class of the parameters of each strategy of the run, by the strategy's name.
 
-    The class says what its strategy needs. It is None for a strategy without parameters.
+    The class declares what its strategy needs; None for a strategy without parameters.
     """
     found = {str(config.choices.get("strategy", "")): _parameters(config.get("strategy"))}
     places = config.get("searchpath") or ()

@@ -88,6 +88,14 @@ def test_a_folder_is_an_export_or_a_run(monkeypatch, tmp_path: Path, file: str, 
         assert predict._open(tmp_path, "mine") == (opened, "mine")
 
 
+def test_a_class_may_be_named_like_the_first_column(monkeypatch, capsys) -> None:
+    here = _Served()
+    here.class_names = ("predicted", "well")
+    monkeypatch.setattr(predict, "_open", lambda folder, allow: here)
+    main(["export", "rows.csv"])
+    assert capsys.readouterr().out == "predicted,predicted,well\npredicted,0.75,0.25\nwell,0.125,0.875\n"
+
+
 def test_a_site_or_a_cluster_is_given(capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["export", "rows.csv", "--site", "a", "--cluster", "1"])

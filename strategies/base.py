@@ -78,7 +78,7 @@ class ClusteredStrategy(Strategy):
     selection
         The policy that chooses a cluster's clients, unless the run has one.
     options
-        What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
+        Options of the run that all strategies share, see :class:`~fedclust.settings.run_options.RunOptions`.
     given
         The options, value by value, such as ``participation=0.5``; not both.
 
@@ -130,9 +130,6 @@ class ClusteredStrategy(Strategy):
 
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
-
-    asks_prototypes: bool = False
-    """Whether the method asks for class prototypes; clients' mean embeddings are then kept for newcomers."""
 
     moves_clients: ClassVar[bool] = False
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
@@ -436,7 +433,7 @@ class ClusteredStrategy(Strategy):
         return False
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
-        """List what users are told before round 1, such as what it may cost; empty unless overridden."""
+        """List notes to print before round 1, such as what the method may cost; empty unless overridden."""
         return []
 
     def findings(self, clusters: Clusters) -> Findings:
@@ -655,7 +652,7 @@ class ClusteredStrategy(Strategy):
         return self._adopt(replace(now, unusable=unusable), replace(now.clusters, models=tuple(models)))
 
     def _evaluation(self, now: Round) -> Round:
-        """Let clients evaluate their cluster's model, in rounds with an evaluation."""
+        """Evaluate each cluster's model on its clients, in rounds with an evaluation."""
         federation = self.run.federation
         if now.number != federation.num_rounds and now.number % self.options.evaluate_every:
             return now
@@ -694,7 +691,8 @@ class ClusteredStrategy(Strategy):
 
     def _adopt(self, now: Round, clusters: Clusters) -> Round:
         """Check the clusters that the method or a layer returned, and take them and the round."""
-        run, method, before = self.run, type(self).__name__, self.run.clusters
+        run, method = self.run, type(self).__name__
+        before = run.clusters
         wanted = run.federation.num_clients
         if clusters is not before or clusters.num_clients != wanted:
             if not isinstance(clusters, Clusters):

@@ -463,8 +463,8 @@ class Layer:
     """One thing that happens in every round beside the method.
 
     Four functions are called in every round, one after each of its steps: they take the round so far and
-    return it, changed or as it is. All that a layer tells the loop or another layer is in that value; the
-    loop calls the layers in the order of their list and does not know which they are.
+    return it, changed or as it is. A layer passes nothing to the loop or another layer except in that value;
+    the loop calls the layers in the order of their list and does not know which they are.
 
     Attributes
     ----------

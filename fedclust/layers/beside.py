@@ -28,7 +28,7 @@ def train_beside(
     caps: Caps = ANY,
     instruction: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Reply]:
-    """Let clients train several models for a round.
+    """Train several models for a round.
 
     Clients train on the batches of the round, so a client that trains the cluster's model in the same round
     trains both on the same rows. A failing client is recorded and excluded.

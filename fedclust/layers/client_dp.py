@@ -164,14 +164,19 @@ class ClientPrivacy(Layer):
         self._trained[list(cohort)] += 1
         self._spend(list(cohort), self.settings.noise_multiplier)
         found, made = by_cluster(replies), list[Reply]()
-        told: dict[str, Any] = {"num_examples": 1, "loss": math.nan, "losses": np.zeros(1), "projected": None}
+        public: dict[str, Any] = {
+            "num_examples": 1,
+            "loss": math.nan,
+            "losses": np.zeros(1),
+            "projected": None,
+        }
         for cluster, asked in sorted(Counter(cohort.values()).items()):
             members, start = found.get(cluster, []), models[cluster]
             model = self._mean(members, start, asked, ("mean", server_round, cluster))
             if not members:  # a model without noise would say that nobody answered
                 first = min(client for client, own in cohort.items() if own == cluster)
                 made.append(_reply(first, cluster, start, model))
-            made += [replace(reply, model=model, **told) for reply in members]
+            made += [replace(reply, model=model, **public) for reply in members]
         if self.settings.adaptive:
             self._spend(list(cohort), 2 * self.settings.count_noise)
             self._adapt([reply.within for reply in replies], len(cohort), server_round)

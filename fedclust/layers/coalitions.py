@@ -150,7 +150,7 @@ class CoalitionModels:
 
 
 def notes(num_sites: int, rounds: int, model: ArrayRecord, trained: bool) -> list[str]:
-    """Say before round 1 what coalitions cost and give away, or why none are trained."""
+    """Describe, for users before round 1, what coalitions cost and give away, or why none are trained."""
     number, size = models_per_site(num_sites), num_bytes(model)
     each = f"{number} models, {number * size / 1e6:.2g} MB each way in the round's one message"
     if not trained:
@@ -372,10 +372,10 @@ class Coalitions(Layer):
         sites = []
         for client, choice in enumerate(chosen.choices):
             if choice is not None:
-                told = _figures_of(chosen.figures.get(str(client)))
+                figures = _figures_of(chosen.figures.get(str(client)))
                 coalition = self.trained.coalitions[choice.arm.coalition]
                 rows = int(described.num_test[client])
-                sites.append(verdicts.Site(client, names[client], coalition, choice, told, rows))
+                sites.append(verdicts.Site(client, names[client], coalition, choice, figures, rows))
         found = verdicts.findings(sites, chosen.fits, described.train_counts, described.class_names)
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         table = [

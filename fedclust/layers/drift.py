@@ -7,8 +7,8 @@ one level: look i = 1, 2, … has level/(i (i + 1)), which adds up to `level` ho
 clients of a look share it by Holm's correction. So a run in which nobody drifts names anybody with
 probability `level` at most, as far as the test's own assumptions hold.
 
-Label counts are those that clients told before round 1: a client whose labels have changed has the correction
-of its old ones, for both models.
+Label counts are those of the descriptions before round 1: a client whose labels have changed has the
+correction of its old ones, for both models.
 """
 
 from collections.abc import Sequence

@@ -231,8 +231,8 @@ def within(
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
     moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
-    told = (reply.update_norm for reply in replies)
-    own = [norm if each is None else each for norm, each in zip(norms, told, strict=True)]
+    reported = (reply.update_norm for reply in replies)
+    own = [norm if each is None else each for norm, each in zip(norms, reported, strict=True)]
     cap = math.inf if caps.norm is None else caps.norm
     long = lengths.too_long(norms, own, [reply.cluster for reply in replies], cap)
     failures: list[Failure] = []

@@ -98,7 +98,7 @@ def make_engine(config: DictConfig) -> Any:
 
 
 def clients_here(node: Any, models: Path | None = None) -> Here:
-    """Let a node's clients answer in this process.
+    """Return the clients of a node in this process.
 
     Parameters
     ----------

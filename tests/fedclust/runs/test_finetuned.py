@@ -1,5 +1,6 @@
 """A finished run's fine-tuned models are made again; :mod:`fedclust.serving` has a whole run's test."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save_file
 
+import fedclust
+from fedclust.clients.node import _prepare
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import Finetune
 from fedclust.runs.finetuned import clients_of, finetuned
@@ -146,3 +149,32 @@ def test_a_folder_of_somebody_else_builds_nothing_that_is_not_allowed(tmp_path: 
     assert together is not None
     with pytest.raises(ValueError, match="model._target_ must be allowed.*os.system"), together(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_a_whole_run_s_models_are_made_again_from_its_folder(own: bool, tmp_path: Path) -> None:
+    (tmp_path / "sites").mkdir()
+    draws = np.random.default_rng(0)
+    tables = []
+    for site in ("east", "west"):
+        age = draws.normal(60, 10, 60).round(1)
+        tables.append(pd.DataFrame({"age": age, "y": np.where(age > 60, "bad", "good"), "site": site}))
+        tables[-1].drop(columns="site").to_csv(tmp_path / "sites" / f"{site}.csv", index=False)
+    pd.concat(tables).to_csv(tmp_path / "all.csv", index=False)
+    sizes = ["dataset.num_classes=2", "dataset.input_shape=[1]", "partition=natural", "dataset.natural=site"]
+    pooled = [f"dataset.path={tmp_path / 'all.csv'}", *sizes]
+    rows = ["partition=own", f"partition.sites={tmp_path / 'sites'}"] if own else pooled
+    asked = ["strategy=fedavg", "compare=[]", "proof=false", "rounds=1", "personal=finetune", "device=cpu"]
+    asked += ["dataset=csv", "dataset.label=y"]
+    folder = fedclust.run([*asked, *rows, f"output_dir={tmp_path / 'run'}"]).folder
+    result = fedclust.load(folder)
+    for client in (0, 1):
+        before, after = result.model_for(client).state_dict(), result.finetuned(client).state_dict()
+        assert all(not torch.equal(before[name], after[name]) for name in before)
+    (first, second) = (result.finetuned(client).state_dict() for client in (0, 1))
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+    os.rename(tmp_path / "sites", tmp_path / "elsewhere")
+    os.rename(tmp_path / "all.csv", tmp_path / "elsewhere.csv")
+    _prepare.cache_clear()  # as in a new process
+    with pytest.raises(ValueError, match="rows must be on this machine .* an export with sites=\\[\\]"):
+        fedclust.load(folder).finetuned(0)

@@ -104,6 +104,7 @@ def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path)
     if saved["clients"] != now["clients"]:
         lists = {"without": sorted(before - names), "also": sorted(names - before)}
         detail = "; ".join(f"{what} {', '.join(listed)}" for what, listed in lists.items() if listed)
-        raise ConfigError(f"resume must have the clients of {folder}, got others, {detail}")
+        got = f"others, {detail}" if detail else "them in another order"
+        raise ConfigError(f"resume must have the clients of {folder}, got {got}")
     if saved["agreement"] != now["agreement"]:
         raise ConfigError(f"resume must have the encoding of {folder}, got another")

@@ -81,8 +81,8 @@ def is_npy(array: Array) -> bool:
 def from_bytes(data: bytes) -> Array:
     """Return the array of a ``.npy`` file's bytes; of other bytes one that :func:`to_numpy` refuses."""
     header = data[len(_MAGIC) : _begin(data)] if data.startswith(_MAGIC) else b""
-    told = _declared(header) if len(header) <= _LONGEST else ("", ())
-    return Array(*told, _NPY, data)
+    declared = _declared(header) if len(header) <= _LONGEST else ("", ())
+    return Array(*declared, _NPY, data)
 
 
 @lru_cache(maxsize=4096)

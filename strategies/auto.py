@@ -19,9 +19,9 @@ from fedclust.clustering.shared.grouping import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
 from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
+from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
-from fedclust.layers.layer import Layer
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import fecfl
 from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation, Findings
-from fedclust.federation.asking import check_alike
+from fedclust.federation.answering import check_alike
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.strategies.base import ClusteredStrategy
 

@@ -7,7 +7,7 @@ from fedclust.clustering import fmcl
 from fedclust.clustering.fmcl import Parameters
 from fedclust.clustering.placement import DistanceRule
 from fedclust.federation import Clusters, Federation, Findings
-from fedclust.federation.asking import check_alike
+from fedclust.federation.answering import check_alike
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy

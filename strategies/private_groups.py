@@ -94,7 +94,7 @@ class PrivateGroups(NetworkStrategy):
         if number == last:
             return self._vote(clusters, federation)
         sizes, noise = clusters.report.get("group_sizes"), self._noise("count_noise")
-        if sizes and private_groups.deserted(sizes, len(self.run.cohort), noise):
+        if sizes and private_groups.deserted(sizes, len(self.run.now.cohort), noise):
             return self._start_groups(clusters, number).with_report(started_anew=True)
         return clusters
 
@@ -140,7 +140,7 @@ class PrivateGroups(NetworkStrategy):
         return dict(zip(losses, chosen, strict=True))
 
     def _train_groups(self, clusters: Clusters, federation: Federation) -> Clusters:
-        run, privacy, cohort = self.run, self.privacy, sorted(self.run.cohort)
+        run, privacy, cohort = self.run, self.privacy, sorted(self.run.now.cohort)
         clients = self._choices(clusters, cohort, federation)
         sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
         models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])

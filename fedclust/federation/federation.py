@@ -11,8 +11,16 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import Reply, too_long, too_long_line
-from fedclust.federation.answering import Answering, Flower
-from fedclust.federation.asking import Answer, Answers, Failure, check_alike, failure_order, listed
+from fedclust.federation.answering import (
+    Answer,
+    Answering,
+    Answers,
+    Failure,
+    Flower,
+    check_alike,
+    failure_order,
+    listed,
+)
 from fedclust.messages.codec import Bounds, Question, Reading
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQuestion, WinsQuestion
@@ -412,7 +420,7 @@ class Federation:
         return other
 
     def welcome(self, server_round: int) -> IntArray:
-        """Let waiting clients join, at the beginning of a round.
+        """Admit the clients that wait to join, at the beginning of a round.
 
         Returns
         -------
@@ -449,7 +457,7 @@ class Federation:
                 self._roster.joined.append(server_round)
 
     def close(self) -> None:
-        """Let no more clients join, so that compared runs have the same clients."""
+        """Admit no further clients, so that compared runs have the same ones."""
         self._roster.open = False
 
     @property
@@ -488,7 +496,7 @@ class Federation:
         return self.descriptions
 
     def train_on_all_rows(self) -> None:
-        """Let clients hold no rows out of training, and describe their rows again; before round 1."""
+        """Use held-out rows for training, too, and ask for new descriptions; before round 1."""
         self.clients.all_rows = True
         self.descriptions, self._roster.answers = None, {}
         self._known()
@@ -594,7 +602,7 @@ class Federation:
         *,
         means: bool,
     ) -> tuple[list[Reply], list[Failure]]:
-        """Let clients train for a round.
+        """Ask clients to train for a round.
 
         Parameters
         ----------
@@ -632,7 +640,7 @@ class Federation:
         return valid, sorted(listed(failures, "train"), key=failure_order)
 
     def evaluate(self, asked: Mapping[int, EvaluateQuestion]) -> tuple[list[Evaluation], list[Failure]]:
-        """Let clients evaluate models in a round; a loss may be non-finite.
+        """Ask clients to evaluate models in a round; a loss may be non-finite.
 
         Returns
         -------

@@ -248,7 +248,7 @@ class StrategyRun(Observer):
             described.client_names,
             measured.outcomes,
             **columns,
-            **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.clients.items()},
             **self._last.by_client(strategy.clusters.num_clients),
             **strategy.findings(strategy.clusters).clients,
         )
@@ -258,8 +258,10 @@ class StrategyRun(Observer):
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         late["collapsed"] = summaries.collapsed(table, measured.outcomes)
-        told, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
-        late["capped"] = sorted({each for n in told for each in np.flatnonzero(counted(n, cap) < n).tolist()})
+        described, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
+        late["capped"] = sorted(
+            {each for n in described for each in np.flatnonzero(counted(n, cap) < n).tolist()}
+        )
         return summaries.summarise(
             table,
             strategy=self.name,
@@ -276,7 +278,7 @@ class StrategyRun(Observer):
             **{name: values for name, values in late.items() if values},
             **summaries.attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
-            **{name: each for layer in strategy.layers for name, each in layer.summary(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.summary.items()},
         )
 
     # -- After its last round -------------------------------------------------------------------------------

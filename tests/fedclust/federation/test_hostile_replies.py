@@ -18,7 +18,7 @@ from fedclust.messages import description, evaluation
 from fedclust.messages.codec import BadReply
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
-from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC, auto
+from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC
 from fedclust.support.array_bytes import from_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
@@ -532,13 +532,8 @@ def _wins(federation: Federation, toy: Any) -> Any:
     return federation.wins([toy.model(), toy.model()], range(CLIENTS))
 
 
-def _looked_at(federation: Federation, _: Any) -> Any:
-    return auto.prototypes(federation, np.arange(CLIENTS))
-
-
 Ask = Callable[[Federation, Any], Any]
 ASKED: dict[str, tuple[str, dict[str, Damage], Ask]] = {
-    "prototypes": (description.PrototypesQuestion.kind, PROTOTYPES, _looked_at),
     "losses": (evaluation.LossesQuestion.kind, LOSSES, _losses),
     "wins": (evaluation.LossesQuestion.kind, WINS, _wins),
     "updates": (UpdateQuestion.kind, UPDATE, _updates),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Hashable
 
 import torch
@@ -47,7 +48,9 @@ class CudaGraphs:
         # Other threads of the process may use the GPU meanwhile.
         capture = torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local")
         # A capture that fails does not restore the caller's stream; the outer context does.
-        with torch.cuda.stream(torch.cuda.current_stream(self._stream.device)), capture:
+        current = torch.cuda.stream(torch.cuda.current_stream(self._stream.device))
+        with warnings.catch_warnings(), current, capture:
+            warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype")
             try:
                 # PyTorch refuses to wait for the GPU before CUDA does, which would leave a broken capture.
                 torch.cuda.set_sync_debug_mode("error")

@@ -34,6 +34,7 @@ class CudaGraphs:
 
     def __init__(self, device: torch.device) -> None:
         self._stream, self._pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+        self._latest: torch.cuda.CUDAGraph | None = None  # no pool may lose its last graph and get another
 
     def __call__(self, operations: Callable[[], object]) -> Callable[[], object]:
         """Capture the operations, which are not computed yet.
@@ -61,6 +62,7 @@ class CudaGraphs:
                 torch.cuda.set_sync_debug_mode(before)
         if failed:
             raise failed[0]
+        self._latest = graph
         return graph.replay
 
 

@@ -157,7 +157,7 @@ def test_cuda_graphs_equal_the_operations(small, kind: str, caplog) -> None:
             torch.testing.assert_close(results[client][0], state, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(results[client][1], losses, rtol=1e-4, atol=1e-5)
     kinds = made.trainer._dispatcher._vectorised.passes._kinds
-    assert [repeat is not None for repeat in kinds.values()] == [True]
+    assert sum(repeat is not None for repeat in kinds.values()) == 1
     assert not warned(caplog)
 
 

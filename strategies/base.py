@@ -112,9 +112,6 @@ class ClusteredStrategy(Strategy):
     needs_client_models: bool = False
     """Whether the method needs each client's model, not a node's mean."""
 
-    aggregates: ClassVar[bool] = True
-    """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
-
     serves: ClassVar[Literal["best", "cluster"]] = "cluster"
     """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
     model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""
@@ -131,9 +128,6 @@ class ClusteredStrategy(Strategy):
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
 
-    asks_prototypes: bool = False
-    """Whether the method asks for class prototypes; clients' mean embeddings are then kept for newcomers."""
-
     moves_clients: ClassVar[bool] = False
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
     remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""
@@ -149,9 +143,6 @@ class ClusteredStrategy(Strategy):
 
     may_correct: bool = True
     """Whether the run's personal layers include the label-prior correction."""
-
-    own_layers: ClassVar[tuple[type[Layer], ...]] = ()
-    """Layers that belong to the method."""
 
     parameters: Any
 
@@ -177,9 +168,8 @@ class ClusteredStrategy(Strategy):
 
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
-        own = (kind() for kind in self.own_layers)
         settings: dict[str, Any] = {"moves_clients": self.moves_clients, "settled": self.settled}
-        self.bounds, beside = standard_layers(self.options, *own, *further, private=private, **settings)
+        self.bounds, beside = standard_layers(self.options, *further, private=private, **settings)
         self.layers: tuple[Layer, ...] = (self.bounds, *beside)
 
     def with_options(self, **changes: Any) -> Self:
@@ -329,7 +319,10 @@ class ClusteredStrategy(Strategy):
     def entering(
         self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
     ) -> Sequence[Reply]:
-        """List the replies to aggregate; one may be listed several times, or not at all."""
+        """List the replies that aggregators average: one may be listed several times, or not at all.
+
+        A method that computes the next models itself, in :meth:`after_round`, returns none.
+        """
         return replies
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
@@ -590,8 +583,7 @@ class ClusteredStrategy(Strategy):
         now = self._through("screen", replace(now, replies=replies, failures=failures))
         failures = [*federation.take_failures(), *now.failures]
         now = now.noting(cohort=[*now.cohort], loss=weighted_loss(now.replies), failures=failures)
-        if self.aggregates:
-            now = self._aggregated(now, self.entering(now.clusters, now.replies, federation))
+        now = self._aggregated(now, self.entering(now.clusters, now.replies, federation))
         now = self._adopt(back := self.bounds.take_back(now), back.clusters)
         now = self._adopt(now, self.after_round(now.clusters, now.replies, federation))
         now = self._through("after_evaluation", self._evaluation(replace(now, failures=())))
@@ -694,7 +686,8 @@ class ClusteredStrategy(Strategy):
 
     def _adopt(self, now: Round, clusters: Clusters) -> Round:
         """Check the clusters that the method or a layer returned, and take them and the round."""
-        run, method, before = self.run, type(self).__name__, self.run.clusters
+        run, method = self.run, type(self).__name__
+        before = run.clusters
         wanted = run.federation.num_clients
         if clusters is not before or clusters.num_clients != wanted:
             if not isinstance(clusters, Clusters):

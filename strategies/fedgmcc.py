@@ -84,7 +84,6 @@ class FedGMCC(NetworkStrategy):
     needs_last_round = True
 
     needs_client_models = True
-    aggregates = False
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
@@ -122,6 +121,12 @@ class FedGMCC(NetworkStrategy):
     def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose the round's cohort from all clients."""
         return self.select(np.arange(clusters.num_clients), clusters.models[0], federation)
+
+    def entering(
+        self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
+    ) -> Sequence[Reply]:
+        """Aggregate nothing: groups are averaged along their curves."""
+        return ()
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Fit the curves between the round's models, group them, and average each group along its curves."""

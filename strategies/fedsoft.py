@@ -69,7 +69,6 @@ class FedSoft(NetworkStrategy):
     """
 
     needs_client_models = True
-    aggregates = False
 
     parameters_type = Parameters
     parameters: Parameters
@@ -88,6 +87,12 @@ class FedSoft(NetworkStrategy):
         alike = np.full((clients, together), 1 / together)
         memory = Memory(centres, alike, np.zeros(clients, dtype=bool))
         return Clusters.of(np.arange(clients), model, memory)
+
+    def entering(
+        self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
+    ) -> Sequence[Reply]:
+        """Aggregate nothing: the next models are mixtures of the centres."""
+        return ()
 
     def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Measure the newcomers' importance weights; each starts from its mixture of the centres."""

@@ -142,7 +142,10 @@ class Centralised(ClusteredStrategy):
     """
 
     forms_groups = False
-    own_layers = (Pooling,)
+
+    def add_layers(self, *further: Layer, private: bool = False) -> None:
+        """Add the layer that pools rows."""
+        super().add_layers(Pooling(), *further, private=private)
 
 
 class CentralisedGroups(Centralised):

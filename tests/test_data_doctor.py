@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedclust import run
 from fedclust.data import load
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted, agree
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
@@ -96,7 +96,7 @@ def test_no_person_is_divided(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table.to_csv(path, index=False)
     builder = builder_of(_node(path), path)
-    own = Own(group="person", validation_fraction=0.25)
+    own = OwnSitesPartition(group="person", validation_fraction=0.25)
     rows = read_site("a", builder, own, 0)
     parts = [np.concatenate(part) for part in (rows.train, rows.test, rows.validation)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(120))
@@ -105,7 +105,7 @@ def test_no_person_is_divided(tmp_path: Path) -> None:
     assert [len(part) > 0 for part in parts] == [True] * 3
     assert 20 <= len(parts[1]) <= 28  # a fifth of 40 persons with 3 rows each, and of the three
     assert "person" not in rows.builder.kinds(rows.parts[0])
-    alone = read_site("a", builder_of(_node(path) | {"ignore": ["person"]}, path), Own(), 0)
+    alone = read_site("a", builder_of(_node(path) | {"ignore": ["person"]}, path), OwnSitesPartition(), 0)
     assert len(alone.test[0]) == 24  # of 120 rows, as without a key
 
 

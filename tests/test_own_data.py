@@ -12,7 +12,7 @@ from flwr.app import Context, Message, RecordDict
 from fedclust import clients, run
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.messages.description import Registered, read_from_node
@@ -83,7 +83,7 @@ def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], 
     )
     config["path"] = str(pooled)
     read = [
-        read_site(site, builder_of(config | {"natural": None}, path), Own(), 0)
+        read_site(site, builder_of(config | {"natural": None}, path), OwnSitesPartition(), 0)
         for site, path in sites.items()
     ]
     starts = np.cumsum([0] + [len(each.labels) for each in read])

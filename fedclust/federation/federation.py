@@ -2,6 +2,7 @@
 
 import copy
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -140,13 +141,14 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
     FederationError
         If the clients differ in the number or the names of their classes.
     """
-    check_alike("number of classes", [len(answer.train_counts) for answer in answers])
+    trained = [answer.train_counts for answer in answers]
+    check_alike("number of classes", list(map(len, trained)))
     first = answers[0]
     # If label 3 is another class on one node, training goes wrong without any error.
     check_alike("class names", [answer.names.classes for answer in answers])
     groups = [answer.group for answer in answers if answer.group is not None]
     names = [answer.name for answer in answers if answer.name is not None]
-    train = np.stack([answer.train_counts for answer in answers])
+    train = np.stack(trained)
     test = np.stack([answer.test_counts for answer in answers])
     return Descriptions(
         counts=(train, test) if disclosed == "labels" else None,
@@ -298,7 +300,7 @@ class Roster:
 
     def count(self, server_round: int | None = None) -> int:
         """Count the clients that have joined by a round; all for None."""
-        return sum(server_round is None or each <= server_round for each in self.joined)
+        return len(self.joined) if server_round is None else bisect_right(self.joined, server_round)
 
 
 # -- The clients --------------------------------------------------------------------------------------------

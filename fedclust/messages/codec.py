@@ -427,7 +427,7 @@ class Texts(Entry):
         """Return the texts if none is too long."""
         if not isinstance(value, list | tuple) or len(value) > 10**6:
             raise at.bad(f"{name} must be a list of texts, got {short(value)}")
-        return tuple(self.one(each, name, at) for each in value)
+        return tuple([self.one(each, name, at) for each in value])
 
     def one(self, value: Any, name: str, at: Reading) -> str:
         """Read one text."""
@@ -772,7 +772,8 @@ class _Plan:
 
 @cache
 def _plan(cls: Any) -> _Plan:
-    if any(vars(each).get("__slots__") for each in cls.__mro__):  # it is read by vars(), for speed
+    slots = [vars(each).get("__slots__") for each in cls.__mro__]
+    if any(slots):  # it is read by vars(), for speed
         raise TypeError(f"a message must be declared without slots, got {cls.__name__}")
     hints = typing.get_type_hints(cls, include_extras=True)
     parts: dict[Any, tuple[str, Any, bool]] = {}  # by record or field

@@ -370,7 +370,8 @@ class Result:
             if embeddings is not None:
                 make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
                 own = mean_embedding(rows, make, mean, std)
-                remote = remoteness(own, embeddings, self.assignment, serving)
+                members = self.assignment[: len(embeddings)]  # others have joined since
+                remote = remoteness(own, embeddings, members, serving)
             return most_confident(certain, serving, predicted, counts, remote=remote)
         labels = self._targets(inputs, targets)
         if rule is None:

@@ -98,6 +98,7 @@ class StrategyRun(Observer):
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
+        self._written: dict[str, object] = {}  # with the newcomers
         self.strategy.observer = self
 
     # -- Its rounds -----------------------------------------------------------------------------------------
@@ -215,8 +216,6 @@ class StrategyRun(Observer):
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
-        if strategy.asks_prototypes and self.privacy.disclosed == "labels":
-            matrices |= questions.mean_embeddings(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
             matrices["class_names"] = described.class_names
@@ -385,9 +384,9 @@ class StrategyRun(Observer):
         personal
             The layers. Figures without a layer are kept; those with one are added.
         """
-        (table, summary), serving = self._shown, self._serving
         if not personal.asked:
-            return self._show(table, summary)
+            return self._written
+        (table, summary), serving = self._shown, self._serving
         began = time.perf_counter()
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._clients.traffic
@@ -417,6 +416,7 @@ class StrategyRun(Observer):
         with self._writing():
             self.recorder.clients(table)
             self.recorder.summary(summary)
+        self._written = summary
         return summary
 
     def _traffic(self) -> Traffic:

@@ -279,7 +279,7 @@ class Plan:
             If the strategies or the privacy do not suit the number of clients.
         """
         num_clients = clients.num_clients
-        pooled = any(Pooling in each.own_layers for each in self.strategies.values())
+        pooled = any(each.layer(Pooling) for each in self.strategies.values())
         if self.settings.min_clients is not None and pooled:
             raise ConfigError("min_clients must be null with centralised training, it needs all rows")
         with _as_config_error():

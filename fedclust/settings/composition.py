@@ -51,7 +51,7 @@ _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.
 _register("in_data", _in_data, replace=True)
 choices.register()
 
-TARGET = "fedclust.data.sites.Own"
+TARGET = "fedclust.data.sites.OwnSitesPartition"
 """The ``_target_`` of a ``partition`` node of sites with their own data."""
 
 OPEN = ("num_classes", "input_shape", "category_sizes")

@@ -426,3 +426,14 @@ def test_an_encoder_that_no_file_can_hold_is_refused(name: str, refused: bool) -
     content = encode(description.Encoder(table))
     with pytest.raises(BadReply, match="surrogates") if refused else nullcontext():
         assert decode(description.Encoder, content, Reading()).encoder == table
+
+
+def test_the_largest_loss_is_where_neighbouring_float32_numbers_are_2_apart() -> None:
+    assert np.spacing(np.float32(codec.LARGEST_LOSS)) == 2
+    assert np.spacing(np.nextafter(np.float32(codec.LARGEST_LOSS), np.float32(0))) == 1
+
+
+@pytest.mark.parametrize(("count", "rule"), [(2, "2 finite numbers"), (None, "a list of finite numbers")])
+def test_a_list_that_is_none_is_refused_with_how_many_numbers_there_must_be(count: Any, rule: str) -> None:
+    with pytest.raises(BadReply, match=f"^client 7: losses must be {rule}, got 'abc'$"):
+        codec.Numbers(count=count).read("abc", "losses", Reading(7))

@@ -51,7 +51,7 @@ from fedclust.serving import Served, Site, write_export
 from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
-from fedclust.settings.composition import ConfigError, build, compose, parameters_of
+from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
@@ -488,14 +488,14 @@ def strategy_of(
 ) -> tuple[str, ClusteredStrategy]:
     """Return a strategy and its name in results; one given by name is built with its defaults."""
     if isinstance(strategy, str):
-        node = compose([f"strategy={strategy}"]).strategy
-        given: dict[str, Any] = {}
+        node = strategy_node(strategy)  # what refers to other nodes is given
+        given: dict[str, Any] = {"device": "auto"} if "device" in node else {}
         if "network" in node:
-            given = {"network": model} | ({"input_shape": data.input_shape} if "input_shape" in node else {})
+            given |= {"network": model} | ({"input_shape": data.input_shape} if "input_shape" in node else {})
         if "vocabulary_size" in node:
             tokens = data.inputs.dtype == torch.int64
             given["vocabulary_size"] = int(data.inputs.max()) + 1 if tokens else None
-        rest = {key: value for key, value in node.items() if key not in given}
+        rest = {key: node[key] for key in node if key not in given}
         name, made = strategy, build(rest, seed=seed, **given)
     elif isinstance(strategy, ClusteredStrategy):
         name, made = type(strategy).__name__.lower(), strategy.with_options(seed=seed)  # a copy

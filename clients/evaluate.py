@@ -249,8 +249,8 @@ def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers
     answered = {}
     for client, (first, second) in found.items():
         brier, right, by_shares = np.stack([first, second], axis=1)
-        rows = Rows.of(brier, by_shares[0], right, asked[client].bets)
-        answered[client] = measuring.FigureAnswer.of(rows)
+        compared = Rows.of(brier, by_shares[0], right, asked[client].bets)
+        answered[client] = measuring.FigureAnswer.of(compared)
     return answered, errors
 
 

@@ -607,7 +607,7 @@ def simulate(
     on_round
         Called after every round with its record.
     progress
-        Whether to print the progress.
+        Whether to print the progress and, at the end, the report.
     folder
         Folder for the results; it must not hold another run. Unless given, a temporary folder that is deleted
         together with the returned result.

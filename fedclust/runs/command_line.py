@@ -118,8 +118,10 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
 def _main(config: DictConfig) -> float | None:
     hydra_config = HydraConfig.get()
     given = with_choices(config, hydra_config), Path(hydra_config.runtime.output_dir)
-    sweeps = hydra_config.mode == RunMode.MULTIRUN
-    return _job(*given, Path(hydra_config.sweep.dir), hydra_config.job.num) if sweeps else _job(*given)
+    if hydra_config.mode != RunMode.MULTIRUN:
+        return _job(*given)
+    # Launchers that run jobs in other processes send this function with the globals that it names itself.
+    return _job(*given, Path(hydra_config.sweep.dir), hydra_config.job.num, _failures)
 
 
 def _single(config: DictConfig, hydra_config: Any) -> None:
@@ -128,7 +130,13 @@ def _single(config: DictConfig, hydra_config: Any) -> None:
     _job(config, Path(config.output_dir).absolute())
 
 
-def _job(config: DictConfig, folder: Path, sweep_folder: Path | None = None, number: int = 0) -> float | None:
+def _job(
+    config: DictConfig,
+    folder: Path,
+    sweep_folder: Path | None = None,
+    number: int = 0,
+    failures: Path | None = None,
+) -> float | None:
     """Run what a configuration describes, and report what fails.
 
     Parameters
@@ -141,6 +149,8 @@ def _job(config: DictConfig, folder: Path, sweep_folder: Path | None = None, num
         Folder of the sweep that the run is a job of; None for a single run.
     number
         Number of the job in the sweep.
+    failures
+        File that lists the sweep's failed jobs; None if nobody reads it.
 
     Returns
     -------
@@ -155,8 +165,8 @@ def _job(config: DictConfig, folder: Path, sweep_folder: Path | None = None, num
         if summary.get("collapsed"):
             if not sweeps:
                 sys.exit(_COLLAPSED)
-            if _failures is not None:
-                sweep.add_failure(_failures.with_name("collapsed.txt"), *job, COLLAPSED)
+            if failures is not None:
+                sweep.add_failure(failures.with_name("collapsed.txt"), *job, COLLAPSED)
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS
@@ -165,7 +175,7 @@ def _job(config: DictConfig, folder: Path, sweep_folder: Path | None = None, num
             error = _with_extra(error)
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
-            if _failures is None or not sweep.add_failure(_failures, *job, error, expected):
+            if failures is None or not sweep.add_failure(failures, *job, error, expected):
                 raise  # Hydra raises it again when all jobs have ended
         elif expected:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)

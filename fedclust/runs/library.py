@@ -370,8 +370,7 @@ class Result:
             if embeddings is not None:
                 make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
                 own = mean_embedding(rows, make, mean, std)
-                members = self.assignment[: len(embeddings)]  # others have joined since
-                remote = remoteness(own, embeddings, members, serving)
+                remote = remoteness(own, embeddings, self.assignment, serving)
             return most_confident(certain, serving, predicted, counts, remote=remote)
         labels = self._targets(inputs, targets)
         if rule is None:
@@ -670,7 +669,7 @@ def simulate(
     check_device(device)
     check_choice("serve", serve, run_options.SERVE)
     compare = (COMMON,) if proof else ()
-    limits: dict[str, Any] = {"wait": timeout, "timeout": timeout, "min_replies": min_replies}
+    limits: dict[str, Any] = {"wait": 1.0, "timeout": timeout, "min_replies": min_replies}
     limits |= {"checkpoint_every": checkpoint_every, "keep_matrices": keep_matrices}
     given = {"seed": seed, "rounds": rounds, "proof": proof, "serve": serve, "compare": compare, **limits}
     settings = RunSettings(task="train", **given)

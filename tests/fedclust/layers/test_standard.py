@@ -3,12 +3,25 @@
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.serverapp.strategy import FedAvgM
+import torch
+from flwr.serverapp.strategy import FedAvg, FedAvgM
 
+from fedclust.aggregation.replies import Caps, Reply
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.run import Round, Run
-from fedclust.layers.standard import START_NOT_FINITE, Attendance, Seen, at_fault, blamed, put_back
+from fedclust.layers.standard import (
+    START_LOST,
+    START_NOT_FINITE,
+    Attendance,
+    Seen,
+    UpdateBounds,
+    at_fault,
+    blamed,
+    put_back,
+    within,
+)
 from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.models import from_state
 from fedclust.results.summary import attended_summary
 
 
@@ -32,6 +45,49 @@ def test_a_model_is_to_blame_if_more_than_half_of_its_clients_say_so(odd: int, f
 def test_one_client_of_a_sample_does_not_decide_for_others(sizes: int, sampled: bool, broken: list) -> None:
     measured = [Evaluation(0, {"num-examples": 5, "loss": float("nan")})]
     assert blamed(measured, 1, np.zeros(sizes, dtype=int), sampled)[2] == broken
+
+
+def test_two_clients_of_a_sample_decide_for_three() -> None:
+    measured = [Evaluation(client, {"num-examples": 5, "loss": float("nan")}) for client in (0, 1)]
+    assert blamed(measured, 1, np.zeros(3, dtype=int), True)[2] == [0]
+
+
+def test_an_update_many_times_as_long_as_the_median_is_left_out_and_named() -> None:
+    start, *models = (from_state({"w": torch.tensor([length])}) for length in (0.0, 1.0, 1.0, 1.0, 50.0))
+    replies = [Reply(k, 0, start, model, 5, 0.5, np.zeros(1)) for k, model in enumerate(models)]
+    left, (failure,) = within(replies, 7, Caps(norm=10.0))  # the median is 1
+    assert [reply.client for reply in left] == [0, 1, 2]
+    assert (
+        failure["reason"]
+        == "client 3, round 7: update must be at most 10 times as long as the median of 1, got length 50"
+    )
+
+
+def _round(number: int, run: Run, failed: int = 0) -> Round:
+    """A round of four clients, so many of which find an infinite loss of the model that they were sent."""
+    clusters = run.clusters
+    reasons = [f"client {client}, round {number}: {START_NOT_FINITE}" for client in range(failed)]
+    failures = [{"client": k, "phase": "train", "reason": reason} for k, reason in enumerate(reasons)]
+    return Round(number, clusters, clusters, cohort=dict.fromkeys(range(4), 0), failures=failures)
+
+
+@pytest.mark.parametrize(("failed", "blames", "back"), [(2, True, False), (3, True, True), (3, False, False)])
+def test_a_model_that_most_cannot_train_goes_back_to_the_one_before_it(
+    toy, failed: int, blames: bool, back: bool
+) -> None:
+    bounds, run = UpdateBounds(blames=blames), _run(toy, 4)
+    first, second = (
+        Clusters(np.zeros(4, dtype=int), (toy.model(),), aggregators=(FedAvg(),)) for _ in range(2)
+    )
+    for number, clusters in ((5, first), (6, second)):
+        run.now = Round(number, clusters)
+        now = bounds.screen(run, bounds.instruct(run, _round(number, run, failed if number == 6 else 0)))
+        assert now.unusable == ({0: START_LOST} if back and number == 6 else {})
+        now = bounds.take_back(now)
+    assert now.clusters.models[0] is (first if back else second).models[0]
+    entry = {"cluster": 0, "clients": 4, "reason": START_LOST, "in_a_row": 1}
+    assert now.record.get("went_back") == ([entry] if back else None)
+    assert len(now.failures) == (0 if back else failed)  # nobody is blamed for what a model did
 
 
 def test_parts_of_a_cluster_that_go_back_share_its_model_and_not_its_aggregator(toy) -> None:

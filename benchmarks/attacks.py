@@ -26,7 +26,7 @@ _FEDERATIONS = ("conventions-20-10", "iid")
 
 _LOSSES = ("losses_random", "losses_zero", "losses_huge", "losses_spiked", "losses_flipped", "losses_copied")
 _COUNTS = ("counts_one_class", "counts_huge", "counts_huge_class", "counts_permuted")
-_PROTOTYPES = ("prototypes_random", "prototypes_scaled", "prototypes_rolled", "scatter_huge", "scatter_zero")
+_PROTOTYPES = ("prototypes_random", "prototypes_scaled", "prototypes_rolled")
 _VOTES = ("votes_for", "votes_against", "votes_wide")
 READ: dict[str, tuple[str, ...]] = {
     "fedgwc": ("none", *_LOSSES, *_VOTES),

@@ -40,6 +40,7 @@ class Figure:
     hours: float
     needs: tuple[str, ...]
     beyond_results: bool = False  # it shows times, or what a user reads of a fault
+    same: tuple[str, ...] = ()  # commits that change nothing in it, though they do in others
 
     @property
     def name(self) -> str:
@@ -73,7 +74,8 @@ class Figure:
         if found[2]:
             return f"measured on {found[1]} with files that were changed"
         commits = found[1].split(" and ")
-        return next(filter(None, (_since(each, self.needs, self.beyond_results) for each in commits)), None)
+        facts = self.needs, self.beyond_results, self.same
+        return next(filter(None, (_since(each, *facts) for each in commits)), None)
 
 
 def figures() -> list[Figure]:
@@ -87,21 +89,21 @@ def _figures_of(each: Mapping[str, Any], sets: Mapping[str, list[str]]) -> Itera
     script = f"benchmarks/{each['command'].split()[0]}"
     for part in each.get("parts", [None]):
         command = each["command"].replace("PART", part or "")
-        beyond = each.get("beyond_results", False)
-        yield Figure(ROOT / each["page"], part, command, each["hours"], (*needs, script), beyond)
+        further = each.get("beyond_results", False), tuple(each.get("same", ()))
+        yield Figure(ROOT / each["page"], part, command, each["hours"], (*needs, script), *further)
 
 
 # -- What changed -------------------------------------------------------------------------------------------
 
 
 @cache
-def _since(commit: str, needs: tuple[str, ...], beyond_results: bool) -> str | None:
+def _since(commit: str, needs: tuple[str, ...], beyond_results: bool, alone: tuple[str, ...]) -> str | None:
     """Find the last commit that changed what a file means, without those shown to move no figure."""
     asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     if subprocess.run(asked, cwd=ROOT, capture_output=True).returncode:
         return f"{commit} is not an ancestor"
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    same = (*table["same"], *(() if beyond_results else table["same_results"]))
+    same = (*table["same"], *alone, *(() if beyond_results else table["same_results"]))
     later = git("log", "--format=%H %s", f"{commit}..HEAD", "--", *needs).splitlines()
     found = (each for each in later if not each.startswith(same) and _means_more(each[:40], needs))
     return next((f"{each[:8]} {each[41:]}" for each in found), None)

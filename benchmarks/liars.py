@@ -202,12 +202,12 @@ def _counts(change: Callable[[np.ndarray, np.random.Generator], Any], part: str 
 
 
 def _prototypes(
-    change: Callable[[np.ndarray, np.ndarray, np.ndarray, np.random.Generator], Any],
+    change: Callable[[np.ndarray, np.ndarray, np.random.Generator], Any],
 ) -> Tell:
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
             record = answers[liar][ARRAYS]
-            true = [to_numpy(record[name]) for name in ("prototypes", "counts", "scatter")]
+            true = [to_numpy(record[name]) for name in ("prototypes", "counts")]
             answers[liar] = encode(Prototypes(*change(*true, asked.draws)))
 
     return lie
@@ -314,18 +314,14 @@ LIES: dict[str, Lie] = {
     "prototypes_random": Lie(
         "random prototypes",
         PROTOTYPES,
-        _prototypes(lambda m, n, s, draws: (draws.normal(m.mean(), m.std(), m.shape), n, s)),
+        _prototypes(lambda m, n, draws: (draws.normal(m.mean(), m.std(), m.shape), n)),
     ),
-    "prototypes_scaled": Lie(
-        "prototypes times 1e3", PROTOTYPES, _prototypes(lambda m, n, s, _: (1e3 * m, n, s))
-    ),
+    "prototypes_scaled": Lie("prototypes times 1e3", PROTOTYPES, _prototypes(lambda m, n, _: (1e3 * m, n))),
     "prototypes_rolled": Lie(
         "another class's prototypes",
         PROTOTYPES,
-        _prototypes(lambda m, n, s, _: (np.roll(m, 1, axis=0), n, s)),
+        _prototypes(lambda m, n, _: (np.roll(m, 1, axis=0), n)),
     ),
-    "scatter_huge": Lie("scatter times 1e6", PROTOTYPES, _prototypes(lambda m, n, s, _: (m, n, 1e6 * s))),
-    "scatter_zero": Lie("scatter of 0", PROTOTYPES, _prototypes(lambda m, n, s, _: (m, n, 0 * s))),
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),

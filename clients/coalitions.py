@@ -126,8 +126,8 @@ def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
                 brier_scores(*each, shift).mean() if len(rows) else 0.0
                 for each, shift in zip(node.trainer.logits(jobs), shifts, strict=True)
             ]
-            told = {str(place): each.figures for place, each in enumerate(measured)}
-            found[client] = SiteFigures(told, np.array(brier))
+            figures = {str(place): each.figures for place, each in enumerate(measured)}
+            found[client] = SiteFigures(figures, np.array(brier))
         # The model is the user's code and may raise anything.
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"

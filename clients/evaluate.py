@@ -13,7 +13,7 @@ from fedclust.clients.app import Answers, answers, by_question, one_by_one, stat
 from fedclust.clients.node import Node
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
-from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled, withheld
+from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled
 from fedclust.personal.layers import FINETUNE, MODELS, NONE, PRIOR, Finetune, choose, weights_file
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
@@ -249,8 +249,8 @@ def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers
     answered = {}
     for client, (first, second) in found.items():
         brier, right, by_shares = np.stack([first, second], axis=1)
-        told = Rows.of(brier, by_shares[0], right, asked[client].bets)
-        answered[client] = measuring.FigureAnswer.of(told)
+        compared = Rows.of(brier, by_shares[0], right, asked[client].bets)
+        answered[client] = measuring.FigureAnswer.of(compared)
     return answered, errors
 
 
@@ -360,14 +360,14 @@ def encoder(node: Node, asked: Mapping[int, describing.EncoderQuestion]) -> Answ
 @answers(describing.PrototypesQuestion)
 @one_by_one
 def prototypes(node: Node, question: describing.PrototypesQuestion, clients: list[int]) -> Answers:
-    """Return each client's class prototypes, with their numbers of examples and scatter."""
+    """Return each client's class prototypes, with their numbers of examples."""
     try:
         frozen = node.encoder_for(question.input, question.vocabulary_size)
     except NotAllowed as error:
         return {}, dict.fromkeys(clients, str(error))
     clients = sorted(clients)
     classes = cached_prototypes(frozen, node.data, clients, node.device)
-    sent = withheld(pooled(classes) if question.pooled else classes, question.min_examples)
+    sent = pooled(classes) if question.pooled else classes
     made = [describing.Prototypes(*values) for values in zip(*sent, strict=True)]
     return dict(zip(clients, made, strict=True)), {}
 

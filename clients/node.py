@@ -17,7 +17,7 @@ from torch import nn
 from fedclust import data
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
-from fedclust.data.sites import Own, SiteError, sites_here
+from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
@@ -165,7 +165,7 @@ def own_sites(context: Context) -> OwnSites | None:
         if "data" in context.node_config:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
         return None
-    own = Own.of(settings["partition"])
+    own = OwnSitesPartition.of(settings["partition"])
     paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
     options = {key: str(context.node_config[key]) for key in _CSV if key in context.node_config}
     return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
@@ -176,7 +176,7 @@ def _rows(site: str, path: str, dataset: str, settings: allowed.SiteSettings, _v
     from fedclust.data.sites.rows import builder_of, read_site
 
     builder = builder_of(json.loads(dataset), Path(path))
-    return read_site(site, builder, Own.of(settings["partition"]), settings["seed"])
+    return read_site(site, builder, OwnSitesPartition.of(settings["partition"]), settings["seed"])
 
 
 # -- The node -----------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from fedclust.clustering.shared.grouping import positions_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
 from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
+from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
-from fedclust.layers.layer import Layer
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
@@ -270,18 +270,18 @@ class Auto(ClusteredStrategy):
         return []
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
-        """Say what trials may cost at most, or coalitions do."""
-        few, told = self.cross_fits(federation.describe().rows, model), list[str]()
+        """Describe what trials or coalitions may cost at most."""
+        few, lines = self.cross_fits(federation.describe().rows, model), list[str]()
         if self._may_choose(federation.num_clients):
-            told = coalition_notes(federation.num_clients, rounds, model, few)
+            lines = coalition_notes(federation.num_clients, rounds, model, few)
         if few:
-            return told
+            return lines
         most = auto.most_spending(federation.num_clients, self.options.participation, rounds, self.parameters)
         if not most.looks:
-            return told
+            return lines
         looks = "one look" if most.looks == 1 else f"{most.looks} looks"
         return [
-            *told,
+            *lines,
             f"{looks} for groups; trials train clients {most.trainings} times at most, as much as "
             f"{most.rounds:.1f} further rounds, and mostly far less",
         ]
@@ -294,8 +294,8 @@ class Auto(ClusteredStrategy):
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
         if (decided := self.decided()) is not None:
-            told = {"decision": f"{decided.text} ({self.coalitions.cost()})", **decided.summary}
-            return Findings(told, {"cross_site": decided.cross_site})
+            summary = {"decision": f"{decided.text} ({self.coalitions.cost()})", **decided.summary}
+            return Findings(summary, {"cross_site": decided.cross_site})
         rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
         over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]
         joined, kept, tried = sum(over), len(over) - sum(over), len(memory.history)
@@ -344,9 +344,9 @@ class Auto(ClusteredStrategy):
                 starts = (clusters.models[cluster],) * parts, (state,) * parts
                 trials.append(Trial(cluster, labels, *starts, number, len(proposed), level))
         trials += self._union(clusters, number)
-        told = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
+        listed = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
         memory = replace(memory, looks=number, trials=tuple(trials), spent=spent)
-        return replace(clusters.with_report(look=number, proposals=told), memory=memory)
+        return replace(clusters.with_report(look=number, proposals=listed), memory=memory)
 
     def _proposed(
         self, clusters: Clusters, cluster: int, federation: Federation
@@ -420,19 +420,19 @@ class Auto(ClusteredStrategy):
         """After one round, keep the most promising groupings on trial; everybody gets a part in them."""
         kept, over = list[Trial](), list[dict[str, Any]]()
         for cluster, trials in clusters.memory.by_cluster().items():
-            compared = [compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
+            compared = [_compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             best = auto.most_promising(compared, parts, self.parameters.finalists)
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
-                told = comparison.figures()
+                figures = comparison.figures()
                 if index in best:
-                    finalists.append(replace(trial, first=told))
+                    finalists.append(replace(trial, first=figures))
                     continue
                 others = "another was" if len(best) == 1 else f"{len(best)} others were"
                 why = f"{others} more promising" if comparison.gain > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
-                over.append(trial.entry(**told | ended))
+                over.append(trial.entry(**figures | ended))
             kept += placed(finalists, clusters.members(cluster), federation)
         return _after_trials(clusters, [*kept, *clusters.memory.unions], over)
 
@@ -443,13 +443,13 @@ class Auto(ClusteredStrategy):
         before, one = clusters.assignment, np.count_nonzero(clusters.sizes) == 1
         for cluster, trials in clusters.memory.by_cluster().items():
             trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
-            compared = [compare_with_whole(clusters, trial, federation, least) for trial in trials]
+            compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             number, level = trials[0].proposals, trials[0].level
             choice = auto.choose(compared, parts, number, level)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
-                between = compare_trials(federation, clusters.members(cluster), coarse, fine, least)
+                between = _compare_trials(federation, clusters.members(cluster), coarse, fine, least)
                 choice = auto.choose(compared, parts, number, level, between)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
@@ -560,7 +560,7 @@ class Auto(ClusteredStrategy):
         return replace(split, models=tuple(models), aggregators=tuple(aggregators))
 
 
-def compare_with_whole(
+def _compare_with_whole(
     clusters: Clusters, trial: Trial, federation: Federation, min_gain: float
 ) -> Comparison:
     """Compare the models of a trial's parts (B) with the unsplit cluster's (A).
@@ -578,10 +578,10 @@ def compare_with_whole(
     """
     model = clusters.models[trial.cluster]
     whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
-    return compare_trials(federation, clusters.members(trial.cluster), whole, trial, min_gain)
+    return _compare_trials(federation, clusters.members(trial.cluster), whole, trial, min_gain)
 
 
-def compare_trials(
+def _compare_trials(
     federation: Federation, members: IntArray, one: Trial, other: Trial, min_gain: float
 ) -> Comparison:
     """Compare two groupings' models on the clients whose part is known in both.
@@ -649,7 +649,22 @@ def placed(
 
 
 def least_losses(losses: Mapping[int, FloatArray]) -> dict[int, int]:
-    """Return the model of least loss of each client, but of one with a loss that is not finite."""
+    """Return the model of least loss of each client, but of one with a loss that is not finite.
+
+    Parameters
+    ----------
+    losses
+        Each client's losses, one of each model, shape (models,).
+
+    Returns
+    -------
+    Position of the model by client; the first one of equal losses.
+
+    Examples
+    --------
+    >>> least_losses({3: np.array([0.7, 0.2]), 4: np.array([0.1, np.inf]), 5: np.array([0.4, 0.4])})
+    {3: 1, 5: 0}
+    """
     return {client: int(own.argmin()) for client, own in losses.items() if np.isfinite(own).all()}
 
 
@@ -668,9 +683,9 @@ def _charged(
     down, up = (now - then for now, then in zip(_travelled(federation), travelled, strict=True))
     cost = {"trial_trainings": memory.spent - before.spent, "trial_bytes_down": down, "trial_bytes_up": up}
     earlier = clusters.report
-    told = {name: number + earlier.get(name, 0) for name, number in cost.items()}
+    costs = {name: number + earlier.get(name, 0) for name, number in cost.items()}
     memory = replace(memory, bytes_down=memory.bytes_down + down, bytes_up=memory.bytes_up + up)
-    return replace(clusters.with_report(**told), memory=memory)
+    return replace(clusters.with_report(**costs), memory=memory)
 
 
 def _after_trials(clusters: Clusters, left: Sequence[Trial], over: Sequence[dict[str, Any]]) -> Clusters:

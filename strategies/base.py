@@ -28,18 +28,18 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation.asking import Failure
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import (
+    Layer,
     Measured,
+    Round,
     Run,
     RunState,
+    amended,
     evaluation_questions,
     evaluation_sample,
-    round_figures,
 )
-from fedclust.layers.layer import Layer, amended
 from fedclust.layers.standard import standard_layers
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
@@ -78,7 +78,7 @@ class ClusteredStrategy(Strategy):
     selection
         The policy that chooses a cluster's clients, unless the run has one.
     options
-        What the run tells every strategy, see :class:`~fedclust.settings.run_options.RunOptions`.
+        Options of the run that all strategies share, see :class:`~fedclust.settings.run_options.RunOptions`.
     given
         The options, value by value, such as ``participation=0.5``; not both.
 
@@ -112,9 +112,6 @@ class ClusteredStrategy(Strategy):
     needs_client_models: bool = False
     """Whether the method needs each client's model, not a node's mean."""
 
-    aggregates: ClassVar[bool] = True
-    """Whether each cluster's aggregator computes its next model; if not, :meth:`after_round` does."""
-
     serves: ClassVar[Literal["best", "cluster"]] = "cluster"
     """Whose model serves a cluster's clients after the proof, unless the user decides: with ``"best"`` the
     model for all where the cluster's was not shown to be better, with ``"cluster"`` always the cluster's."""
@@ -131,9 +128,6 @@ class ClusteredStrategy(Strategy):
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
 
-    asks_prototypes: bool = False
-    """Whether the method asks for class prototypes; clients' mean embeddings are then kept for newcomers."""
-
     moves_clients: ClassVar[bool] = False
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
     remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""
@@ -149,9 +143,6 @@ class ClusteredStrategy(Strategy):
 
     may_correct: bool = True
     """Whether the run's personal layers include the label-prior correction."""
-
-    own_layers: ClassVar[tuple[type[Layer], ...]] = ()
-    """Layers that belong to the method."""
 
     parameters: Any
 
@@ -177,16 +168,9 @@ class ClusteredStrategy(Strategy):
 
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
-        own = (kind() for kind in self.own_layers)
-        self.layers = standard_layers(
-            self.join,
-            self.options,
-            *own,
-            *further,
-            moves_clients=self.moves_clients,
-            private=private,
-            settled=self.settled,
-        )
+        settings: dict[str, Any] = {"moves_clients": self.moves_clients, "settled": self.settled}
+        self.bounds, beside = standard_layers(self.options, *further, private=private, **settings)
+        self.layers: tuple[Layer, ...] = (self.bounds, *beside)
 
     def with_options(self, **changes: Any) -> Self:
         """Return a copy, with layers of its own, for a run with other options."""
@@ -335,7 +319,10 @@ class ClusteredStrategy(Strategy):
     def entering(
         self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
     ) -> Sequence[Reply]:
-        """List the replies to aggregate; one may be listed several times, or not at all."""
+        """List the replies that aggregators average: one may be listed several times, or not at all.
+
+        A method that computes the next models itself, in :meth:`after_round`, returns none.
+        """
         return replies
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
@@ -442,13 +429,17 @@ class ClusteredStrategy(Strategy):
         return False
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
-        """List what users are told before round 1, such as what it may cost; empty unless overridden."""
+        """List notes to print before round 1, such as what the method may cost; empty unless overridden."""
         return []
 
     def findings(self, clusters: Clusters) -> Findings:
         """Summarise the method's results after the last round; unless overridden, Findings in its memory."""
         memory = clusters.memory
         return memory if isinstance(memory, Findings) else getattr(memory, "findings", Findings())
+
+    def beside(self) -> list[Findings]:
+        """List what each layer found."""
+        return [layer.findings(self.run) for layer in self.layers]
 
     def decided(self) -> Decided | None:
         """Return what clients chose for themselves by the end of a run; None unless overridden."""
@@ -515,7 +506,7 @@ class ClusteredStrategy(Strategy):
             resume=resume,
         )
         for figures in rounds:
-            number, loss = self.run.server_round, self.run.record.get("loss")
+            number, loss = self.run.server_round, self.run.now.record.get("loss")
             if loss is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
@@ -561,125 +552,118 @@ class ClusteredStrategy(Strategy):
         clusters = self.begin(federation, model) if resume is None else self._resumed(resume)
         if resume is not None and (got := clusters.num_clients) != (wanted := federation.num_clients):
             raise ValueError(f"resume must be of a run with {wanted} clients, got one with {got}")
-        run = self._run = Run(federation, clusters, self.make_aggregator, model, buffers)
-        run.train_config, run.evaluate_config = train_config, evaluate_config
-        self._adopt(replace(clusters))
+        facts = self.make_aggregator, model, Round(after, clusters), buffers, train_config, evaluate_config
+        run = self._run = Run(federation, *facts, after)
+        if resume is not None:
+            federation.turns[:] = resume.turns
+            run.measured, run.failed_replies = resume.measured, resume.failed_replies
+        self._adopt(run.now, replace(clusters))
         for layer in self.layers:
-            layer.begin(run)
+            packed = None if resume is None else resume.layers.get(type(layer).__name__)
+            state = None if packed is None else unpack(layer.memory_type, packed)
+            self._adopt(now := layer.begin(run, state), now.clusters)
         if resume is None:
             self.observer.assignment(0, clusters.assignment, clusters.reason or "before round 1")
-        else:
-            self._resume(resume)
         yield {}
         while not run.over:
             yield self._round()
 
-    def _resume(self, state: RunState) -> None:
-        run = self.run
-        run.federation.turns[:] = state.turns
-        run.server_round, run.measured = state.server_round, state.measured
-        run.failed_replies = state.failed_replies
-        for layer in self.layers:
-            if layer.memory_type is not None:
-                packed = state.layers.get(type(layer).__name__, {})
-                layer.restore(run, unpack(layer.memory_type, packed))
-
     def _round(self) -> dict[str, float]:
         """Run a round, see this module; return the means of the clients' measurements."""
         run, federation = self.run, self.run.federation
-        run.begin_round()
-        for layer in self.layers:
-            self._adopt(layer.before_round(run))
-        cohort = self.cohort(run.clusters, federation)
-        self._adopt(self.before_round(run.clusters, cohort, federation))
+        now = self._welcome(run.next_round())
+        cohort = self.cohort(now.clusters, federation)
+        now = self._adopt(now, self.before_round(now.clusters, cohort, federation))
         federation.turns[cohort] += 1
-        asked = self._instructions(cohort)
-        for layer in self.layers:
-            asked = layer.instruct(run, asked)
-        run.cohort = {client: int(run.clusters.assignment[client]) for client in sorted(asked)}
-        means = any(map(self.takes_means, run.clusters.aggregators))
-        replies, failures = federation.train(asked, run.cohort, run.sent, means=means)
-        for layer in self.layers:
-            replies, failures = layer.screen(run, replies, failures)
-        failures = [*federation.take_failures(), *failures]
-        run.record |= {"cohort": [*run.cohort], "loss": weighted_loss(replies), "failures": failures}
-        if self.aggregates:
-            self._adopt(self._aggregated(self.entering(run.clusters, replies, federation)))
-        for layer in self.layers:
-            self._adopt(layer.after_aggregation(run))
-        self._adopt(self.after_round(run.clusters, replies, federation))
-        self._evaluate()
-        figures = round_figures(
-            run.measured if run.evaluations else Measured(), run.sampled, self.options.row_cap
-        )
-        self.observer.round(run.finish_round(figures))
+        now = self._through("instruct", self._instructed(now, cohort))
+        of = now.clusters.assignment
+        now = replace(now, cohort={client: int(of[client]) for client in sorted(now.asked)})
+        means = any(map(self.takes_means, now.clusters.aggregators))
+        replies, failures = federation.train(now.asked, now.cohort, now.sent, means=means)
+        now = self._through("screen", replace(now, replies=replies, failures=failures))
+        failures = [*federation.take_failures(), *now.failures]
+        now = now.noting(cohort=[*now.cohort], loss=weighted_loss(now.replies), failures=failures)
+        now = self._aggregated(now, self.entering(now.clusters, now.replies, federation))
+        now = self._adopt(back := self.bounds.take_back(now), back.clusters)
+        now = self._adopt(now, self.after_round(now.clusters, now.replies, federation))
+        now = self._through("after_evaluation", self._evaluation(replace(now, failures=())))
+        late = [*federation.take_failures(), *now.failures]
+        figures, record = run.finish(now.noting(failures=[*failures, *late]), self.options.row_cap)
+        self.observer.round(record)
         return figures
 
-    def _instructions(self, cohort: IntArray) -> dict[int, Instruction]:
+    def _through(self, hook: str, now: Round) -> Round:
+        """Pass a round through one function of every layer."""
+        for layer in self.layers:
+            now = getattr(layer, hook)(self.run, now)
+            now = self._adopt(now, now.clusters)
+        return now
+
+    def _welcome(self, now: Round) -> Round:
+        """Add the clients that wait to join, and keep what the round finds."""
+        if joined := self.run.federation.welcome(now.number).tolist():
+            clusters = self.join(now.clusters, joined, self.run.federation)
+            now = self._adopt(now.noting(joined=joined), clusters)
+        aggregators = (
+            copy.deepcopy(each) if aggregation.remembers(each) else each for each in now.clusters.aggregators
+        )
+        return replace(now, found=replace(now.clusters, aggregators=tuple(aggregators), memory=None))
+
+    def _instructed(self, now: Round, cohort: IntArray) -> Round:
         """Instruct each client of the cohort to train its cluster's model, as its aggregator says."""
-        run, fields = self.run, self.instruction(self.run.clusters)
-        run.sent = tuple(self.training_models(run.clusters))
+        run, clusters, fields = self.run, now.clusters, self.instruction(now.clusters)
+        models = tuple(self.training_models(clusters))
         chosen_of: dict[int, list[int]] = {}
-        for client, cluster in zip(cohort.tolist(), run.clusters.assignment[cohort].tolist(), strict=True):
+        for client, cluster in zip(cohort.tolist(), clusters.assignment[cohort].tolist(), strict=True):
             chosen_of.setdefault(cluster, []).append(client)
         asked: dict[int, Instruction] = {}
         for cluster, chosen in sorted(chosen_of.items()):
-            aggregator, sent = run.clusters.aggregators[cluster], run.sent[cluster]
-            shown = run.clusters.models[cluster] if aggregation.remembers(aggregator) else sent
-            facts = run.number, shown, chosen, run.buffers, run.train_config
+            aggregator, sent = clusters.aggregators[cluster], models[cluster]
+            shown = clusters.models[cluster] if aggregation.remembers(aggregator) else sent
+            facts = now.number, shown, chosen, run.buffers, run.train_config
             own = aggregation.instructions(aggregator, *facts)
             # The mean of one client is its model, in half the bytes.
             further = {**fields, "mean_reply": len(chosen) > 1 and self.takes_means(aggregator)}
             if sent is not shown:
                 further["arrays"] = sent
             asked |= amended(own, **further)
-        return asked
+        return replace(now, asked=asked, sent=models)
 
-    def _aggregated(self, replies: Sequence[Reply]) -> Clusters:
+    def _aggregated(self, now: Round, replies: Sequence[Reply]) -> Round:
         """Compute each cluster's next model; one that is not finite is not taken."""
-        run = self.run
-        models, addressed = list(run.clusters.models), set(run.cohort.values())
+        buffers, unusable = self.run.buffers, dict(now.unusable)
+        models, addressed = list(now.clusters.models), set(now.cohort.values())
         for cluster, cohort in by_cluster(replies).items():
-            aggregator, model = run.clusters.aggregators[cluster], models[cluster]
+            aggregator, model = now.clusters.aggregators[cluster], models[cluster]
             if cluster not in addressed and aggregation.remembers(aggregator):  # it has not seen its model
-                aggregation.instructions(aggregator, run.number, model, [*run.cohort], run.buffers)
+                aggregation.instructions(aggregator, now.number, model, [*now.cohort], buffers)
             means = aggregation.needs_only_mean(aggregator)
             try:
                 models[cluster] = aggregation.aggregate(
-                    aggregator, run.number, model, cohort, run.buffers, shared_means=means
+                    aggregator, now.number, model, cohort, buffers, shared_means=means
                 )
             except aggregation.NotFinite as error:
-                run.unusable[cluster] = str(error)
-        return replace(run.clusters, models=tuple(models))
+                unusable[cluster] = str(error)
+        return self._adopt(replace(now, unusable=unusable), replace(now.clusters, models=tuple(models)))
 
-    def _evaluate(self) -> None:
-        """Let clients evaluate their cluster's model, in rounds with an evaluation."""
-        run, federation = self.run, self.run.federation
-        failures: list[Failure] = []
-        last = run.number == federation.num_rounds
-        if last or not run.number % self.options.evaluate_every:
-            self._adopt(self.before_evaluation(run.clusters, federation))
-            for layer in self.layers:
-                self._adopt(layer.before_evaluation(run))
-            last = run.number == federation.num_rounds  # a layer may have stopped the run
-            run.online = federation.clients.online()
-            asked = None if last else self.options.evaluate_clients
-            number = run.clusters.num_clients
-            sample = evaluation_sample(asked, number, self.seed, run.number, run.online)
-            run.sampled = sample is not None
-            full = last and federation.disclosed == "labels"
-            settings: dict[str, Any] = {"server_round": run.number, "full": full}
-            questions = evaluation_questions(
-                self.evaluated(run.clusters), run.online, sample, **settings, extra=run.evaluate_config
-            )
-            run.evaluations, failures = federation.evaluate(questions)
-        run.unusable = {}
-        run.failures = failures
-        for layer in self.layers:
-            self._adopt(layer.measured(run))
-        run.record["failures"] = [*run.record["failures"], *federation.take_failures(), *run.failures]
-        if run.evaluations or run.unusable:
-            run.measured = Measured.of(run.evaluations, run.clusters.num_clients)
+    def _evaluation(self, now: Round) -> Round:
+        """Evaluate each cluster's model on its clients, in rounds with an evaluation."""
+        federation = self.run.federation
+        if now.number != federation.num_rounds and now.number % self.options.evaluate_every:
+            return now
+        now = self._adopt(now, self.before_evaluation(now.clusters, federation))
+        now = self._through("before_evaluation", now)
+        last = now.number == federation.num_rounds  # also where a layer has just stopped the run
+        online, asked = federation.clients.online(), None if last else self.options.evaluate_clients
+        sample = evaluation_sample(asked, now.clusters.num_clients, self.seed, now.number, online)
+        full = last and federation.disclosed == "labels"
+        settings: dict[str, Any] = {"server_round": now.number, "full": full}
+        questions = evaluation_questions(
+            self.evaluated(now.clusters), online, sample, **settings, extra=self.run.evaluate_config
+        )
+        evaluations, failures = federation.evaluate(questions)
+        found: dict[str, Any] = {"evaluations": evaluations, "failures": failures}
+        return replace(now, **found, online=online, sampled=sample is not None)
 
     # Flower's own loop asks for these; :meth:`start` is the loop here.
 
@@ -700,23 +684,27 @@ class ClusteredStrategy(Strategy):
         own = self.needs_client_models or any(layer.needs_client_models for layer in self.layers)
         return not own and aggregation.needs_only_mean(aggregator)
 
-    def _adopt(self, clusters: Clusters) -> None:
-        """Check and take the clusters that the method or a layer returned."""
+    def _adopt(self, now: Round, clusters: Clusters) -> Round:
+        """Check the clusters that the method or a layer returned, and take them and the round."""
         run, method = self.run, type(self).__name__
-        if clusters is run.clusters and clusters.num_clients == run.federation.num_clients:
-            return
-        if not isinstance(clusters, Clusters):
-            got = f"one of round {run.number} returned {type(clusters).__name__}"
-            raise TypeError(f"hooks of {method} must return Clusters, {got}")
-        if clusters.num_clients != (wanted := run.federation.num_clients):
-            got = f"round {run.number} assigns {clusters.num_clients}"
-            raise ValueError(f"{method} must assign all {wanted} clients, {got}")
-        before, number = run.clusters, len(clusters.models)
-        kept = (*clusters.aggregators, *before.aggregators[len(clusters.aggregators) :])[:number]
-        made = (self.make_aggregator() for _ in range(number - len(kept)))
-        run.clusters = replace(clusters, aggregators=(*kept, *made), reason="")
-        if not np.array_equal(clusters.assignment, before.assignment):
-            self.observer.assignment(run.number, clusters.assignment, clusters.reason)
+        before = run.clusters
+        wanted = run.federation.num_clients
+        if clusters is not before or clusters.num_clients != wanted:
+            if not isinstance(clusters, Clusters):
+                got = f"one of round {run.number} returned {type(clusters).__name__}"
+                raise TypeError(f"hooks of {method} must return Clusters, {got}")
+            if clusters.num_clients != wanted:
+                got = f"round {run.number} assigns {clusters.num_clients}"
+                raise ValueError(f"{method} must assign all {wanted} clients, {got}")
+            number = len(clusters.models)
+            kept = (*clusters.aggregators, *before.aggregators[len(clusters.aggregators) :])[:number]
+            made = (self.make_aggregator() for _ in range(number - len(kept)))
+            taken = replace(clusters, aggregators=(*kept, *made), reason="")
+            now = replace(now, clusters=taken)
+            if not np.array_equal(clusters.assignment, before.assignment):
+                self.observer.assignment(run.number, clusters.assignment, clusters.reason)
+        run.now = now
+        return now
 
     # -- What is shown of it --------------------------------------------------------------------------------
 

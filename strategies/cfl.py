@@ -59,7 +59,7 @@ class CFL(ClusteredStrategy):
         given, report = self.parameters, dict[str, Any]()
         for cluster, cohort in by_cluster(replies).items():
             found, members = _norms(cohort), clusters.members(cluster)
-            told = Cut(float(found[0]), float(found[1]))
+            outcome = Cut(float(found[0]), float(found[1]))
             ripe = federation.server_round > given.min_rounds
             if ripe and cfl.is_stationary(found, changes.first_norms, given):
                 # Those that have never answered are asked, so that a cut can place them.
@@ -67,16 +67,16 @@ class CFL(ClusteredStrategy):
                     model, number = clusters.models[cluster], federation.server_round
                     rows = self.update_rows(federation, model, unknown, number, size=given.projection)
                     changes = cfl.update(changes, *rows) if len(rows[0]) else changes
-                told = cfl.cut(changes, members, found, given)
-            report[str(cluster)] = {"mean_norm": told.mean_norm, "max_norm": told.max_norm}
-            if np.isfinite(told.silhouette):
-                report[str(cluster)] |= {"silhouette": told.silhouette, "cut": told.labels is not None}
-            if told.labels is not None:
-                clusters = clusters.split(cluster, told.labels)
+                outcome = cfl.cut(changes, members, found, given)
+            report[str(cluster)] = {"mean_norm": outcome.mean_norm, "max_norm": outcome.max_norm}
+            if np.isfinite(outcome.silhouette):
+                report[str(cluster)] |= {"silhouette": outcome.silhouette, "cut": outcome.labels is not None}
+            if outcome.labels is not None:
+                clusters = clusters.split(cluster, outcome.labels)
         return replace(clusters.with_report(**report), memory=changes)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
-        """Say where no cut can come, and that the limits depend on the setting."""
+        """List why no cut can come, and that the limits depend on the setting."""
         first, fewest = self.parameters.min_rounds + 1, 2 * self.parameters.min_cluster_size
         early = f"no cut comes before round {first} (strategy.parameters.min_rounds), and there are {rounds}"
         few = f"{num_clients} clients are too few for a cut"

@@ -55,9 +55,11 @@ class CLoVE(NetworkStrategy):
         if not losses:
             return clusters
         seed = self.derived_seed("clove", number)
-        told, assignment = list(losses), clusters.assignment.copy()
-        assignment[told] = clove.assign(np.array([*losses.values()]), self.parameters, seed)
+        answered, assignment = list(losses), clusters.assignment.copy()
+        assignment[answered] = clove.assign(np.array([*losses.values()]), self.parameters, seed)
         if kept is not None:
             kept = kept.copy()
-            kept[told] = clove.times_kept(kept[told], clusters.assignment[told], assignment[told])
+            kept[answered] = clove.times_kept(
+                kept[answered], clusters.assignment[answered], assignment[answered]
+            )
         return replace(clusters, assignment=assignment, memory=kept, reason="loss vectors clustered")

@@ -8,7 +8,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import fecfl
 from fedclust.clustering.fecfl import Parameters
 from fedclust.federation import Clusters, Federation, Findings
-from fedclust.federation.asking import check_alike
+from fedclust.federation.answering import check_alike
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
@@ -42,8 +42,9 @@ class FECFL(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Ask every client for its mean embedding and group by them."""
         question = PrototypesQuestion(self.parameters.input, True, self.vocabulary_size)
-        means, counts, _ = zip(*(each.all for each in federation.ask(question).all()), strict=True)
-        check_alike("width of embeddings", [each.shape for each in means])
+        answers = federation.ask(question).all()
+        check_alike("width of embeddings", [each.prototypes.shape for each in answers])
+        means, counts = [each.prototypes for each in answers], [each.counts for each in answers]
         embeddings = fecfl.mean_embeddings(np.stack(means), np.stack(counts))
         assignment, report = fecfl.assign(embeddings, self.parameters)
         return Clusters.of(assignment, model, Findings.of_distances(report.distances, report.scores))

@@ -84,7 +84,6 @@ class FedGMCC(NetworkStrategy):
     needs_last_round = True
 
     needs_client_models = True
-    aggregates = False
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
@@ -123,6 +122,12 @@ class FedGMCC(NetworkStrategy):
         """Choose the round's cohort from all clients."""
         return self.select(np.arange(clusters.num_clients), clusters.models[0], federation)
 
+    def entering(
+        self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
+    ) -> Sequence[Reply]:
+        """Aggregate nothing: groups are averaged along their curves."""
+        return ()
+
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Fit the curves between the round's models, group them, and average each group along its curves."""
         if not replies:
@@ -146,7 +151,7 @@ class FedGMCC(NetworkStrategy):
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
-        """Let newcomers train the clusters' models for a round; the chain of least loss tells the cluster.
+        """Ask newcomers to train the clusters' models for a round; the chain of least loss decides.
 
         With more than ten clusters only the ten largest are tried.
         """
@@ -156,14 +161,14 @@ class FedGMCC(NetworkStrategy):
             return super().place(clusters, newcomers, server_round, federation)
         models = [to_state(clusters.models[each]) for each in tried]
         names = [name for name, tensor in models[0].items() if tensor.is_floating_point()]
-        told = [
+        answers = [
             federation.updates(clusters.models[each], newcomers, server_round + 1, names=names)
             for each in tried
         ]
         placed: dict[int, Placement] = {}
-        for client in set(newcomers).intersection(*told):
+        for client in set(newcomers).intersection(*answers):
             trained = []
-            for model, changes in zip(models, (each[client].changes for each in told), strict=True):
+            for model, changes in zip(models, (each[client].changes for each in answers), strict=True):
                 moved = {name: model[name] + torch.as_tensor(changes[name]).to(model[name]) for name in names}
                 trained.append(model | moved)
             fitting = self._fitting(federation, "place", server_round)

@@ -120,7 +120,23 @@ class FedGWC(ClusteredStrategy):
 
 
 def of_pairs(num_clients: int, blocks: Iterable[tuple[IntArray, FloatArray]]) -> FloatArray:
-    """Lay out matrices of some clients each over all clients, shape (K, K); NaN for other pairs."""
+    """Lay out matrices of some clients each over all clients, shape (K, K); NaN for other pairs.
+
+    Parameters
+    ----------
+    num_clients
+        Number of clients K.
+    blocks
+        Ids of some clients, shape (n,), and their matrix, shape (n, n).
+
+    Examples
+    --------
+    >>> two, one = np.array([[1.0, 0.5], [0.5, 1.0]]), np.ones((1, 1))
+    >>> of_pairs(3, [(np.array([0, 2]), two), (np.array([1]), one)])
+    array([[1. , nan, 0.5],
+           [nan, 1. , nan],
+           [0.5, nan, 1. ]])
+    """
     matrix = np.full((num_clients, num_clients), np.nan)
     for members, block in blocks:
         matrix[np.ix_(members, members)] = block

@@ -69,7 +69,6 @@ class FedSoft(NetworkStrategy):
     """
 
     needs_client_models = True
-    aggregates = False
 
     parameters_type = Parameters
     parameters: Parameters
@@ -89,6 +88,12 @@ class FedSoft(NetworkStrategy):
         memory = Memory(centres, alike, np.zeros(clients, dtype=bool))
         return Clusters.of(np.arange(clients), model, memory)
 
+    def entering(
+        self, clusters: Clusters, replies: Sequence[Reply], federation: Federation
+    ) -> Sequence[Reply]:
+        """Aggregate nothing: the next models are mixtures of the centres."""
+        return ()
+
     def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Measure the newcomers' importance weights; each starts from its mixture of the centres."""
         memory, number = clusters.memory, len(newcomers)
@@ -104,7 +109,7 @@ class FedSoft(NetworkStrategy):
         return self.select(np.arange(clusters.num_clients), clusters.memory.centres[0], federation)
 
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
-        """Let everybody measure its importance weights when it is time; mix what the cohort starts from."""
+        """Ask for importance weights when that is due, and mix the models that the cohort starts from."""
         memory: Memory = clusters.memory
         if (federation.server_round - 1) % self.parameters.interval == 0:
             memory = self._measured(memory, range(clusters.num_clients), federation)
@@ -122,7 +127,7 @@ class FedSoft(NetworkStrategy):
         return {"proximal_mu": self.parameters.proximal}
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
-        """Give each client its own model, and make the next centres of all of them."""
+        """Keep each client's own model, and make the next centres of all of them."""
         memory: Memory = replace(clusters.memory, starts={})
         if not replies:
             return replace(clusters, memory=memory)
@@ -152,7 +157,7 @@ class FedSoft(NetworkStrategy):
         return replace(clusters, models=tuple(models))
 
     def _measured(self, memory: Memory, clients: Iterable[int], federation: Federation) -> Memory:
-        """Let clients measure their importance weights; those of who fails stay."""
+        """Ask clients for their importance weights; a client that fails keeps its last ones."""
         wins, weights = federation.wins(memory.centres, clients), memory.importance.copy()
         if wins:
             weights[list(wins)] = fedsoft.importance(np.array([*wins.values()]), self.parameters.sigma)

@@ -51,7 +51,7 @@ class FeSEM(ClusteredStrategy):
         return replace(clusters, memory=clusters.models)
 
     def entering(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> list[Reply]:
-        """Let each model enter the aggregate of the centre it belongs to: the M-step."""
+        """Aggregate each centre from the models that belong to it: the M-step."""
         belongs = self._belonging(clusters, replies, federation)
         return [replace(reply, cluster=int(centre)) for reply, centre in zip(replies, belongs, strict=True)]
 

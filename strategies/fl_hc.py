@@ -59,7 +59,7 @@ class FLHC(ClusteredStrategy):
         return server_round >= self.parameters.rounds
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
-        """Say where clients are never clustered, and where the silhouette chooses the number of clusters."""
+        """List why clients may never be clustered, and whether the silhouette chooses how many clusters."""
         if rounds > self.parameters.rounds:
             return self.parameters.cautions()
         return [
@@ -72,6 +72,21 @@ def compared(model: ArrayRecord, buffers: frozenset[str]) -> tuple[str, ...]:
     """List the arrays of a model whose changes are compared: its parameters.
 
     Statistics of BatchNorm, among the buffers, are on another scale and would decide the distances.
+
+    Parameters
+    ----------
+    model
+        Any model of the run.
+    buffers
+        Names of its arrays that are not parameters.
+
+    Examples
+    --------
+    >>> from flwr.app import Array
+    >>> arrays = {"weight": np.ones(2), "mean": np.zeros(2), "steps": np.array(3)}
+    >>> model = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    >>> compared(model, buffers=frozenset({"mean"}))
+    ('weight',)
     """
     kinds = {name: np.dtype(array.dtype).kind for name, array in model.items()}
     return tuple(name for name, kind in kinds.items() if kind == "f" and name not in buffers)

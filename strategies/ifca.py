@@ -77,7 +77,7 @@ class IFCA(NetworkStrategy):
         return replace(memory, chosen=padded(memory.chosen, len(homes)))
 
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
-        """Let the cohort choose."""
+        """Move the cohort to the clusters that it chooses."""
         return self._chosen(clusters, cohort, federation)
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
@@ -96,7 +96,7 @@ class IFCA(NetworkStrategy):
         return replace(clusters, memory=replace(clusters.memory, chosen=nobody))
 
     def before_evaluation(self, clusters: Clusters, federation: Federation) -> Clusters:
-        """Let everybody choose."""
+        """Move every client to the cluster that it chooses."""
         return self._chosen(clusters, range(clusters.num_clients), federation)
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
@@ -137,8 +137,8 @@ class IFCA(NetworkStrategy):
         table = np.array([*losses.values()])
         best = ifca.best_start(table, together) if losses else self.parameters.restarts - 1
         kept = slice(best * together, (best + 1) * together)
-        told = ifca.start_losses(table, together).tolist() if losses else []
-        found = Findings(summary={"start": best, "start_losses": told})
+        start = ifca.start_losses(table, together).tolist() if losses else []
+        found = Findings(summary={"start": best, "start_losses": start})
         own = {client: each[kept] for client, each in losses.items()}
         return Clusters(
             _with_choices(clusters.assignment % together, own, 0),

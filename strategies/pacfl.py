@@ -9,7 +9,7 @@ from fedclust.clustering import pacfl
 from fedclust.clustering.pacfl import Parameters
 from fedclust.clustering.placement import SubspaceRule
 from fedclust.federation import Clusters, Federation, Findings
-from fedclust.federation.asking import check_alike
+from fedclust.federation.answering import check_alike
 from fedclust.messages.description import SubspacesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy

@@ -82,7 +82,7 @@ class PrivateGroups(NetworkStrategy):
         return super().cohort(_together(clusters), federation)
 
     def before_round(self, clusters: Clusters, cohort: IntArray, federation: Federation) -> Clusters:
-        """Let everyone train the model for all."""
+        """Send everyone the model for all."""
         return _together(clusters)
 
     def after_round(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
@@ -94,12 +94,12 @@ class PrivateGroups(NetworkStrategy):
         if number == last:
             return self._vote(clusters, federation)
         sizes, noise = clusters.report.get("group_sizes"), self._noise("count_noise")
-        if sizes and private_groups.deserted(sizes, len(self.run.cohort), noise):
+        if sizes and private_groups.deserted(sizes, len(self.run.now.cohort), noise):
             return self._start_groups(clusters, number).with_report(started_anew=True)
         return clusters
 
     def evaluated(self, clusters: Clusters) -> Clusters:
-        """Let each client evaluate the model that it chose, also where that is not recorded."""
+        """Send each client the model that it chose, also where the choice is not recorded."""
         served = clusters.memory.served
         return clusters if served is None else replace(clusters, assignment=served)
 
@@ -134,13 +134,13 @@ class PrivateGroups(NetworkStrategy):
         return float(getattr(self.privacy.settings, kind)) if self.privacy else 0.0
 
     def _choices(self, clusters: Clusters, clients: Iterable[int], federation: Federation) -> dict[int, int]:
-        """Let clients choose a group, by the least loss on their training rows; who fails chooses none."""
+        """Ask clients for the group of least loss on their training rows; a client that fails has none."""
         losses = federation.losses(clusters.models[1:], clients)
         chosen = ifca.choose(np.array([*losses.values()])).tolist() if losses else []
         return dict(zip(losses, chosen, strict=True))
 
     def _train_groups(self, clusters: Clusters, federation: Federation) -> Clusters:
-        run, privacy, cohort = self.run, self.privacy, sorted(self.run.cohort)
+        run, privacy, cohort = self.run, self.privacy, sorted(self.run.now.cohort)
         clients = self._choices(clusters, cohort, federation)
         sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
         models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])
@@ -160,7 +160,7 @@ class PrivateGroups(NetworkStrategy):
         return replace(clusters, models=models, aggregators=aggregators).with_report(group_sizes=shown)
 
     def _vote(self, clusters: Clusters, federation: Federation) -> Clusters:
-        """Let everybody choose and vote; keep the groups if they are shown to help."""
+        """Ask everyone for a group and a vote; keep the groups if they are shown to help."""
         given, privacy, clients = self.parameters, self.privacy, range(clusters.num_clients)
         chosen = self._choices(clusters, clients, federation)
         votes = self._votes(clusters, chosen, federation)

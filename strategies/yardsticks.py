@@ -8,10 +8,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply
-from fedclust.federation.asking import Failure
-from fedclust.federation.run import Run
-from fedclust.layers.layer import Layer
+from fedclust.federation import Clusters, Federation, FederationError, Findings
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.messages.training import Instruction
 from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import ClusteredStrategy
@@ -33,7 +31,7 @@ class KnownGroups(ClusteredStrategy):
     holds_client_dp = frozenset()  # groups are taken for public
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-        """Take the groups that clients name.
+        """Make the groups that clients name the clusters.
 
         Raises
         ------
@@ -45,7 +43,7 @@ class KnownGroups(ClusteredStrategy):
     def place(
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
-        """Take the group that each newcomer names, if a cluster is of it."""
+        """Place each newcomer in the cluster of the group that it names, if there is one."""
         known = federation.describe().groups
         assignment = clusters.assignment.tolist()
         # A newcomer that joins a running federation is described by now, too.
@@ -100,22 +98,19 @@ class Pooling(Layer):
     that trained on fewer ends the run.
     """
 
-    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+    def instruct(self, run: Run, now: Round) -> Round:
         """Instruct one client of each cluster in place of all that were to train."""
-        online, clusters = run.federation.clients.online(), run.clusters
-        assignment = clusters.assignment
+        online, assignment = run.federation.clients.online(), now.clusters.assignment
         standing: dict[int, Instruction] = {}
-        for cluster in sorted({int(assignment[client]) for client in asked}):
-            replaced = tuple(client for client in sorted(asked) if assignment[client] == cluster)
-            members = tuple(clusters.members(cluster).tolist())
+        for cluster in sorted({int(assignment[client]) for client in now.asked}):
+            replaced = tuple(client for client in sorted(now.asked) if assignment[client] == cluster)
+            members = tuple(now.clusters.members(cluster).tolist())
             one = next((member for member in members if member in online), members[0])
             fields: dict[str, Any] = {"pooled": replaced, "pooled_rows": members, "mean_reply": False}
-            standing[one] = replace(asked[replaced[0]], **fields)
-        return standing
+            standing[one] = replace(now.asked[replaced[0]], **fields)
+        return replace(now, asked=standing)
 
-    def screen(
-        self, run: Run, replies: list[Reply], failures: list[Failure]
-    ) -> tuple[list[Reply], list[Failure]]:
+    def screen(self, run: Run, now: Round) -> Round:
         """Check that each reply is of the rows of everyone in the cluster.
 
         Raises
@@ -123,14 +118,14 @@ class Pooling(Layer):
         RunFailed
             If the node trained on the rows of fewer clients, such as one that runs another app.
         """
-        for reply in replies:
-            wanted = int(run.clusters.sizes[reply.cluster])
+        for reply in now.replies:
+            wanted = int(now.clusters.sizes[reply.cluster])
             if reply.pooled < wanted:
                 raise RunFailed(
-                    f"{RunFailed.PHRASE} {run.number}: centralised training must be on "
+                    f"{RunFailed.PHRASE} {now.number}: centralised training must be on "
                     f"the rows of all {wanted} clients, a node used those of {reply.pooled}"
                 )
-        return replies, failures
+        return now
 
 
 class Centralised(ClusteredStrategy):
@@ -147,7 +142,10 @@ class Centralised(ClusteredStrategy):
     """
 
     forms_groups = False
-    own_layers = (Pooling,)
+
+    def add_layers(self, *further: Layer, private: bool = False) -> None:
+        """Add the layer that pools rows."""
+        super().add_layers(Pooling(), *further, private=private)
 
 
 class CentralisedGroups(Centralised):
@@ -160,7 +158,7 @@ class CentralisedGroups(Centralised):
     """
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-        """Take the groups that clients name.
+        """Make the groups that clients name the clusters.
 
         Raises
         ------

@@ -128,9 +128,9 @@ class Toy:
         Its loss on its test part, likewise.
     wins
         On how many of a client's rows each model's loss is the smallest.
-    num_examples, counts, prototypes, scatter, subspaces
-        What a client has: training samples, those of each class, each class's prototype, the variance of its
-        examples around it, and a basis of the subspace that they span.
+    num_examples, counts, prototypes, subspaces
+        What a client has: training samples, those of each class, each class's prototype, and a basis of the
+        subspace that its examples span.
     """
 
     num_clients: int = 6
@@ -142,7 +142,6 @@ class Toy:
     num_examples: Callable[[int], int] = lambda client: client + 1
     counts: Callable[[int], list[int]] = lambda client: [client + 1, 1]
     prototypes: Callable[[int], list[list[float]]] = lambda client: [[1.0, 0.0], [0.0, 1.0]]
-    scatter: Callable[[int], list[float]] = lambda client: [1.0, 1.0]
     wins: Callable[[int], list[int] | None] = lambda _: None
     subspaces: Callable[[int], np.ndarray] = lambda client: np.eye(2)[None]
     trained: list[tuple[int, int, float]] = field(default_factory=list)  # client, round, first entry
@@ -212,7 +211,7 @@ class Toy:
         return description.Description.of(counts, counts, num_validation=3)
 
     def _prototypes(self, client: int, asked: description.PrototypesQuestion) -> description.Prototypes:
-        told = self.prototypes(client), self.counts(client), self.scatter(client)
+        told = self.prototypes(client), self.counts(client)
         found = ClassPrototypes(*(np.asarray(values)[None] for values in told))
         return description.Prototypes(*(values[0] for values in (pooled(found) if asked.pooled else found)))
 

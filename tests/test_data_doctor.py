@@ -11,14 +11,13 @@ from rich.console import Console
 
 from fedclust import run
 from fedclust.data import load
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted, agree
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.results.report import print_report
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import never_predicted_line
-from fedclust.runs.check import main
 from fedclust.settings.composition import compose, plain
 
 SHORT = ["strategy=fedavg", "compare=[]", "proof=false", "rounds=1", "dataset=csv", "dataset.label=y"]
@@ -96,7 +95,7 @@ def test_no_person_is_divided(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     table.to_csv(path, index=False)
     builder = builder_of(_node(path), path)
-    own = Own(group="person", validation_fraction=0.25)
+    own = OwnSitesPartition(group="person", validation_fraction=0.25)
     rows = read_site("a", builder, own, 0)
     parts = [np.concatenate(part) for part in (rows.train, rows.test, rows.validation)]
     assert sorted(np.concatenate(parts).tolist()) == list(range(120))
@@ -105,7 +104,7 @@ def test_no_person_is_divided(tmp_path: Path) -> None:
     assert [len(part) > 0 for part in parts] == [True] * 3
     assert 20 <= len(parts[1]) <= 28  # a fifth of 40 persons with 3 rows each, and of the three
     assert "person" not in rows.builder.kinds(rows.parts[0])
-    alone = read_site("a", builder_of(_node(path) | {"ignore": ["person"]}, path), Own(), 0)
+    alone = read_site("a", builder_of(_node(path) | {"ignore": ["person"]}, path), OwnSitesPartition(), 0)
     assert len(alone.test[0]) == 24  # of 120 rows, as without a key
 
 
@@ -128,55 +127,6 @@ def test_what_only_all_sites_together_show() -> None:
     two = {"a": Statement(("bad", "good")), "b": Statement(("BAD", "good"))}
     with pytest.raises(ValueError, match="spell a class alike.*got 'BAD' at b, 'bad' at a: correct"):
         agree(two, Wanted())
-
-
-def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    clean, stray = _table(60, 1), _table(60, 2).astype({"age": object})
-    stray.loc[[3, 5], "age"] = "<500"
-    _write(tmp_path / "files", clean=clean, stray=stray, third=_table(60, 3).replace({"sex": {"m": "M"}}))
-    files = (tmp_path / "files" / f"{name}.csv" for name in ("clean", "stray", "third"))
-    clean_csv, stray_csv, third = map(str, files)
-    assert main([clean_csv, "--target", "y"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "errors: 0, warnings: 0"
-    assert main([clean_csv, stray_csv, "--target", "y"]) == 1
-    seen = "error: age: texts in a column of numbers, in 2 of 60 rows ('<500' in rows 4, 6); correct"
-    assert seen in capsys.readouterr().out
-    assert main([clean_csv, third, "--target", "y"]) == 0
-    assert "no other site has 'M' in sex (elsewhere 'm')" in capsys.readouterr().out
-    assert main([stray_csv, "--keep", "age", "--target", "z"]) == 1
-    assert "error: label must be a column of the source, got z" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="0"):
-        main(["--help"])
-    assert len(capsys.readouterr().out.splitlines()) <= 40
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "cannot read .*No columns to parse from file"),
-        (b"y\na\nb\n", "y: .*|errors: 0"),
-        ("größe;y\n2;ä\n".encode("latin-1"), "; set its encoding, for example --encoding latin-1"),
-        ("x,y\n1,a\n2,b\n".encode("utf-16"), "cannot read .*; set its encoding"),
-        (b"x;y\n1;a\n2;b\n", 'has one column, .x;y.; set its separator, for example --sep ";"'),
-        (b"\x00\x01\x02\x03", "error: "),
-        (b"PK\x03\x04\x99\x88", "cannot read"),
-        (b"x,y\n1,a,3,4\n2,b\n3,c,4,5,6\n", "cannot read|error"),
-        (",".join(f"c{k}" for k in range(200)).encode() + b"\n", "error: "),
-        (b"x\x1b[31m,y\n1,a\n1,b\n", r"x\?\[31m: one value in all rows"),
-    ],
-)
-def test_hostile_files_end_in_a_line(
-    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
-) -> None:
-    import re
-
-    monkeypatch.setattr("fedclust.data.check.findings.MOST_COLUMNS", 100)  # 50,000 take a while to read
-    (tmp_path / "a.csv").write_bytes(content)
-    assert main([str(tmp_path / "a.csv"), "--target", "y"]) in (0, 1)
-    printed = capsys.readouterr()
-    assert re.search(message, printed.out)
-    assert len(printed.out.splitlines()) <= 5
-    assert printed.err == ""
 
 
 def test_a_pooled_file_needs_no_counting_and_a_saved_folder_is_read(tmp_path: Path) -> None:

@@ -1,11 +1,15 @@
 """The scripts of examples/ and README's Python run as they are, and find what they put into their data."""
 
+import ast
 import importlib.util
+import inspect
 import re
 import types
 from pathlib import Path
 
 import pytest
+
+import fedclust
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
@@ -20,6 +24,29 @@ def example(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def _asks(function: ast.FunctionDef) -> bool:
+    """Return whether a function asks clients, which takes a federation and not two lines."""
+    return any(
+        each.annotation and ast.unparse(each.annotation) == "Federation" for each in function.args.args
+    )
+
+
+def test_every_public_function_has_an_example() -> None:
+    """Which ``--doctest-modules`` runs."""
+    package = Path(fedclust.__file__).parent
+    named = {
+        f"{path.stem}.{each.name}": ast.get_docstring(each)
+        for room in ("clustering", "metrics", "proof", "strategies")
+        for path in (package / room).rglob("*.py")
+        for each in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not _asks(each)
+    }
+    exported = {name: getattr(fedclust, name) for name in fedclust.__all__}
+    named |= {name: each.__doc__ for name, each in exported.items() if inspect.isfunction(each)}
+    assert len(named) > 100
+    assert [name for name, doc in named.items() if ">>>" not in (doc or "")] == []
 
 
 def test_every_script_is_tested_here() -> None:

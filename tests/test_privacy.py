@@ -9,12 +9,9 @@ from torch import nn
 
 import fedclust
 from fedclust.federation import Federation, FederationError
-from fedclust.messages.codec import Question
-from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import SavedRun
 from fedclust.results.charts.run import pictures
-from fedclust.runs.server import check_network, leaving_line
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
@@ -119,25 +116,6 @@ def test_what_cannot_hold_it_is_refused_before_round_1(
     assert not (folder / "rounds.jsonl").exists() or not (folder / "rounds.jsonl").read_text()
 
 
-@pytest.mark.parametrize(
-    ("network", "said"),
-    [
-        (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "batch statistics, 1 is a BatchNorm1d"),
-        (nn.Flatten(), "must have a network with parameters to train"),
-    ],
-)
-def test_networks_that_cannot_hold_it(network: nn.Module, said: str) -> None:
-    check_network(NoPrivacy(), network)
-    with pytest.raises(ValueError, match=said):
-        check_network(ClientDP(), network)
-
-
-def test_shared_parameters_are_refused() -> None:
-    layer = nn.Linear(2, 2)
-    with pytest.raises(ValueError, match="whose layers share parameters$"):
-        check_network(ClientDP(), nn.Sequential(layer, layer))
-
-
 def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
     assert vars(KnownGroups)["holds_client_dp"] is not None
 
@@ -147,15 +125,6 @@ def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
     rows = [(np.ones((4, 2), np.float32) * k, np.array([0, 1, 0, 1])) for k in range(2)]
     with pytest.raises(ValueError, match="^privacy=client_dp does not support strategy derived"):
         fedclust.simulate(Derived(), nn.Linear(2, 2), rows, rounds=1, training=TRAINING, privacy="client_dp")
-
-
-def test_what_left_is_said_in_words() -> None:
-    asked = {kind.kind for kind in Question.__subclasses__() if kind.__module__.startswith("fedclust.")}
-    line = leaving_line(asked, NoPrivacy())
-    assert (
-        line.count("query.") == line.count("query.encoder") == 1
-    )  # asked of sites, which log what they sent
-    assert "predictions of test rows, in a deployment only their number" in line
 
 
 def test_no_question_but_the_first_is_asked(toy) -> None:

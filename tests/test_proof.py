@@ -21,8 +21,7 @@ from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
 from fedclust.messages.models import to_state
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
-from fedclust.runs.server import Plan, federate
-from fedclust.settings.checks import run_settings
+from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
@@ -142,14 +141,6 @@ def test_a_compared_strategy_serves_as_it_does_by_itself(
         run, _ = _run(tmp_path / rule, known, *asked, "compare=[local]", "rounds=2", *given)
         local = run.summary["compare"]["local"]
         assert (local["serve"], local["verdict"]["grouped"]) == (rule, False)
-
-
-def test_every_strategy_has_its_own_rule_who_serves() -> None:
-    names = ("fedgmcc", "fedsoft", "known_groups", "local", "fedgwc", "auto", "fmcl")
-    for given, rules in ((), ["cluster"] * 5 + ["best", "cluster"]), (("serve=best",), ["best"] * 7):
-        config = compose(["strategy=fedavg", f"compare=[{','.join(names)}]", *given])
-        plan = Plan.of(config, run_settings(config))
-        assert [plan.serves(name) for name in names] == rules
 
 
 def test_sentences_name_a_method_by_its_paper_or_its_choice() -> None:

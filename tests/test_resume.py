@@ -18,7 +18,7 @@ import fedclust
 from fedclust.federation import RunFailed
 from fedclust.results import SavedRun, comparable
 from fedclust.settings.composition import ConfigError, compose
-from fedclust.settings.folders import check_same_run, expand, overrides_of
+from fedclust.settings.folders import check_same_run, expand
 from fedclust.training.trainer import Trainer
 
 SMALL = [
@@ -249,5 +249,5 @@ def test_a_configuration_that_cannot_be_read_is_one_line(tmp_path: Path) -> None
     for damage in (b"a: [1", b"\xff\xfe\x00"):
         (tmp_path / "config.yaml").write_bytes(damage)
         with pytest.raises(ConfigError, match="config.yaml must be YAML: ") as error:
-            overrides_of(tmp_path)
+            expand([f"resume={tmp_path}"])
         assert "\n" not in str(error.value)

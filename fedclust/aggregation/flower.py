@@ -103,7 +103,7 @@ def instructions(
     buffers: frozenset[str],
     config: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[int, Instruction]:
-    """Let an aggregator choose among clients and instruct them; it sees only the model's parameters.
+    """Ask an aggregator to choose among clients and instruct them; it sees only the model's parameters.
 
     Parameters
     ----------

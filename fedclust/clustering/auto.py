@@ -103,6 +103,11 @@ def due_rounds(warmup: int, rounds: int) -> list[int]:
         Rounds before the first look, >= 1.
     rounds
         Rounds of the run.
+
+    Examples
+    --------
+    >>> due_rounds(10, rounds=60)
+    [10, 20, 40]
     """
     due = []
     while warmup < rounds:
@@ -124,6 +129,11 @@ def level_of_look(level: float, look: int, num_clusters: int) -> float:
         Number of the look, from 1.
     num_clusters
         Number of clusters for which this look has proposals, >= 1.
+
+    Examples
+    --------
+    >>> level_of_look(0.05, look=1, num_clusters=2)  # half of the level, for one of two clusters
+    0.0125
     """
     return level * 2.0**-look / num_clusters
 
@@ -152,6 +162,11 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     Returns
     -------
     The bound; 0 for a federation that is too small for a look.
+
+    Examples
+    --------
+    >>> most_spending(3, 1.0, 60, Parameters())  # too few for two parts of two
+    Spending(trainings=0, rounds=0.0, looks=0)
     """
     if not parameters.can_split(num_clients):
         return Spending(0, 0.0, 0)
@@ -210,6 +225,14 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
     Returns
     -------
     Their positions, ascending.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> pairs = (0.02, 0.2), (-0.01, 0.9), (0.05, 0.01)
+    >>> tried = [SimpleNamespace(gain_of_others=gain, p_value_of_others=p) for gain, p in pairs]
+    >>> most_promising(tried, parts=[2, 2, 3], number=1)
+    [2]
     """
     gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
     order = sorted(
@@ -250,6 +273,13 @@ def choose(
     Returns
     -------
     The choice.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> finalist = SimpleNamespace(p_value=0.001, gain=0.05)
+    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
+    Choice(kept=0, p_values=(0.003,), between=None)
     """
     count = len(comparisons)
     several = len(set(parts)) > 1
@@ -278,6 +308,11 @@ def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> st
         Its position among the finalists.
     choice, parts, level
         The result of :func:`choose`, and its arguments.
+
+    Examples
+    --------
+    >>> reason(0, Choice(None, (0.2,)), parts=[2], level=0.05)
+    'not shown to be better at the level of 0.05'
     """
     if choice.p_values[index] > level:
         return f"not shown to be better at the level of {level:.2g}"
@@ -306,6 +341,11 @@ def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int
     Returns
     -------
     Such as ``2 clusters: 1 of 18 groupings from 3 looks proved better on held-out rows``.
+
+    Examples
+    --------
+    >>> decision(num_clusters=2, looks=3, tried=18, kept=1, on_trial=0)
+    '2 clusters: 1 of 18 groupings from 3 looks proved better on held-out rows'
     """
     of_looks = "one look" if looks == 1 else f"{looks} looks"
     groupings = "one grouping" if tried == 1 else f"{tried} groupings"

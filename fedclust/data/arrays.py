@@ -60,12 +60,12 @@ def from_arrays(
         raise ValueError(f"clients must be a list with a pair or a triple per client, got {_sort(clients)}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
-    start = 0
+    start, first = 0, ""
     for client, given in enumerate(clients):
         for rows, (x, y) in zip(parts, _parts(client, given, seed, validation_fraction), strict=True):
             pairs.append((x, y))
-            first, here = _kind(*pairs[0]), _kind(x, y)
-            if here != first:
+            here = _kind(x, y)
+            if here != (first := first or here):
                 raise ValueError(f"client {client} must have rows like client 0's, {first}, got {here}")
             if num_classes is not None and len(y) and (most := int(y.max())) >= num_classes:
                 raise ValueError(

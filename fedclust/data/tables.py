@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
 from fedclust.data.check.findings import ELSEWHERE, Finding, check_table
-from fedclust.data.check.identifiers import suspicion
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
-from fedclust.data.source import Labels, Part, SourcedDataset, column, find_column, table_of, values_of
+from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
 from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
@@ -39,7 +38,7 @@ class Tables(SourcedDataset):
     numbers, categories
         Columns of each kind, in this order. None for both uses all columns except the label and the natural
         one: numbers and booleans as numbers, text as categories. A column that looks like an identifier
-        or a date (see :func:`suspicion`) raises an error.
+        or a date (see :func:`~fedclust.data.check.identifiers.suspicion`) raises an error.
     ignore
         Columns to leave out when `numbers` and `categories` are None.
     keep
@@ -218,13 +217,10 @@ class Tables(SourcedDataset):
         errors = [each for each in self.findings([part]) if each.severity == "error"]
         if lines := [each.line for each in errors if each.rule not in ELSEWHERE]:
             raise SourceError("; ".join(lines[:3]))
-        unfit: dict[str, str] = {}
-        for name, kind in kinds.items() if self.chooses else ():
-            if kind is None:
-                unfit[name] = f"its type, {part.rows.schema.field(name).type}"
-            elif name not in self.keep and (reason := suspicion(name, column(part, name).to_pandas())):
-                unfit[name] = reason
-        if unfit:
+        suspected = {each.column: each.detail for each in errors if each.rule == "identifier"}
+        types = {name: f"its type, {part.rows.schema.field(name).type}" for name in kinds if not kinds[name]}
+        unfit = {name: why for name in kinds if (why := (suspected | types).get(name))}
+        if unfit and self.chooses:
             reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
             usable = [name for name in unfit if kinds[name]]
             keep = f" or use them with {_override('keep', [*self.keep, *usable])}" if usable else ""

@@ -6,18 +6,92 @@ as records, sends one message to each node, and reads and checks the replies. An
 either way: what a message would round or refuse is rounded and refused here, too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.federation.asking import NO_REPLY, Answers
-from fedclust.messages.codec import CONFIG, BadReply, Reading, decode, encode, received, sizes
+from fedclust.messages.codec import CONFIG, BadReply, Reading, Sizes, decode, encode, passed
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.support.flower import assume_identity
-from fedclust.support.reasons import one_line
+from fedclust.support.reasons import FederationError, one_line
 from fedclust.support.time_limit import interrupted, time_limit
+
+# -- Answers ------------------------------------------------------------------------------------------------
+
+Answer = TypeVar("Answer")
+
+Failure = dict[str, int | str]
+"""Which client failed, in which phase of the round, and the reason."""
+
+NO_REPLY = "no reply"
+"""The failure of a client that has not answered."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answers(Generic[Answer]):
+    """The clients' answers to one question.
+
+    Attributes
+    ----------
+    replies
+        The answer of each client that gave a valid one, by client id, in ascending order.
+    failures
+        Why each other client gave none, by client id.
+    """
+
+    replies: Mapping[int, Answer]
+    failures: Mapping[int, str]
+
+    def all(self) -> list[Answer]:
+        """List the answers of all clients that were asked, sorted by client id.
+
+        Raises
+        ------
+        FederationError
+            If a client did not answer; before round 1 a method needs all clients.
+        """
+        for client, reason in self.failures.items():
+            raise FederationError(f"client {client} must answer before round 1, it failed: {reason}")
+        return list(self.replies.values())
+
+
+def listed(failures: Mapping[int, str], phase: str) -> list[Failure]:
+    """List failures by client id, in the form of the round's record."""
+    return [{"client": client, "phase": phase, "reason": reason} for client, reason in failures.items()]
+
+
+def failure_order(failure: Failure) -> tuple[bool, int]:
+    """Sort failures by client id, those that did not reply last."""
+    return failure["reason"] == NO_REPLY, int(failure["client"])
+
+
+def check_alike(what: str, values: Sequence[Hashable]) -> None:
+    """Check that all clients have the same value of something.
+
+    Parameters
+    ----------
+    what
+        What it is, for the message.
+    values
+        The value of each client, shape (K,).
+
+    Raises
+    ------
+    FederationError
+        If they do not; the message names the first client whose value differs from most.
+    """
+    usual = Counter(values).most_common(1)[0][0]
+    for client, value in enumerate(values):
+        if value != usual:
+            must = f"client {client} must have the {what} of most, {usual!s:.200}"
+            raise FederationError(f"{must}, it has {value!s:.200}")
+
+
+# -- Who answers --------------------------------------------------------------------------------------------
 
 
 class Answering(Protocol):
@@ -133,7 +207,8 @@ class Here:
         RunFailed
             If it does not return within `timeout` seconds.
         """
-        self._count("down", asked)
+        distinct = {id(each): each for each in asked.values()}
+        self._count("down", {key: passed(each)[1] for key, each in distinct.items()}, asked)
         kind = next(iter(asked.values())).kind
         node = self._node.without_holdout() if self.all_rows else self._node
         with time_limit(timeout, f"a node's work on a message of type {kind}"):
@@ -147,18 +222,19 @@ class Here:
         failures = dict.fromkeys(asked.keys() - found.keys(), "the node's reply lacks this client")
         failures |= {client: one_line(reason) for client, reason in errors.items()}
         replies: dict[int, Any] = {}
+        sizes: dict[int, Sizes] = {}
         for client in sorted(found):
             try:
-                replies[client] = received(found[client], at(client))
+                replies[client], sizes[id(found[client])] = passed(found[client], at(client))
             except BadReply as error:
                 failures[client] = str(error)
-        self._count("up", found)
+                sizes[id(found[client])] = passed(found[client])[1]
+        self._count("up", sizes, found)
         return Answers(replies, dict(sorted(failures.items())))
 
-    def _count(self, way: str, messages: Mapping[int, Any]) -> None:
-        distinct = {id(each): sizes(each) for each in messages.values()}
-        totals = {key: sum(each.values()) for key, each in distinct.items()}
-        records = {name: size for each in distinct.values() for name, size in each.items()}
+    def _count(self, way: str, sizes: Mapping[int, Sizes], messages: Mapping[int, Any]) -> None:
+        totals = {key: sum(each.values()) for key, each in sizes.items()}
+        records = {name: size for each in sizes.values() for name, size in each.items()}
         by_client = {client: totals[id(each)] for client, each in messages.items()}
         self._meter.count(way, sum(records.values()), by_client)
 

@@ -198,21 +198,26 @@ def starting_models(
     return (model, *(from_state(each.state_dict()) for each in drawn))
 
 
-def padded(values: np.ndarray, number: int, value: float | None = None) -> np.ndarray:
-    """Add entries at the end of every axis, for clients that join.
+def padded(
+    values: np.ndarray, number: int, value: float | None = None, *, axes: int | None = None
+) -> np.ndarray:
+    """Add entries at the end of axes, for clients that join.
 
     Parameters
     ----------
     values
-        A value per client, shape (K,), or per pair of clients, shape (K, K).
+        A value per client, shape (K,), or per pair of clients, shape (K, K); or a row per client.
     number
         How many clients join.
     value
         Value of the new entries; NaN unless given, −1 for whole numbers, False for truth values.
+    axes
+        How many axes grow, the first ones; all unless given.
     """
     if value is None:
         value = {"b": False, "i": -1}.get(values.dtype.kind, np.nan)
-    return np.pad(values, [(0, number)] * values.ndim, constant_values=value)
+    grown = values.ndim if axes is None else axes
+    return np.pad(values, [(0, number)] * grown + [(0, 0)] * (values.ndim - grown), constant_values=value)
 
 
 class Observer:
@@ -285,12 +290,13 @@ class Findings:
         number
             How many join.
         """
-        pairs = {
-            name: padded(values, number) if values.shape == (num_clients,) * 2 else values
-            for name, values in self.arrays.items()
-        }
+        arrays = dict(self.arrays)
+        for name, values in arrays.items():
+            if values.ndim == 2 and len(values) == num_clients:  # a row for each, or a number for each pair
+                pairs = values.shape[1] == num_clients
+                arrays[name] = padded(values, number) if pairs else padded(values, number, axes=1)
         columns = {name: padded(values, number) for name, values in self.clients.items()}
-        return replace(self, arrays=pairs, clients=columns)
+        return replace(self, arrays=arrays, clients=columns)
 
     @classmethod
     def of_distances(cls, distances: FloatArray, scores: Mapping[int, float]) -> "Findings":

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,8 +12,16 @@ from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
 from fedclust.aggregation.replies import Reply, too_long, too_long_line
-from fedclust.federation.answering import Answering, Flower
-from fedclust.federation.asking import Answer, Answers, Failure, check_alike, failure_order, listed
+from fedclust.federation.answering import (
+    Answer,
+    Answering,
+    Answers,
+    Failure,
+    Flower,
+    check_alike,
+    failure_order,
+    listed,
+)
 from fedclust.messages.codec import Bounds, Question, Reading
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQuestion, WinsQuestion
@@ -132,13 +141,14 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
     FederationError
         If the clients differ in the number or the names of their classes.
     """
-    check_alike("number of classes", [len(answer.train_counts) for answer in answers])
+    trained = [answer.train_counts for answer in answers]
+    check_alike("number of classes", list(map(len, trained)))
     first = answers[0]
     # If label 3 is another class on one node, training goes wrong without any error.
     check_alike("class names", [answer.names.classes for answer in answers])
     groups = [answer.group for answer in answers if answer.group is not None]
     names = [answer.name for answer in answers if answer.name is not None]
-    train = np.stack([answer.train_counts for answer in answers])
+    train = np.stack(trained)
     test = np.stack([answer.test_counts for answer in answers])
     return Descriptions(
         counts=(train, test) if disclosed == "labels" else None,
@@ -290,7 +300,7 @@ class Roster:
 
     def count(self, server_round: int | None = None) -> int:
         """Count the clients that have joined by a round; all for None."""
-        return sum(server_round is None or each <= server_round for each in self.joined)
+        return len(self.joined) if server_round is None else bisect_right(self.joined, server_round)
 
 
 # -- The clients --------------------------------------------------------------------------------------------
@@ -412,7 +422,7 @@ class Federation:
         return other
 
     def welcome(self, server_round: int) -> IntArray:
-        """Let waiting clients join, at the beginning of a round.
+        """Admit the clients that wait to join, at the beginning of a round.
 
         Returns
         -------
@@ -449,7 +459,7 @@ class Federation:
                 self._roster.joined.append(server_round)
 
     def close(self) -> None:
-        """Let no more clients join, so that compared runs have the same clients."""
+        """Admit no further clients, so that compared runs have the same ones."""
         self._roster.open = False
 
     @property
@@ -488,7 +498,7 @@ class Federation:
         return self.descriptions
 
     def train_on_all_rows(self) -> None:
-        """Let clients hold no rows out of training, and describe their rows again; before round 1."""
+        """Use held-out rows for training, too, and ask for new descriptions; before round 1."""
         self.clients.all_rows = True
         self.descriptions, self._roster.answers = None, {}
         self._known()
@@ -594,7 +604,7 @@ class Federation:
         *,
         means: bool,
     ) -> tuple[list[Reply], list[Failure]]:
-        """Let clients train for a round.
+        """Ask clients to train for a round.
 
         Parameters
         ----------
@@ -632,7 +642,7 @@ class Federation:
         return valid, sorted(listed(failures, "train"), key=failure_order)
 
     def evaluate(self, asked: Mapping[int, EvaluateQuestion]) -> tuple[list[Evaluation], list[Failure]]:
-        """Let clients evaluate models in a round; a loss may be non-finite.
+        """Ask clients to evaluate models in a round; a loss may be non-finite.
 
         Returns
         -------

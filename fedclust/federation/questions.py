@@ -378,41 +378,6 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
     return {"confusion_clusters": shown, "confusion": np.array(table)}
 
 
-_MOST_MEANS = 500  # clients
-_FEWEST_ROWS = 5  # a mean of fewer reveals single rows
-
-
-def mean_embeddings(federation: Federation, clusters: Clusters) -> dict[str, FloatArray]:
-    """Ask clients for the mean embedding of their training rows, by which later ones are placed unlabelled.
-
-    Parameters
-    ----------
-    federation
-        The clients; up to 500, evenly spaced, are asked. One with fewer rows than a prototype may have sends
-        none.
-    clusters
-        The clusters.
-
-    Returns
-    -------
-    ``mean_embeddings``, shape (K, d), NaN for clients without. Empty if there is only one cluster, or no
-    client answered.
-    """
-    size = clusters.num_clients
-    if np.count_nonzero(clusters.sizes) < 2:
-        return {}
-    asked = np.unique(np.linspace(0, size - 1, min(size, _MOST_MEANS)).astype(int)).tolist()
-    question = description.PrototypesQuestion(pooled=True, min_examples=_FEWEST_ROWS)
-    answers = {client: each.all for client, each in federation.ask(question, asked).replies.items()}
-    sent = {client: means[0] for client, (means, counts, _) in answers.items() if counts[0]}
-    means = {client: row for client, row in sent.items() if len(row) == len(next(iter(sent.values())))}
-    if not means:
-        return {}
-    table = np.full((size, len(next(iter(means.values())))), np.nan, dtype=np.float32)
-    table[list(means)] = np.stack(list(means.values()))
-    return {"mean_embeddings": table}
-
-
 # -- Predictions --------------------------------------------------------------------------------------------
 
 FILE = "predictions.parquet"

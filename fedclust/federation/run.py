@@ -1,4 +1,4 @@
-"""Keep a run in progress: its evaluations, checks whether it can continue, and its state for a checkpoint."""
+"""A run in progress: a round, what layers change in it, its evaluations, and the state for a checkpoint."""
 
 import dataclasses
 import math
@@ -7,19 +7,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust import metrics
-from fedclust.federation.asking import Failure
-from fedclust.federation.clusters import Clusters
+from fedclust.aggregation.replies import Reply
+from fedclust.federation.answering import Failure
+from fedclust.federation.clusters import Clusters, Findings
 from fedclust.federation.federation import Federation, RosterState
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation
 from fedclust.messages.traffic import Traffic
-from fedclust.messages.training import LOSS, NUM_EXAMPLES
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import MIN_REPLIES
 from fedclust.support.reasons import RunFailed
@@ -319,40 +320,31 @@ def count_reasons(reasons: Iterable[str], total: int) -> str:
 # -- The run ------------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
-class Run:
-    """State shared by the steps of a round; the core and its layers read and change it.
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A round so far; every step takes it and returns it with what the step found or changed.
 
     Attributes
     ----------
-    federation
-        The clients.
+    number
+        Its number, from 1; 0 before the first.
     clusters
         The clusters as they are now.
-    make_aggregator
-        Makes a cluster's aggregator.
-    initial
-        The model that all clients start from.
-    buffers
-        Names of the model's floating-point buffers.
-    server_round
-        The last finished round.
-    measured
-        Each client's measurements at the last evaluation.
-    failed_replies
-        Number of replies that failed or never came, over all rounds.
-    train_config, evaluate_config
-        The user's own settings for the clients in every round.
+    found
+        The clusters before the cohort was drawn, with copies of those aggregators that remember anything.
+    asked
+        What each client of the cohort is asked to train, by client id.
     cohort
-        Cluster of each of the round's clients when it began, by client id.
+        Cluster of each of these clients, by client id in ascending order.
     sent
         The models that the cohort starts from, by cluster.
-    failures
-        Why clients' evaluations failed.
+    replies, failures
+        The valid replies, and why other clients gave none; from the evaluation on, why clients did not
+        measure anything.
     unusable
         Why the next model of a cluster cannot be used, by cluster.
     online
-        Ids of the clients that were online at the round's evaluation; None in a round without one.
+        Ids of the clients that were online at the evaluation; None in a round without one.
     sampled
         Whether a sample of the clients evaluates.
     evaluations
@@ -361,25 +353,67 @@ class Run:
         The round's line of ``rounds.jsonl``, as far as known.
     """
 
-    federation: Federation
+    number: int
     clusters: Clusters
+    found: Clusters | None = None
+    asked: Mapping[int, Instruction] = field(default_factory=dict)
+    cohort: Mapping[int, int] = field(default_factory=dict)
+    sent: Sequence[ArrayRecord] = ()
+    replies: Sequence[Reply] = ()
+    failures: Sequence[Failure] = ()
+    unusable: Mapping[int, str] = field(default_factory=dict)
+    online: Collection[int] | None = None
+    sampled: bool = False
+    evaluations: Sequence[Evaluation] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def noting(self, **entries: Any) -> "Round":
+        """Add entries to the record."""
+        return dataclasses.replace(self, record={**self.record, **entries})
+
+
+@dataclass(eq=False)
+class Run:
+    """A run in progress.
+
+    Attributes
+    ----------
+    federation
+        The clients.
+    make_aggregator
+        Makes a cluster's aggregator.
+    initial
+        The model that all clients start from.
+    now
+        The round in progress, or the last one.
+    buffers
+        Names of the model's floating-point buffers.
+    train_config, evaluate_config
+        The user's own settings for the clients in every round.
+    server_round
+        The last finished round.
+    measured
+        Each client's measurements at the last evaluation.
+    failed_replies
+        Number of replies that failed or never came, over all rounds.
+    """
+
+    federation: Federation
     make_aggregator: Callable[[], Strategy]
     initial: ArrayRecord
+    now: Round
     buffers: frozenset[str] = frozenset()
+    train_config: Mapping[str, Any] = field(default_factory=dict)
+    evaluate_config: Mapping[str, Any] = field(default_factory=dict)
     server_round: int = 0
     measured: Measured = field(default_factory=Measured)
     failed_replies: int = 0
-    train_config: Mapping[str, Any] = field(default_factory=dict)
-    evaluate_config: Mapping[str, Any] = field(default_factory=dict)
-    cohort: dict[int, int] = field(default_factory=dict)
-    sent: tuple[ArrayRecord, ...] = ()
-    failures: list[Failure] = field(default_factory=list)
-    unusable: dict[int, str] = field(default_factory=dict)
-    online: set[int] | None = None
-    sampled: bool = False
-    evaluations: Sequence[Evaluation] = ()
-    record: dict[str, Any] = field(default_factory=dict)
     _began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def clusters(self) -> Clusters:
+        """The clusters as they are now."""
+        return self.now.clusters
 
     @property
     def number(self) -> int:
@@ -391,29 +425,85 @@ class Run:
         """Whether the last round is finished."""
         return self.server_round >= self.federation.num_rounds
 
-    def begin_round(self) -> None:
-        """Reset the state of the last round."""
+    def next_round(self) -> Round:
+        """Begin a round with the clusters of the last one."""
         self.federation.server_round = self.number
-        self.cohort, self.sent = {}, ()
-        self.failures, self.unusable, self.evaluations = [], {}, ()
-        self.online, self.sampled = None, False
-        self.record = {"round": self.number, "cohort": [], "loss": None, "failures": []}
-        self.clusters = dataclasses.replace(self.clusters, report={}, reason="")
+        record = {"round": self.number, "cohort": [], "loss": None, "failures": []}
+        clusters = dataclasses.replace(self.clusters, report={}, reason="")
+        self.now = Round(self.number, clusters, record=record)
+        return self.now
 
-    def finish_round(self, figures: Mapping[str, float]) -> dict[str, Any]:
-        """Complete the round's record with these figures, count the round, and return the record."""
-        sizes, now = self.clusters.sizes, time.perf_counter()
+    def finish(self, last: Round, row_cap: float | None) -> tuple[dict[str, float], dict[str, Any]]:
+        """Count a round; return the means of what was measured in it, and its whole record."""
+        if last.evaluations or last.unusable:
+            self.measured = Measured.of(last.evaluations, last.clusters.num_clients)
+        figures = round_figures(self.measured if last.evaluations else Measured(), last.sampled, row_cap)
+        sizes, now = last.clusters.sizes, time.perf_counter()
         record = {
-            **self.record,
+            **last.record,
             "num_clusters": int(np.count_nonzero(sizes)),
             "cluster_sizes": sizes.tolist(),
             **figures,
-            "strategy": dict(self.clusters.report),
+            "strategy": dict(last.clusters.report),
             "seconds": now - self._began,
         }
-        self.server_round, self._began = self.number, now
+        self.server_round, self._began = last.number, now
         self.failed_replies += len(record["failures"])
-        return record
+        return figures, record
+
+
+def amended(asked: Mapping[int, Instruction], **fields: Any) -> dict[int, Instruction]:
+    """Change fields of instructions; clients that share one still do."""
+    distinct = {id(each): each for each in asked.values()}
+    changed = {key: dataclasses.replace(each, **fields) for key, each in distinct.items()}
+    return {client: changed[id(each)] for client, each in asked.items()}
+
+
+class Layer:
+    """One thing that happens in every round beside the method.
+
+    Four functions are called in every round, one after each of its steps: they take the round so far and
+    return it, changed or as it is. A layer passes nothing to the loop or another layer except in that value;
+    the loop calls the layers in the order of their list and does not know which they are.
+
+    Attributes
+    ----------
+    needs_client_models
+        Whether it needs each client's model, not a node's mean.
+    memory_type
+        Type of what :meth:`state` returns; None for a layer that remembers nothing.
+    """
+
+    needs_client_models: bool = False
+    memory_type: ClassVar[Any] = None
+
+    def begin(self, run: Run, state: Any) -> Round:
+        """Prepare for a new run, or go on from what :meth:`state` returned before an interruption."""
+        return run.now
+
+    def instruct(self, run: Run, now: Round) -> Round:
+        """Change who trains in the round, and by what instruction: ``now.asked``."""
+        return now
+
+    def screen(self, run: Run, now: Round) -> Round:
+        """Leave out or change replies before they are aggregated, and name the failures."""
+        return now
+
+    def before_evaluation(self, run: Run, now: Round) -> Round:
+        """Change the clusters before clients evaluate, in rounds with an evaluation."""
+        return now
+
+    def after_evaluation(self, run: Run, now: Round) -> Round:
+        """Leave out or change what clients measured; without an evaluation, ``now.online`` is None."""
+        return now
+
+    def findings(self, run: Run) -> Findings:
+        """Return entries of the run's summary, and columns of the clients' table, each of shape (K,)."""
+        return Findings()
+
+    def state(self, run: Run) -> Any:
+        """Return what is remembered after a round: a frozen dataclass of arrays, numbers and names."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)

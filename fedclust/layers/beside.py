@@ -9,9 +9,8 @@ from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
-from fedclust.federation.asking import failure_order
-from fedclust.federation.run import Run
-from fedclust.layers.layer import amended
+from fedclust.federation.answering import failure_order
+from fedclust.federation.run import Run, amended
 from fedclust.layers.standard import within
 from fedclust.messages.training import Instruction
 
@@ -29,7 +28,7 @@ def train_beside(
     caps: Caps = ANY,
     instruction: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[Reply]:
-    """Let clients train several models for a round.
+    """Train several models for a round.
 
     Clients train on the batches of the round, so a client that trains the cluster's model in the same round
     trains both on the same rows. A failing client is recorded and excluded.

@@ -20,14 +20,12 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation.replies import Reply, by_cluster
-from fedclust.federation.asking import Failure
-from fedclust.federation.clusters import Clusters, padded
-from fedclust.federation.run import Run
-from fedclust.layers.layer import Layer, amended
+from fedclust.federation.clusters import Findings, padded
+from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
+from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.privacy import FROM_SEED, ClientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
@@ -109,32 +107,27 @@ class ClientPrivacy(Layer):
         # Of each client, the sum of the squares of sensitivity over noise, see fedclust.privacy.accountant.
         self._spent: FloatArray = np.zeros(num_clients)
 
-    def begin(self, run: Run) -> None:
-        """Let the method ask what it may."""
+    def begin(self, run: Run, state: Spent | None) -> Round:
+        """Allow the method the questions that ε covers, and go on with what was spent."""
         run.federation.covered = self._covered
+        if state is not None:
+            self.clip, self._trained, self._spent = state.clip, state.trained.copy(), state.spent.copy()
+        return run.now
 
-    def before_round(self, run: Run) -> Clusters:
-        """Account for clients that join: they have spent nothing yet, and follow all others."""
-        number = run.clusters.num_clients - len(self._spent)
+    def instruct(self, run: Run, now: Round) -> Round:
+        """Instruct nodes to clip updates; clients that have joined have spent nothing yet."""
+        number = now.clusters.num_clients - len(self._spent)
         self._trained, self._spent = padded(self._trained, number, 0), padded(self._spent, number, 0.0)
-        return run.clusters
+        return replace(now, asked=amended(now.asked, **self.instruction))
 
-    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
-        """Instruct nodes to clip updates."""
-        return amended(asked, **self.instruction)
-
-    def screen(
-        self, run: Run, replies: list[Reply], failures: list[Failure]
-    ) -> tuple[list[Reply], list[Failure]]:
+    def screen(self, run: Run, now: Round) -> Round:
         """Replace replies by private means."""
-        return self.private(replies, run.cohort, run.sent, run.number), failures
+        return replace(now, replies=self.private(now.replies, now.cohort, now.sent, now.number))
 
-    def measured(self, run: Run) -> Clusters:
+    def after_evaluation(self, run: Run, now: Round) -> Round:
         """Replace figures by a noisy mean; a client whose loss is not finite has no say in the others'."""
-        known = [each for each in run.evaluations if not lost(each)]
-        run.evaluations = self.evaluations(known, run.number)
-        run.record["privacy"] = self.record()
-        return run.clusters
+        known = [each for each in now.evaluations if not lost(each)]
+        return replace(now, evaluations=self.evaluations(known, now.number)).noting(privacy=self.record())
 
     @property
     def instruction(self) -> dict[str, Any]:
@@ -171,14 +164,19 @@ class ClientPrivacy(Layer):
         self._trained[list(cohort)] += 1
         self._spend(list(cohort), self.settings.noise_multiplier)
         found, made = by_cluster(replies), list[Reply]()
-        told: dict[str, Any] = {"num_examples": 1, "loss": math.nan, "losses": np.zeros(1), "projected": None}
+        public: dict[str, Any] = {
+            "num_examples": 1,
+            "loss": math.nan,
+            "losses": np.zeros(1),
+            "projected": None,
+        }
         for cluster, asked in sorted(Counter(cohort.values()).items()):
             members, start = found.get(cluster, []), models[cluster]
             model = self._mean(members, start, asked, ("mean", server_round, cluster))
             if not members:  # a model without noise would say that nobody answered
                 first = min(client for client, own in cohort.items() if own == cluster)
                 made.append(_reply(first, cluster, start, model))
-            made += [replace(reply, model=model, **told) for reply in members]
+            made += [replace(reply, model=model, **public) for reply in members]
         if self.settings.adaptive:
             self._spend(list(cohort), 2 * self.settings.count_noise)
             self._adapt([reply.within for reply in replies], len(cohort), server_round)
@@ -301,10 +299,10 @@ class ClientPrivacy(Layer):
         """Return what a round's line says: the largest ε so far, and C of the next round."""
         return {"epsilon": float(self.epsilons().max()), "delta": self.settings.delta, "clip": self.clip}
 
-    def summary(self, run: Run) -> dict[str, Any]:
-        """Return what the run's summary says."""
+    def findings(self, run: Run) -> Findings:
+        """Return each client's ε and rounds, and what the run's summary says of privacy."""
         epsilons = self.epsilons()
-        return {
+        summary = {
             "epsilon": float(epsilons.max()),
             "delta": self.settings.delta,
             "privacy": {
@@ -320,18 +318,11 @@ class ClientPrivacy(Layer):
                 ),
             },
         }
-
-    def columns(self, run: Run) -> dict[str, Any]:
-        """Return the columns of the clients' table."""
-        return {"epsilon": self.epsilons(), "rounds_trained": self._trained.copy()}
+        return Findings(summary, clients={"epsilon": epsilons, "rounds_trained": self._trained.copy()})
 
     def state(self, run: Run) -> Spent:
         """Return the clip and what was spent."""
         return Spent(self.clip, self._trained.copy(), self._spent.copy())
-
-    def restore(self, run: Run, state: Spent) -> None:
-        """Take it up."""
-        self.clip, self._trained, self._spent = state.clip, state.trained.copy(), state.spent.copy()
 
 
 def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:

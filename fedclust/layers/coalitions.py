@@ -21,13 +21,12 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps, Reply, by_cluster
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.federation.asking import Failure, failure_order
-from fedclust.federation.clusters import Clusters, Decided
+from fedclust.federation.answering import failure_order
+from fedclust.federation.clusters import Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
-from fedclust.federation.run import Run
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.layers.beside import TRIAL
-from fedclust.layers.layer import Layer
 from fedclust.layers.standard import within
 from fedclust.messages.coalitions import (
     ALL_ROWS,
@@ -38,7 +37,6 @@ from fedclust.messages.coalitions import (
     number_of,
 )
 from fedclust.messages.models import canonical
-from fedclust.messages.training import Instruction
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
@@ -55,9 +53,6 @@ from fedclust.proof.coalitions import (
 )
 from fedclust.typing import FloatArray, IntArray
 
-Witnesses = Callable[[Federation, ArrayRecord], Iterable[Coalition]]
-"""Proposes coalitions before round 1."""
-
 _EACH = FOLDS + 1
 MOST_BYTES, MOST_ROWS = 64e6, 200_000
 """By default a site's message is to be no larger, and it is to train on no more rows in an epoch."""
@@ -69,7 +64,7 @@ def num_bytes(model: ArrayRecord) -> int:
 
 
 def models_per_site(num_sites: int) -> int:
-    """Count the models that a site trains in a round, but for those of coalitions that witnesses propose."""
+    """Count the models that a site trains in a round, but for those of proposed coalitions."""
     return _EACH * sum(0 in each for each in coalitions(num_sites)) - 1  # the run itself trains everyone's
 
 
@@ -121,7 +116,7 @@ class Chosen:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class CoalitionModels:
     """The coalitions and their models.
 
     Attributes
@@ -152,7 +147,7 @@ class Trained:
 
 
 def notes(num_sites: int, rounds: int, model: ArrayRecord, trained: bool) -> list[str]:
-    """Say before round 1 what coalitions cost and give away, or why none are trained."""
+    """Describe, for users before round 1, what coalitions cost and give away, or why none are trained."""
     number, size = models_per_site(num_sites), num_bytes(model)
     each = f"{number} models, {number * size / 1e6:.2g} MB each way in the round's one message"
     if not trained:
@@ -175,59 +170,59 @@ class Coalitions(Layer):
     ----------
     wanted
         Whether coalitions are to be trained in a federation, from this model.
-    witnesses
-        Proposes further ones.
+    propose
+        Proposes further coalitions before round 1, where there are too many sites to train all.
     caps
         How far updates may move a model.
     may_correct
         Whether sites may choose the label-prior correction.
     """
 
-    memory_type: ClassVar[Any] = Trained | None
+    memory_type: ClassVar[Any] = CoalitionModels | None
 
     def __init__(
         self,
         wanted: Callable[[IntArray, ArrayRecord], bool],
-        witnesses: Witnesses,
+        propose: Callable[[Federation, ArrayRecord], Iterable[Coalition]],
         caps: Caps,
         may_correct: Callable[[], bool],
     ) -> None:
-        self._wanted, self._witnesses, self._caps = wanted, witnesses, caps
+        self._wanted, self._propose, self._caps = wanted, propose, caps
         self._may_correct = may_correct
-        self.trained: Trained | None = None
+        self.trained: CoalitionModels | None = None
         self._aggregators: list[Strategy] = []
-        self._sent: dict[int, dict[str, ArrayRecord]] = {}
-        self._replies: list[Reply] = []
 
-    def begin(self, run: Run) -> None:
-        """Train none until the first round."""
-        self.trained = None
-
-    def before_round(self, run: Run) -> Clusters:
-        """List the coalitions before round 1; after a choice, go on with the model for all."""
-        if run.number == 1 and self._wanted(run.federation.describe().rows, run.initial):
-            sites, model = run.clusters.num_clients, run.initial
-            further = self._witnesses(run.federation, model) if sites > ALL_UP_TO else ()
-            listed = coalitions(sites, further)
-            self.trained = Trained(listed, (model,) * (_EACH * len(listed)))
-            self._aggregators = [run.make_aggregator() for _ in self.trained.models]
-        if self.trained is None or self.trained.chosen is None:
-            return run.clusters
-        chosen, everyone = self.trained.chosen, np.zeros(run.clusters.num_clients, dtype=np.int64)
-        self.trained = replace(self.trained, chosen=None)
-        return replace(
-            run.clusters,
-            assignment=everyone,
+    def begin(self, run: Run, state: CoalitionModels | None) -> Round:
+        """Start without coalitions, or go on; after a choice, a run goes on with the one model for all."""
+        self.trained, now = state, run.now
+        if state is None:
+            return now
+        self._aggregators = [
+            aggregation.restored(run.make_aggregator(), copy.deepcopy(each)) for each in state.aggregators
+        ]
+        if (chosen := state.chosen) is None or run.over:
+            return now
+        self.trained = replace(state, chosen=None)
+        together = replace(
+            now.clusters,
+            assignment=np.zeros(now.clusters.num_clients, dtype=np.int64),
             models=(chosen.common,),
             aggregators=(aggregation.restored(run.make_aggregator(), chosen.aggregator),),
             reason="the run goes on",
         )
+        return replace(now, clusters=together)
 
-    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
-        """Add the models of all coalitions that contain a site to what it trains."""
+    def instruct(self, run: Run, now: Round) -> Round:
+        """List the coalitions in round 1; add the models of all that contain a site to what it trains."""
+        if now.number == 1 and self._wanted(run.federation.describe().rows, run.initial):
+            number, model = now.clusters.num_clients, run.initial
+            further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
+            listed = coalitions(number, further)
+            self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)))
+            self._aggregators = [run.make_aggregator() for _ in self.trained.models]
         if self.trained is None:
-            return asked
-        arms: dict[int, dict[str, ArrayRecord]] = {client: {} for client in asked}
+            return now
+        arms: dict[int, dict[str, ArrayRecord]] = {client: {} for client in now.asked}
         for coalition, sites in enumerate(self.trained.coalitions):
             members = [site for site in sites if site in arms]
             # Everyone's model on all rows is the run's own.
@@ -236,68 +231,60 @@ class Coalitions(Layer):
                 place = number_of(name)
                 aggregator, model = self._aggregators[place], self.trained.models[place]
                 if aggregation.remembers(aggregator):  # it keeps the model that it is about to change
-                    aggregation.instructions(aggregator, run.number, model, members, run.buffers)
+                    aggregation.instructions(aggregator, now.number, model, members, run.buffers)
                 for site in members:
                     arms[site][name] = model
-        self._sent = arms
-        return {client: replace(each, arms=arms[client]) for client, each in asked.items()}
+        return replace(
+            now, asked={client: replace(each, arms=arms[client]) for client, each in now.asked.items()}
+        )
 
-    def screen(
-        self, run: Run, replies: list[Reply], failures: list[Failure]
-    ) -> tuple[list[Reply], list[Failure]]:
-        """Read these models; one that cannot be used is left out, and its site named."""
+    def screen(self, run: Run, now: Round) -> Round:
+        """Average each coalition's models; one that cannot be used is left out, and its site named."""
         if self.trained is None:
-            return replies, failures
-        rows = run.federation.describe().num_train
+            return now
+        federation, rows = run.federation, run.federation.describe().num_train
         found: list[Reply] = []
-        for reply in replies:
-            for name, model in self._sent[reply.client].items():
+        for reply in now.replies:
+            for name, model in now.asked[reply.client].arms.items():
                 try:
                     if (received := reply.arms.get(name)) is None:
                         raise ValueError("no model in reply")
                     own = canonical(received, model)
                 except ValueError as error:
-                    reason = f"client {reply.client}, round {run.number}: {name}: {error}"
-                    run.federation.failed(reply.client, TRIAL, reason)
+                    reason = f"client {reply.client}, round {now.number}: {name}: {error}"
+                    federation.failed(reply.client, TRIAL, reason)
                     continue
                 weight = max(1, int(rows[reply.client]))
                 beside = replace(reply, cluster=number_of(name), start=model, model=own, num_examples=weight)
                 found.append(replace(beside, projected=None, update_norm=None))
-        self._replies, long = within(found, run.number, self._caps, rows)
+        replies, long = within(found, now.number, self._caps, rows)
         for failure in sorted(long, key=failure_order):
-            run.federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
-        return replies, failures
-
-    def after_aggregation(self, run: Run) -> Clusters:
-        """Average each coalition's models."""
-        if self.trained is None:
-            return run.clusters
+            federation.failed(int(failure["client"]), TRIAL, str(failure["reason"]))
         models = list(self.trained.models)
-        for place, cohort in by_cluster(self._replies).items():
+        for place, cohort in by_cluster(replies).items():
             aggregator = self._aggregators[place]
             means = aggregation.needs_only_mean(aggregator)
-            facts = aggregator, run.number, models[place], cohort, run.buffers
+            facts = aggregator, now.number, models[place], cohort, run.buffers
             try:
                 models[place] = aggregation.aggregate(*facts, shared_means=means)
             except aggregation.NotFinite as error:
                 for reply in cohort:
-                    run.federation.failed(reply.client, TRIAL, str(error))
+                    federation.failed(reply.client, TRIAL, str(error))
         self.trained = replace(self.trained, models=tuple(models))
-        self._replies, self._sent = [], {}
-        return run.clusters
+        return now
 
     # -- The choice -----------------------------------------------------------------------------------------
 
-    def before_evaluation(self, run: Run) -> Clusters:
+    def before_evaluation(self, run: Run, now: Round) -> Round:
         """After the last round, let each site choose, and make the coalitions that were chosen clusters."""
-        if self.trained is None or run.number < run.federation.num_rounds:
-            return run.clusters
+        if self.trained is None or now.number < run.federation.num_rounds:
+            return now
         models = list(self.trained.models)
-        models[ALL_ROWS] = run.clusters.models[0]
-        self._aggregators[ALL_ROWS] = run.clusters.aggregators[0]
+        models[ALL_ROWS] = now.clusters.models[0]
+        self._aggregators[ALL_ROWS] = now.clusters.aggregators[0]
         self.trained = replace(self.trained, models=tuple(models))
         trained, federation = self.trained, run.federation
-        clients, counts = run.clusters.num_clients, federation.describe().train_counts
+        clients, counts = now.clusters.num_clients, federation.describe().train_counts
         sites = range(len(trained.coalitions[0]))
         may_correct = self._may_correct()
         shifts = [
@@ -317,7 +304,7 @@ class Coalitions(Layer):
                 [tables[place].sum(axis=0) / max(1, tables[place].sum()) for place in own]
             )
             questions[site] = ScoresQuestion.of(models, shares, pseudo)
-        answers = federation.ask(questions, server_round=run.number).replies
+        answers = federation.ask(questions, server_round=now.number).replies
         choices: list[Choice | None] = [None] * clients
         fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
         for site in sites:
@@ -337,15 +324,16 @@ class Coalitions(Layer):
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
         figures = self._figures(federation, choices, shifts, alone)
         fresh = run.make_aggregator()
-        before = run.clusters.models[0], aggregation.pack_state(run.clusters.aggregators[0], fresh)
+        before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
         self.trained = replace(trained, chosen=Chosen(*before, tuple(choices), corrected, fits, figures))
-        return replace(
-            run.clusters,
+        clusters = replace(
+            now.clusters,
             assignment=np.array([serving.index(each.coalition) for each in taken]),
             models=tuple(trained.on_all_rows(each) for each in serving),
             aggregators=tuple(copy.deepcopy(self._aggregators[_EACH * each + ALL_ROWS]) for each in serving),
             reason="each site chose by its cross-fitted scores",
         )
+        return replace(now, clusters=clusters)
 
     def _figures(
         self,
@@ -381,10 +369,10 @@ class Coalitions(Layer):
         sites = []
         for client, choice in enumerate(chosen.choices):
             if choice is not None:
-                told = _figures_of(chosen.figures.get(str(client)))
+                figures = _figures_of(chosen.figures.get(str(client)))
                 coalition = self.trained.coalitions[choice.arm.coalition]
                 rows = int(described.num_test[client])
-                sites.append(verdicts.Site(client, names[client], coalition, choice, told, rows))
+                sites.append(verdicts.Site(client, names[client], coalition, choice, figures, rows))
         found = verdicts.findings(sites, chosen.fits, described.train_counts, described.class_names)
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         table = [
@@ -400,21 +388,13 @@ class Coalitions(Layer):
 
     # -- What is shown and kept -----------------------------------------------------------------------------
 
-    def state(self, run: Run) -> Trained | None:
+    def state(self, run: Run) -> CoalitionModels | None:
         """Return the models, what their aggregators remember, and the choice."""
         if self.trained is None:
             return None
         fresh = run.make_aggregator()
         packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
         return replace(self.trained, aggregators=packed)
-
-    def restore(self, run: Run, state: Trained | None) -> None:
-        """Take them up."""
-        self.trained = state
-        if state is not None:
-            self._aggregators = [
-                aggregation.restored(run.make_aggregator(), copy.deepcopy(each)) for each in state.aggregators
-            ]
 
 
 def _figures_of(answer: SiteFigures | None) -> dict[str, dict[str, Any]]:

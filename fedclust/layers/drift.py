@@ -7,12 +7,12 @@ one level: look i = 1, 2, … has level/(i (i + 1)), which adds up to `level` ho
 clients of a look share it by Holm's correction. So a run in which nobody drifts names anybody with
 probability `level` at most, as far as the test's own assumptions hold.
 
-Label counts are those that clients told before round 1: a client whose labels have changed has the correction
-of its old ones, for both models.
+Label counts are those of the descriptions before round 1: a client whose labels have changed has the
+correction of its old ones, for both models.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 
@@ -20,8 +20,7 @@ from fedclust.clustering import proposals
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for
-from fedclust.federation.run import Run
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.messages.evaluation import ProofQuestion
 from fedclust.proof import compare, holm
 from fedclust.typing import IntArray
@@ -67,14 +66,15 @@ class Drift(Layer):
     def __init__(self, every: int, *, moves: bool) -> None:
         self._every, self._moves = every, moves
 
-    def before_evaluation(self, run: Run) -> Clusters:
-        """Look, where it is due."""
-        if run.number % self._every:
-            return run.clusters
-        drifted = look_for_drift(run.clusters, run.federation, run.number // self._every)
-        if drifted:
-            run.record["drift"] = [{**asdict(each), "moved": self._moves} for each in drifted]
-        return moved(run.clusters, drifted) if self._moves else run.clusters
+    def before_evaluation(self, run: Run, now: Round) -> Round:
+        """Look for drifted clients in every so many rounds."""
+        if now.number % self._every:
+            return now
+        drifted = look_for_drift(now.clusters, run.federation, now.number // self._every)
+        if not drifted:
+            return now
+        noted = now.noting(drift=[{**asdict(each), "moved": self._moves} for each in drifted])
+        return replace(noted, clusters=moved(now.clusters, drifted)) if self._moves else noted
 
 
 def level_of_look(look: int, level: float = LEVEL) -> float:
@@ -131,8 +131,6 @@ def look_for_drift(
 
 def moved(clusters: Clusters, drifted: Sequence[Drifted]) -> Clusters:
     """Move clients to the clusters whose models serve them better; models stay as they are."""
-    if not drifted:
-        return clusters
     assignment = proposals.moved(clusters.assignment, {each.client: each.better for each in drifted})
     words = ", ".join(f"client {each.client} drifted to cluster {each.better}" for each in drifted)
     return clusters.because(words, assignment=assignment)

@@ -1,4 +1,4 @@
-"""The layers of every run: who joins, bounds of what a round may do to a model, drift, and who is there.
+"""The layers of every run: bounds of what a round may do to a model, drift, stopping, and who is there.
 
 An update that is many times as long as the round's median is left out and its client named; a client's rows
 are limited, and the pull of its update can be, see :mod:`fedclust.aggregation.replies`.
@@ -12,7 +12,7 @@ not finite itself only the aggregator's state is taken back: such a model is nev
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,23 +21,21 @@ from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation, replies as lengths
 from fedclust.aggregation.replies import ANY, Caps, Reply
-from fedclust.federation.asking import Failure, failure_order
-from fedclust.federation.clusters import Clusters, padded
-from fedclust.federation.federation import Federation
-from fedclust.federation.run import Run
+from fedclust.federation.answering import Failure, failure_order
+from fedclust.federation.clusters import Clusters, Findings, padded
+from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.drift import Drift
-from fedclust.layers.layer import Layer, amended
 from fedclust.layers.stopping import Settled, Stopping
 from fedclust.messages.evaluation import Evaluation
-from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction, Projected
+from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
 from fedclust.settings.run_options import RunOptions
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
-Join = Callable[[Clusters, Sequence[int], Federation], Clusters]
-"""Adds clients that join before a round."""
-
 START_NOT_FINITE = "non-finite loss at step 1"
 """How a client says that the loss of the model it was sent is not finite, before it changed anything."""
+
+START_LOST = "the loss of its model was not finite"
+"""Why a cluster goes back whose clients were sent such a model."""
 
 _DECIDING = 2  # clients of a sample, if their cluster has so many
 
@@ -64,7 +62,7 @@ class Past:
     in_a_row: Mapping[int, int]
 
 
-class Bounds(Layer):
+class UpdateBounds(Layer):
     """Leaves out updates that are too long, and takes back models that turn out to be of no use.
 
     Parameters
@@ -83,72 +81,69 @@ class Bounds(Layer):
         self.needs_client_models = caps.pull is not None
         self._earlier: Clusters | None = None  # as this round found the clusters
         self._before: Clusters | None = None  # as the one before did
-        self._lost: list[int] = []
-        self._in_a_row: dict[int, int] = {}  # cluster: how many rounds it went back in, without one between
+        self._in_a_row: Mapping[int, int] = {}  # cluster: rounds that it went back in, without one between
         self._went: dict[int, int] = {}  # the same, with this round
 
-    def begin(self, run: Run) -> None:
-        """Know of no earlier models."""
+    def begin(self, run: Run, state: Past | None) -> Round:
+        """Start without earlier models, or with those of the last round."""
         self._earlier, self._before, self._went = None, None, {}
+        if state is not None:
+            models = (run.clusters.models[each] if isinstance(each, int) else each for each in state.models)
+            aggregators = (aggregation.restored(run.make_aggregator(), each) for each in state.aggregators)
+            self._earlier = Clusters(state.assignment, tuple(models), aggregators=tuple(aggregators))
+            self._went = dict(state.in_a_row)
+        return run.now
 
-    def before_round(self, run: Run) -> Clusters:
-        """Keep what the round finds; aggregators that remember are copied."""
-        self._before, self._in_a_row, self._went = self._earlier, self._went, {}
-        copies = (
-            copy.deepcopy(each) if aggregation.remembers(each) else each for each in run.clusters.aggregators
-        )
-        self._earlier = replace(run.clusters, aggregators=tuple(copies), memory=None)
-        return run.clusters
-
-    def instruct(self, run: Run, asked: dict[int, Instruction]) -> dict[int, Instruction]:
+    def instruct(self, run: Run, now: Round) -> Round:
         """Ask nodes to hold single clients to the caps where they answer with a mean."""
-        return amended(asked, **self.caps.instruction(run.federation.bounds.num_train))
+        self._before, self._earlier = self._earlier, now.found
+        self._in_a_row, self._went = self._went, {}
+        caps = self.caps.instruction(run.federation.bounds.num_train)
+        return replace(now, asked=amended(now.asked, **caps))
 
-    def screen(
-        self, run: Run, replies: list[Reply], failures: list[Failure]
-    ) -> tuple[list[Reply], list[Failure]]:
+    def screen(self, run: Run, now: Round) -> Round:
         """Leave out updates that are too long, and replies of clusters whose model had no finite loss."""
-        replies, long = within(replies, run.number, self.caps, run.federation.bounds.num_train)
-        failures = sorted([*failures, *long], key=failure_order)
-        self._lost = at_fault(failures, run.cohort) if self._before and self._blames else []
-        if self._lost:
-            replies = [reply for reply in replies if reply.cluster not in self._lost]
-            failures = [each for each in failures if run.cohort[int(each["client"])] not in self._lost]
-        return replies, failures
+        replies, long = within(now.replies, now.number, self.caps, run.federation.bounds.num_train)
+        failures = sorted([*now.failures, *long], key=failure_order)
+        lost = at_fault(failures, now.cohort) if self._before and self._blames else []
+        return replace(
+            now,
+            replies=[reply for reply in replies if reply.cluster not in lost],
+            failures=[each for each in failures if now.cohort[int(each["client"])] not in lost],
+            unusable=dict.fromkeys(lost, START_LOST),
+        )
 
-    def after_aggregation(self, run: Run) -> Clusters:
-        """Take back models that had no finite loss, and those that an aggregator just made."""
-        if self._lost and self._earlier and self._before:
-            self._earlier = put_back(self._earlier, self._before, self._lost)
-        reasons = dict.fromkeys(self._lost, "the loss of its model was not finite")
-        clusters = self._go_back(run, reasons | run.unusable)
-        # What an aggregator could not use was not taken: that cluster has its model still.
-        models = list(clusters.models)
-        for cluster in run.unusable:
-            models[cluster] = run.clusters.models[cluster]
-        return replace(clusters, models=tuple(models)) if run.unusable else clusters
+    def take_back(self, now: Round) -> Round:
+        """Put clusters back that cannot use their model: the one they were sent, or the one just made."""
+        lost = [cluster for cluster, reason in now.unusable.items() if reason == START_LOST]
+        if lost and self._earlier and self._before:
+            self._earlier = put_back(self._earlier, self._before, lost)
+        back = self._go_back(now, now.unusable)
+        models = list(back.clusters.models)
+        for cluster in now.unusable.keys() - set(lost):  # it has its model still, the new one was not taken
+            models[cluster] = now.clusters.models[cluster]
+        return replace(back, clusters=replace(back.clusters, models=tuple(models)), unusable={})
 
-    def measured(self, run: Run) -> Clusters:
+    def after_evaluation(self, run: Run, now: Round) -> Round:
         """Take back new models whose loss is not finite."""
         if not self._blames:
-            return run.clusters
-        run.evaluations, failures, broken = blamed(
-            run.evaluations, run.number, run.clusters.assignment, run.sampled
-        )
-        run.failures = [*run.failures, *failures]
-        run.unusable = dict.fromkeys(broken, "the loss of its new model is not finite")
-        return self._go_back(run, run.unusable)
+            return now
+        assignment = now.clusters.assignment
+        evaluations, failures, broken = blamed(now.evaluations, now.number, assignment, now.sampled)
+        reasons = dict.fromkeys(broken, "the loss of its new model is not finite")
+        found: dict[str, Any] = {"evaluations": evaluations, "failures": [*now.failures, *failures]}
+        return self._go_back(replace(now, **found, unusable=reasons), reasons)
 
-    def _go_back(self, run: Run, reasons: Mapping[int, str]) -> Clusters:
+    def _go_back(self, now: Round, reasons: Mapping[int, str]) -> Round:
         """Put clusters back to what this round found, and note why in the round's record."""
         if not reasons or self._earlier is None:
-            return run.clusters
-        sizes = run.clusters.sizes
+            return now
+        sizes, entries = now.clusters.sizes, list(now.record.get("went_back", ()))
         for cluster, reason in reasons.items():
             times = self._went[cluster] = self._in_a_row.get(cluster, 0) + 1
-            told = {"cluster": cluster, "clients": int(sizes[cluster]), "reason": reason, "in_a_row": times}
-            run.record.setdefault("went_back", []).append(told)
-        return put_back(run.clusters, self._earlier, reasons)
+            entry = {"cluster": cluster, "clients": int(sizes[cluster]), "reason": reason, "in_a_row": times}
+            entries.append(entry)
+        return replace(now, clusters=put_back(now.clusters, self._earlier, reasons)).noting(went_back=entries)
 
     def state(self, run: Run) -> Past | None:
         """Return what this round found, and who went back."""
@@ -162,15 +157,6 @@ class Bounds(Layer):
             tuple(aggregation.pack_state(each, fresh) for each in self._earlier.aggregators),
             self._went,
         )
-
-    def restore(self, run: Run, state: Past | None) -> None:
-        """Take up what the last round found."""
-        if state is None:
-            return
-        models = (run.clusters.models[each] if isinstance(each, int) else each for each in state.models)
-        aggregators = (aggregation.restored(run.make_aggregator(), each) for each in state.aggregators)
-        self._earlier = Clusters(state.assignment, tuple(models), aggregators=tuple(aggregators))
-        self._went = dict(state.in_a_row)
 
 
 def put_back(clusters: Clusters, earlier: Clusters, broken: Collection[int]) -> Clusters:
@@ -245,8 +231,8 @@ def within(
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
     moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
-    told = (reply.update_norm for reply in replies)
-    own = [norm if each is None else each for norm, each in zip(norms, told, strict=True)]
+    reported = (reply.update_norm for reply in replies)
+    own = [norm if each is None else each for norm, each in zip(norms, reported, strict=True)]
     cap = math.inf if caps.norm is None else caps.norm
     long = lengths.too_long(norms, own, [reply.cluster for reply in replies], cap)
     failures: list[Failure] = []
@@ -318,27 +304,6 @@ def lost(evaluation: Evaluation) -> bool:
     return bool(measured[NUM_EXAMPLES]) and not math.isfinite(measured[LOSS])
 
 
-class Newcomers(Layer):
-    """Lets clients that wait join at the beginning of a round.
-
-    Parameters
-    ----------
-    join
-        Adds them to the clusters, see :meth:`fedclust.strategies.ClusteredStrategy.join`.
-    """
-
-    def __init__(self, join: Join) -> None:
-        self._join = join
-
-    def before_round(self, run: Run) -> Clusters:
-        """Add those who join, and note them in the round's record."""
-        joined = run.federation.welcome(run.number).tolist()
-        if not joined:
-            return run.clusters
-        run.record["joined"] = joined
-        return self._join(run.clusters, joined, run.federation)
-
-
 @dataclass(frozen=True, eq=False)
 class Seen:
     """Of each client, whether it is there and what it measured last.
@@ -383,57 +348,52 @@ class Attendance(Layer):
     def __init__(self) -> None:
         self._seen = _NOBODY
 
-    def begin(self, run: Run) -> None:
-        """Take all clients to be online."""
-        self._seen = _NOBODY.grown(run.clusters.num_clients)
+    def begin(self, run: Run, state: Seen | None) -> Round:
+        """Start with all clients online, or with what was noted."""
+        self._seen = _NOBODY.grown(run.clusters.num_clients) if state is None else state
+        return run.now
 
-    def measured(self, run: Run) -> Clusters:
+    def after_evaluation(self, run: Run, now: Round) -> Round:
         """Note who is online and what they measured; who left or is back is in the round's record."""
-        if run.online is None:
-            return run.clusters
-        before = self._seen.grown(run.clusters.num_clients)
-        now = np.isin(np.arange(len(before.online)), list(run.online))
-        changes = {"left": before.online & ~now, "back": now & ~before.online}
-        run.record |= {name: np.flatnonzero(who).tolist() for name, who in changes.items() if who.any()}
+        if now.online is None:
+            return now
+        before = self._seen.grown(now.clusters.num_clients)
+        online = np.isin(np.arange(len(before.online)), list(now.online))
+        changes = {"left": before.online & ~online, "back": online & ~before.online}
         rounds, accuracy = before.last_round.copy(), before.last_accuracy.copy()
-        for each in run.evaluations:
+        for each in now.evaluations:
             if np.isfinite(measured := each.metrics.get("accuracy", np.nan)):
-                rounds[each.client], accuracy[each.client] = run.number, measured
-        self._seen = Seen(now, rounds, accuracy)
-        return run.clusters
+                rounds[each.client], accuracy[each.client] = now.number, measured
+        self._seen = Seen(online, rounds, accuracy)
+        return now.noting(
+            **{name: np.flatnonzero(who).tolist() for name, who in changes.items() if who.any()}
+        )
 
-    def columns(self, run: Run) -> dict[str, Any]:
+    def findings(self, run: Run) -> Findings:
         """Return who joined when, who left, and what those measured last."""
-        joined, seen = run.federation.joined, self._seen.grown(run.clusters.num_clients)
+        joined, seen = run.federation.joined, self.state(run)
         left = (seen.last_round < run.server_round) & ~seen.online
         columns: dict[str, Any] = {"joined": joined} if joined.any() else {}
         if left.any():
             columns |= {"last_round": seen.last_round, "last_accuracy": seen.last_accuracy, "left": left}
-        return columns
+        return Findings(clients=columns)
 
     def state(self, run: Run) -> Seen:
         """Return what was noted."""
         return self._seen.grown(run.clusters.num_clients)
 
-    def restore(self, run: Run, state: Seen) -> None:
-        """Take it up."""
-        self._seen = state
-
 
 def standard_layers(
-    join: Join,
     options: RunOptions,
     *further: Layer,
     moves_clients: bool = False,
     private: bool = False,
     settled: Settled = lambda *_: True,
-) -> tuple[Layer, ...]:
-    """List the layers of a run in their order.
+) -> tuple[UpdateBounds, list[Layer]]:
+    """Make the bounds of every run, and list its further layers in their order.
 
     Parameters
     ----------
-    join
-        Adds newcomers to the clusters.
     options
         Of the run.
     further
@@ -450,4 +410,4 @@ def standard_layers(
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
     best = options.serve_round == "best"
     watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []
-    return Newcomers(join), Bounds(caps, blames=not private), *further, *drift, *watch, Attendance()
+    return UpdateBounds(caps, blames=not private), [*further, *drift, *watch, Attendance()]

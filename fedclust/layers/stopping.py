@@ -12,11 +12,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fedclust.federation.clusters import Clusters
+from fedclust.federation.clusters import Clusters, Findings
 from fedclust.federation.federation import FederationError
 from fedclust.federation.questions import ask_differences
-from fedclust.federation.run import Run
-from fedclust.layers.layer import Layer
+from fedclust.federation.run import Layer, Round, Run
 from fedclust.typing import IntArray
 
 Settled = Callable[[Clusters, int], bool]
@@ -62,8 +61,8 @@ class Stopping(Layer):
     def __init__(self, patience: int | None, *, serve_best: bool, settled: Settled) -> None:
         self._patience, self._serve_best, self._settled = patience, serve_best, settled
 
-    def begin(self, run: Run) -> None:
-        """Know of no round yet.
+    def begin(self, run: Run, state: Best | None) -> Round:
+        """Start without a best round, or go on; a run that had stopped has no further round.
 
         Raises
         ------
@@ -73,42 +72,40 @@ class Stopping(Layer):
         if not run.federation.describe().num_validation.any():
             rule = "stop=patience and serve_round=best must have clients with held-out rows"
             raise FederationError(f"{rule}, none has: partition.validation_fraction=0.1 holds some out")
-        self._best = Best(0, np.zeros(0, dtype=np.int64), ())
+        self._best = state or Best(0, np.zeros(0, dtype=np.int64), ())
+        models = (run.clusters.models[each] if isinstance(each, int) else each for each in self._best.models)
+        self._best = replace(self._best, models=tuple(models))
+        if self._best.stopped:
+            run.federation.num_rounds = run.server_round
+        return run.now
 
-    def before_evaluation(self, run: Run) -> Clusters:
+    def before_evaluation(self, run: Run, now: Round) -> Round:
         """Compare this round with the best so far; at the end, return to that."""
-        best, clusters = self._best, run.clusters
-        if not np.array_equal(best.assignment, clusters.assignment) or self._better(run):
-            best = Best(run.number, clusters.assignment, clusters.models)
-        waited = run.number - best.server_round
+        best, clusters = self._best, now.clusters
+        if not np.array_equal(best.assignment, clusters.assignment) or self._better(run, clusters):
+            best = Best(now.number, clusters.assignment, clusters.models)
+        waited = now.number - best.server_round
         stops = self._patience is not None and waited >= self._patience
-        stops &= run.number < run.federation.num_rounds and self._settled(clusters, run.number)
+        stops &= now.number < run.federation.num_rounds and self._settled(clusters, now.number)
         if stops:
-            run.federation.num_rounds = run.number
+            run.federation.num_rounds = now.number
         self._best = replace(best, stopped=stops)
-        if not self._serve_best or run.number < run.federation.num_rounds:
-            return clusters
-        return replace(clusters, models=best.models)
+        if not self._serve_best or now.number < run.federation.num_rounds:
+            return now
+        return replace(now, clusters=replace(clusters, models=best.models))
 
-    def _better(self, run: Run) -> bool:
+    def _better(self, run: Run, clusters: Clusters) -> bool:
         """Return whether the current models predict held-out rows better than the best so far."""
-        clusters, best = run.clusters, self._best
+        best = self._best
         pairs = (best.assignment, best.models), (clusters.assignment, clusters.models)
         answers, _ = ask_differences(run.federation, *pairs)
         return sum(float(each.sums[0]) for each in answers.values()) > 0
 
-    def summary(self, run: Run) -> dict[str, Any]:
+    def findings(self, run: Run) -> Findings:
         """Return the best round, and whether the run stopped before its last one."""
-        return {"best_round": self._best.server_round, "stopped_early": self._best.stopped}
+        return Findings({"best_round": self._best.server_round, "stopped_early": self._best.stopped})
 
     def state(self, run: Run) -> Best:
         """Return the best round; models that are the current ones are not saved twice."""
         places = {id(model): place for place, model in enumerate(run.clusters.models)}
         return replace(self._best, models=tuple(places.get(id(each), each) for each in self._best.models))
-
-    def restore(self, run: Run, state: Best) -> None:
-        """Take it up; a run that had stopped has no further round."""
-        models = (run.clusters.models[each] if isinstance(each, int) else each for each in state.models)
-        self._best = replace(state, models=tuple(models))
-        if state.stopped:
-            run.federation.num_rounds = run.server_round

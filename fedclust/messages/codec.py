@@ -183,26 +183,31 @@ def short(value: object) -> str:
 _NUMBER = 8
 
 
-def value_bytes(value: object) -> int:
-    """Count the bytes of a value in a ConfigRecord or MetricRecord."""
-    if isinstance(value, str | bytes):
-        return len(value if isinstance(value, bytes) or value.isascii() else value.encode())
-    if isinstance(value, list | tuple):  # a record's list has values of one type
-        fixed = bool(value) and isinstance(value[0], int | float)
-        return len(value) * value_bytes(value[0]) if fixed else sum(map(value_bytes, value))
-    return 1 if isinstance(value, bool) else _NUMBER
-
-
 def record_bytes(record: Record) -> int:
     """Count the bytes of a record: its values, and the names of its entries."""
+    return entries_bytes(dict(record.items()))
+
+
+def entries_bytes(entries: Mapping[str, Any]) -> int:
+    """Count the bytes of a record's entries."""
     total = 0
-    if isinstance(record, ArrayRecord):
-        for key, array in record.items():
-            total += len(key) + len(array.data)
-        return total
-    for key, value in record.items():  # a plain loop: every client of every round has such records
-        total += len(key) + (_NUMBER if type(value) is float or type(value) is int else value_bytes(value))
+    for key, value in entries.items():  # a plain loop: every client of every round has such records
+        total += len(key)
+        if isinstance(value, Array):
+            total += len(value.data)
+        elif isinstance(value, str | bytes):
+            total += _length(value)
+        elif isinstance(value, list | tuple) and value and isinstance(value[0], str | bytes):
+            total += sum(map(_length, value))  # a record's list has values of one type
+        elif isinstance(value, list | tuple):
+            total += len(value) * (1 if value and isinstance(value[0], bool) else _NUMBER)
+        else:
+            total += 1 if isinstance(value, bool) else _NUMBER
     return total
+
+
+def _length(value: str | bytes) -> int:
+    return len(value if isinstance(value, bytes) or value.isascii() else value.encode())
 
 
 # -- What a field may hold ----------------------------------------------------------------------------------
@@ -264,10 +269,6 @@ class Entry:
     def read(self, value: Any, name: str, at: Reading) -> Any:  # noqa: ARG002
         """Return the field's value; raise BadReply if it must not be used."""
         return value
-
-    def num_bytes(self, value: Any) -> int:
-        """Count the bytes of a value, see :mod:`fedclust.messages.traffic`."""
-        return value_bytes(self.write(value))
 
 
 def _limit(limit: Limit, at: Reading) -> float:
@@ -426,7 +427,7 @@ class Texts(Entry):
         """Return the texts if none is too long."""
         if not isinstance(value, list | tuple) or len(value) > 10**6:
             raise at.bad(f"{name} must be a list of texts, got {short(value)}")
-        return tuple(self.one(each, name, at) for each in value)
+        return tuple([self.one(each, name, at) for each in value])
 
     def one(self, value: Any, name: str, at: Reading) -> str:
         """Read one text."""
@@ -475,10 +476,6 @@ class Pairs:
     def write(self, value: Mapping[Any, Any]) -> tuple[Any, Any]:
         """Return the lists."""
         return self.keys.write(value), self.values.write(value.values())
-
-    def num_bytes(self, value: Mapping[Any, Any]) -> int:
-        """Count the bytes of the lists."""
-        return self.keys.num_bytes(value) + self.values.num_bytes(value.values())
 
     def read(self, lists: Sequence[Any], names: Sequence[str], at: Reading) -> dict[Any, Any]:
         """Return the mapping if each key occurs once and has a value."""
@@ -540,10 +537,6 @@ class Values(Entry):
     def write(self, value: Any) -> Any:
         """Return the array as Flower's."""
         return from_numpy(np.asarray(value, dtype=self.dtype))
-
-    def num_bytes(self, value: Any) -> int:
-        """Count the bytes of the array."""
-        return len(self.write(value).data)
 
     def read(self, value: Any, name: str, at: Reading) -> np.ndarray:
         """Return the numbers if all are in their range."""
@@ -699,46 +692,17 @@ class _Group:
         """Keys without a default."""
         return tuple(key for key, keys in self.keys.items() if self.entries[keys][2] is dataclasses.MISSING)
 
-    def written(self, values: Mapping[str, Any]) -> list[tuple[tuple[str, ...], str, Entry | Pairs, Any]]:
-        """List the fields that stand in the record: their keys, names, how they stand, and values."""
-        found = []
-        for keys, (field, how, default) in self.entries.items():
-            value = values.get(field)
-            if value is not None and not (how.sparse and value == default):
-                found.append((keys, field, how, value))
-        return found
-
     def write(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return the entries of some fields' values."""
         entries: dict[str, Any] = {}
-        for keys, _, how, value in self.written(values):
-            written = how.write(value)
-            entries |= zip(keys, (written,) if isinstance(how, Entry) else written, strict=True)
+        for keys, (field, how, default) in self.entries.items():
+            value = values.get(field)
+            if value is not None and not (how.sparse and value == default):
+                if isinstance(how, Pairs):
+                    entries |= zip(keys, how.write(value), strict=True)
+                else:
+                    entries[keys[0]] = how.write(value)
         return entries
-
-    def num_bytes(self, values: Mapping[str, Any]) -> int | None:
-        """Count the bytes of the record that some fields' values make; None for no record."""
-        found = self.written(values)
-        if not found and self.place.optional:
-            return None
-        total = len(self.place.record)
-        for keys, _, how, value in found:
-            for key in keys:
-                total += len(key)
-            kind = type(how)  # most are numbers, and every client of every round has some
-            if kind is Numbers:
-                total += _NUMBER * len(value)
-            else:
-                total += _NUMBER if kind is Real or kind is Whole else how.num_bytes(value)
-        return total
-
-    def received(self, values: Mapping[str, Any], at: Reading) -> dict[str, Any]:
-        """Return fields' values as they would be read from the record; raise BadReply as :meth:`read`."""
-        found = {}
-        for keys, field, how, value in self.written(values):
-            name: Any = keys[0] if isinstance(how, Entry) else keys
-            found[field] = how.read(how.write(value), name, at)
-        return found
 
     def read(self, content: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return the values of fields."""
@@ -753,6 +717,10 @@ class _Group:
         for key in self.needed:
             if key not in found:
                 raise at.lacks(key, found)
+        return self.values(found, at)
+
+    def values(self, found: Mapping[str, Any], at: Reading) -> dict[str, Any]:
+        """Return the values of fields by the entries that there are."""
         values = {}
         for key, value in found.items():
             if (keys := self.keys.get(key)) is not None:
@@ -804,7 +772,8 @@ class _Plan:
 
 @cache
 def _plan(cls: Any) -> _Plan:
-    if any(vars(each).get("__slots__") for each in cls.__mro__):  # it is read by vars(), for speed
+    slots = [vars(each).get("__slots__") for each in cls.__mro__]
+    if any(slots):  # it is read by vars(), for speed
         raise TypeError(f"a message must be declared without slots, got {cls.__name__}")
     hints = typing.get_type_hints(cls, include_extras=True)
     parts: dict[Any, tuple[str, Any, bool]] = {}  # by record or field
@@ -868,44 +837,24 @@ def keys_of(cls: Any) -> frozenset[str]:
     return frozenset(key for group in groups for key in group.keys)
 
 
-def sizes(value: Any) -> dict[tuple[int, str], int]:
-    """Count the bytes of a message's records.
-
-    Returns
-    -------
-    The bytes of each record and its name, by what makes it and its name: records that messages share, such as
-    a model, have the same key. Valid while all of these exist.
-    """
-    found: dict[tuple[int, str], int] = {}
-    cls: Any = type(value)
-    for field, part, _ in _plan(cls).parts:
-        inside = getattr(value, field, None)
-        if type(part) is _Group:
-            if (number := part.num_bytes(vars(value))) is not None:
-                found[id(value), part.place.record] = number
-        elif isinstance(part, type) and inside is not None:
-            found |= sizes(inside)
-        elif isinstance(part, Own) and part.num_bytes is not None:
-            if inside is not None:
-                found[id(value), part.place.record] = len(part.place.record) + part.num_bytes(inside)
-        elif inside is not None:
-            own, records = part if isinstance(part, Own) else part.each, dict[str, Any]()
-            if own is part:
-                records[own.place.record] = own.write(inside)
-            else:
-                part.write(inside, records)
-            for name, record in records.items():  # one that was just made is the message's own
-                owner = record if own.write is _as_it_is else value
-                found[id(owner), name] = len(name) + record_bytes(record)
-    return found
+Sizes = dict[tuple[int, str], int]
+"""Bytes of a message's records, by what makes a record and its name. One that messages share has the same key
+in all; keys are valid while all of these exist."""
 
 
-def received(value: Answer, at: Reading) -> Answer:
-    """Return an answer as it would be read from its message, without making one.
+def passed(value: Answer, at: Reading | None = None) -> tuple[Answer, Sizes]:
+    """Count the bytes of a message's records, and return the message as it would be read, without making one.
 
     What fields may hold, such as finite numbers of at most the client's rows, is checked, and numbers have
     the precision in which they are sent. Whole records, such as a model, are taken as they are unless their
     precision is lower.
+
+    Parameters
+    ----------
+    value
+        The message.
+    at
+        What it is read against; None to return it as it is.
 
     Raises
     ------
@@ -915,19 +864,38 @@ def received(value: Answer, at: Reading) -> Answer:
     made: Any = value
     cls: Any = type(value)
     values: dict[str, Any] = {}
+    found: Sizes = {}
     for field, part, _ in _plan(cls).parts:
-        inside = getattr(made, field, None)
+        inside, records = getattr(made, field, None), dict[str, Any]()
         if type(part) is _Group:
-            values |= part.received(vars(made), at)
-        elif isinstance(part, type) and inside is not None:
-            values[field] = received(inside, at)
-        elif isinstance(part, Own) and part.rounds and inside is not None:
-            values[field] = part.read(part.write(inside), at)
-    if values:
-        made = dataclasses.replace(made, **values)
-    if hasattr(made, "check"):
-        made.check(at)
-    return typing.cast(Answer, made)
+            entries = part.write(vars(made))
+            if entries or not part.place.optional:
+                name = part.place.record
+                found[id(made), name] = len(name) + entries_bytes(entries)
+            if at is not None:
+                values |= part.values(entries, at)
+        elif inside is None:
+            continue
+        elif isinstance(part, type):
+            values[field], sizes = passed(inside, at)
+            found |= sizes
+        elif isinstance(part, Own) and part.num_bytes is not None:
+            found[id(made), part.place.record] = len(part.place.record) + part.num_bytes(inside)
+        elif isinstance(part, Own):
+            records[part.place.record] = part.write(inside)
+            if at is not None and part.rounds:
+                values[field] = part.read(records[part.place.record], at)
+        else:
+            part.write(inside, records)
+        for name, record in records.items():  # one that was just made is the message's own
+            own = part.write if isinstance(part, Own) else part.each.write
+            owner = record if own is _as_it_is else made
+            found[id(owner), name] = len(name) + record_bytes(record)
+    if at is not None:
+        made = dataclasses.replace(made, **values) if values else made
+        if hasattr(made, "check"):
+            made.check(at)
+    return made, found
 
 
 def decode(cls: type[Answer], content: Mapping[str, Any], at: Reading) -> Answer:

@@ -215,24 +215,16 @@ class Prototypes:
         Mean embedding per class, shape (C, d); C is 1 if the question pools the classes.
     counts
         Training examples of each class, shape (C,).
-    scatter
-        Total variance of a class's embeddings around their mean, shape (C,); 0 for fewer than two examples.
     """
 
     prototypes: Annotated[FloatArray, codec.Values("f4", "C d")]
     counts: Annotated[IntArray, codec.Values("i8", "C", 0, codec.train_rows, (1, codec.train_rows))]
-    scatter: Annotated[FloatArray, codec.Values("f8", "C", 0, float(np.finfo(np.float64).max))]
-
-    @property
-    def all(self) -> tuple[FloatArray, IntArray, FloatArray]:
-        """The three arrays."""
-        return self.prototypes, self.counts, self.scatter
 
     def check(self, at: codec.Reading) -> None:
-        """Check that all have the same classes."""
-        shapes = self.prototypes.shape, self.counts.shape, self.scatter.shape
-        if not shapes[0][:1] == shapes[1] == shapes[2]:
-            raise at.bad(f"prototypes, counts and scatter must have the same classes, got shapes {shapes}")
+        """Check that both have the same classes."""
+        shapes = self.prototypes.shape, self.counts.shape
+        if shapes[0][:1] != shapes[1]:
+            raise at.bad(f"prototypes and counts must have the same classes, got shapes {shapes}")
 
 
 @dataclass(frozen=True)
@@ -248,8 +240,6 @@ class PrototypesQuestion(codec.Question[Prototypes]):
         Whether all classes count as one.
     vocabulary_size
         Number of tokens, for an untrained network on texts; None for other inputs.
-    min_examples
-        Examples that a class must have for its prototype to be sent.
     """
 
     kind = "query.prototypes"
@@ -257,7 +247,6 @@ class PrototypesQuestion(codec.Question[Prototypes]):
     input: Annotated[str, codec.Text()] = "encoder"
     pooled: Annotated[bool, codec.Flag()] = False
     vocabulary_size: Annotated[int | None, codec.Whole()] = None
-    min_examples: Annotated[int, codec.Whole(sparse=True)] = 1
 
 
 _ROUND_OFF = 1e-3  # of float32, in sums over a whole example

@@ -188,7 +188,8 @@ def _round_to_40_bits(values: FloatArray) -> FloatArray:
     which is then always rounded the same way.
     """
     scaled = values * (2.0**13 + 1)  # Veltkamp's splitting: keeps the upper 53 - 13 bits
-    return scaled - (scaled - values)
+    low = scaled - values
+    return np.subtract(scaled, low, out=low)
 
 
 def is_finite(arrays: ArrayRecord) -> bool:

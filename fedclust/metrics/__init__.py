@@ -209,6 +209,12 @@ def auc(labels: IntArray, probabilities: FloatArray) -> float:
         True class of each example, shape (N,).
     probabilities
         Score of each class for each example, finite, shape (N, C).
+
+    Examples
+    --------
+    >>> scores = np.array([[0.8, 0.2], [0.6, 0.4], [0.3, 0.7]])
+    >>> auc(np.array([0, 1, 1]), scores)  # every pair is in the right order, for both classes
+    1.0
     """
     # The area is the Mann–Whitney statistic: the share of pairs, of an example of the class and another one,
     # in which the former scores higher; a tie counts one half. roc_auc_score is a hundred times slower for

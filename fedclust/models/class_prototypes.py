@@ -1,7 +1,7 @@
-"""What an FMCL client reports: the mean embedding of each of its classes, and its precision.
+"""What an FMCL client reports: the mean embedding of each of its classes, and its number of examples.
 
 Source: FMCL, Section 3.2.1: Eqs. 1 and 2, Algorithm 2. The paper's clients report each class's share; ours
-report its number of examples, from which the shares follow, and their scatter around the mean.
+report its number of examples, from which the shares follow.
 
 What a PACFL client reports is computed here, too: the subspace of each of its classes.
 """
@@ -55,14 +55,10 @@ class ClassPrototypes(NamedTuple):
         μ_{k,c}, float32, shape (K, C, d); 0 where the client has no example of the class.
     counts
         Examples of each class on each client, int64, shape (K, C).
-    scatter
-        s_{k,c} = Σ‖x − μ_{k,c}‖²/(n − 1) over the embeddings x of the n examples, in squared units of these,
-        float64, shape (K, C); 0 where the client has fewer than two.
     """
 
     means: NDArray[np.float32]
     counts: NDArray[np.int64]
-    scatter: NDArray[np.float64]
 
 
 def prototypes(
@@ -71,7 +67,7 @@ def prototypes(
     rows_by_client: Sequence[IntArray],
     device: Device = "cpu",
 ) -> ClassPrototypes:
-    """Compute the mean and the scatter of each client's embeddings of each class.
+    """Compute the mean of each client's embeddings of each class.
 
     Batches run across clients, so that many small clients cost no more than one large one.
 
@@ -88,7 +84,7 @@ def prototypes(
 
     Returns
     -------
-    Means, counts and scatter, each with a row per client.
+    Means and counts, each with a row per client.
 
     Raises
     ------
@@ -99,29 +95,14 @@ def prototypes(
     num_clients = len(rows_by_client)
     rows = torch.from_numpy(np.concatenate([np.empty(0, np.int64), *rows_by_client]).astype(np.int64))
     owner = np.repeat(np.arange(num_clients), [len(own) for own in rows_by_client])
-    client_of, first = torch.from_numpy(owner), torch.from_numpy(np.diff(owner, prepend=-1) != 0)
     # One group per client and class; sums in float64 so that the order of the rows does not matter.
-    groups = client_of * num_classes + _classes(data, rows)
+    groups = torch.from_numpy(owner) * num_classes + _classes(data, rows)
     counts = torch.bincount(groups, minlength=num_clients * num_classes)
     sums = torch.zeros(num_clients * num_classes, encoder.dimension, dtype=torch.float64)
-    # Squares are summed about the client's first embedding: about 0, a small scatter of embeddings far from 0
-    # would be lost to round-off.
-    origins = torch.zeros(num_clients, encoder.dimension, dtype=torch.float64)
-    squares = torch.zeros(num_clients * num_classes, dtype=torch.float64)
-    parts = (part.split(_BATCH) for part in (groups, client_of, first))
-    for batch, group, client, begins in zip(_embedded(encoder, data, rows, device), *parts, strict=False):
-        embeddings = batch.to(torch.float64)
-        sums.index_add_(0, group, embeddings)
-        origins[client[begins]] = embeddings[begins]
-        squares.index_add_(0, group, (embeddings - origins[client]).square_().sum(dim=1))
+    for batch, group in zip(_embedded(encoder, data, rows, device), groups.split(_BATCH), strict=False):
+        sums.index_add_(0, group, batch.to(torch.float64))
     means = sums.div_(counts.clamp(min=1).unsqueeze(1)).view(num_clients, num_classes, -1)
-    by_class = counts.view(num_clients, num_classes)
-    apart = torch.empty(num_clients, num_classes, dtype=torch.float64)
-    for client, origin in enumerate(origins):  # all at once would take as much memory as the sums
-        apart[client] = (means[client] - origin).square_().sum(dim=1)
-    scatter = (squares.view_as(apart) - by_class * apart).clamp_(min=0) / (by_class - 1).clamp(min=1)
-    scatter[by_class < 2] = 0  # round-off
-    return ClassPrototypes(means.to(torch.float32).numpy(), by_class.numpy(), scatter.numpy())
+    return ClassPrototypes(means.to(torch.float32).numpy(), counts.view(num_clients, num_classes).numpy())
 
 
 def _embedded(
@@ -150,39 +131,12 @@ def pooled(reported: ClassPrototypes) -> ClassPrototypes:
 
     Returns
     -------
-    Means, counts and scatter as if all examples of a client were of one class: C is 1.
+    Means and counts as if all examples of a client were of one class: C is 1.
     """
     means, counts = reported.means.astype(np.float64), reported.counts[:, :, None]
     number = reported.counts.sum(axis=1, keepdims=True)
     mean = (counts * means).sum(axis=1, keepdims=True) / np.maximum(number, 1)[:, :, None]
-    within = (np.maximum(reported.counts - 1, 0) * reported.scatter).sum(axis=1, keepdims=True)
-    between = (counts * np.square(means - mean)).sum(axis=(1, 2))[:, None]
-    scatter = np.where(number > 1, (within + between) / np.maximum(number - 1, 1), 0.0)
-    return ClassPrototypes(mean.astype(np.float32), number, scatter)
-
-
-def withheld(reported: ClassPrototypes, min_examples: int) -> ClassPrototypes:
-    """Set the prototypes of classes with few examples to 0: that of a single example *is* the example.
-
-    Parameters
-    ----------
-    reported
-        Prototypes.
-    min_examples
-        Examples that a class must have, >= 1.
-
-    Returns
-    -------
-    The same, with means and scatter of 0 for classes with fewer examples. Counts do not change.
-    """
-    few = reported.counts < min_examples
-    if min_examples <= 1 or not few.any():
-        return reported
-    return ClassPrototypes(
-        np.where(few[:, :, None], np.float32(0), reported.means),
-        reported.counts,
-        np.where(few, 0.0, reported.scatter),
-    )
+    return ClassPrototypes(mean.astype(np.float32), number)
 
 
 def cached_prototypes(

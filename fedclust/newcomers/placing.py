@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import NONE, Placement, least_loss
-from fedclust.federation.asking import Failure
+from fedclust.federation.answering import Failure
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import shifts_for

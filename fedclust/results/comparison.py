@@ -45,7 +45,7 @@ class Row:
     strategy
         Name of the strategy.
     settings
-        The setting, one text per name in :attr:`Comparison.settings`; empty if the strategy's configuration
+        The setting, one text per name in :attr:`ComparedRuns.settings`; empty if the strategy's configuration
         lacks that key.
     runs
         The runs, one per seed, ordered by seed.
@@ -74,7 +74,7 @@ class Row:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class ComparedRuns:
     """A table of runs.
 
     Attributes
@@ -164,7 +164,7 @@ def runs_below(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
     return runs, sorted(unfinished - finished)
 
 
-def compare(runs: Sequence[SavedRun]) -> Comparison:
+def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
     """Group runs by strategy and setting.
 
     A compared strategy (``compare=fedavg``) counts as a separate run, unless that strategy also ran by
@@ -199,7 +199,7 @@ def compare(runs: Sequence[SavedRun]) -> Comparison:
     for (strategy, setting), seeds in sorted(groups.items(), key=_place):
         rows.append(Row(strategy, setting, tuple(seeds[seed] for seed in sorted(seeds))))
     titles = tuple(key.removeprefix("choices.") for key in keys)
-    return Comparison(titles, tuple(rows), tuple(sorted(repeats)))
+    return ComparedRuns(titles, tuple(rows), tuple(sorted(repeats)))
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ class Difference:
     pairs: int
 
 
-def by_setting(comparison: Comparison) -> tuple[str, dict[str, dict[str, Row]]]:
+def by_setting(comparison: ComparedRuns) -> tuple[str, dict[str, dict[str, Row]]]:
     """Group rows by setting; the strategies' own keys belong to the methods' names.
 
     Returns
@@ -250,7 +250,7 @@ def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
     return sorted(means, key=means.__getitem__, reverse=metric not in LOWER)
 
 
-def differences(comparison: Comparison, metric: str, against: str | None = None) -> dict[Row, Difference]:
+def differences(comparison: ComparedRuns, metric: str, against: str | None = None) -> dict[Row, Difference]:
     """Compare each method with the best one of its setting, or with a given one, seed by seed.
 
     Parameters
@@ -304,7 +304,7 @@ def how_tested(found: Mapping[Row, Difference]) -> str:
     )
 
 
-def best_lines(comparison: Comparison) -> list[str]:
+def best_lines(comparison: ComparedRuns) -> list[str]:
     """Name the method with the highest mean accuracy in each setting that has several, a line each."""
     lines, key, found = [], "mean_client_accuracy", differences(comparison, "mean_client_accuracy")
     for setting, methods in by_setting(comparison)[1].items():

@@ -408,9 +408,9 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
     table.caption = f"on test rows; {EVERYONE}"
     for each in sites:
         for name, arm in zip((escape(each["name"]), "", ""), SERVED, strict=True):
-            told = each.get(arm) or {}
-            figures = [number(told.get(key), 2) for key in FIGURES]
-            ends = span((told.get("accuracy_low"), told.get("accuracy_high")), 2)
+            given = each.get(arm) or {}
+            figures = [number(given.get(key), 2) for key in FIGURES]
+            ends = span((given.get("accuracy_low"), given.get("accuracy_high")), 2)
             table.add_row(name, arm, figures[0], ends, *figures[1:])
     return table
 

@@ -299,7 +299,7 @@ _TOO_FEW = "no held-out rows"
 
 
 def trouble(rounds: Sequence[Mapping[str, Any]]) -> str:
-    """Say in a few words in how many rounds a run's clients and models failed; empty if none did.
+    """Describe in a few words in how many rounds a run's clients and models failed; empty if none did.
 
     Parameters
     ----------

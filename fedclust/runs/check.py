@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclust.data.check.findings import lines
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
 from fedclust.runs.verbs import Parser
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
                 _print(f"  {line}")
             counts.update(each.severity for each in found)
             if given.target and not any(each.severity == "error" for each in found):
-                stated = describe(read_site(file.name, builder, Own(group=given.group), 0))
+                stated = describe(read_site(file.name, builder, OwnSitesPartition(group=given.group), 0))
                 statements[str(file)] = stated
                 _print(f"  a run would send: {stated.summary()}")
         except (ValueError, OSError, LookupError) as error:

@@ -10,8 +10,9 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import FrameType
@@ -19,8 +20,8 @@ from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
-from hydra.conf import HydraConf
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import configure_log
 from hydra.types import RunMode
 from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
@@ -28,7 +29,13 @@ from omegaconf.errors import OmegaConfBaseException
 from fedclust import __version__
 from fedclust.runs import sweep, verbs
 from fedclust.settings import checks, folders
-from fedclust.settings.composition import ConfigError, compose, one_line, with_choices
+from fedclust.settings.composition import (
+    ConfigError,
+    compose,
+    compose_with_hydra,
+    one_line,
+    with_choices,
+)
 from fedclust.settings.run_options import COLLAPSED
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
@@ -67,8 +74,9 @@ def main() -> None:
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
             arguments = get_args_parser().parse_args(sys.argv[1:])
-            with _checked(arguments) as results:
-                _main()
+            run, folder_made = _checked(arguments)
+            with folder_made as results:
+                run()
                 if results is not None and arguments.multirun:
                     import_module("fedclust.runs.compare").end_sweep(results)
         except (ConfigError, OmegaConfBaseException) as error:
@@ -108,18 +116,57 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
 def _main(config: DictConfig) -> float | None:
-    hydra_config, returned = HydraConfig.get(), None
-    sweeps = hydra_config.mode == RunMode.MULTIRUN
-    job = (hydra_config.job.num, list(hydra_config.overrides.task)) if sweeps else (0, [])
+    hydra_config = HydraConfig.get()
+    given = with_choices(config, hydra_config), Path(hydra_config.runtime.output_dir)
+    if hydra_config.mode != RunMode.MULTIRUN:
+        return _job(*given)
+    # Launchers that run jobs in other processes send this function with the globals that it names itself.
+    return _job(*given, Path(hydra_config.sweep.dir), hydra_config.job.num, _failures)
+
+
+def _single(config: DictConfig, hydra_config: Any) -> None:
+    """Do what Hydra does for a single run, without composing its configuration again."""
+    configure_log(hydra_config.job_logging, hydra_config.verbose)
+    _job(config, Path(config.output_dir).absolute())
+
+
+def _job(
+    config: DictConfig,
+    folder: Path,
+    sweep_folder: Path | None = None,
+    number: int = 0,
+    failures: Path | None = None,
+) -> float | None:
+    """Run what a configuration describes, and report what fails.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    folder
+        Folder for the results.
+    sweep_folder
+        Folder of the sweep that the run is a job of; None for a single run.
+    number
+        Number of the job in the sweep.
+    failures
+        File that lists the sweep's failed jobs; None if nobody reads it.
+
+    Returns
+    -------
+    The figure by which a sweeper compares jobs; None for a single run.
+    """
+    sweeps, returned = sweep_folder is not None, None
+    job = number, list(config.overrides)
     try:
-        summary = _run(with_choices(config, hydra_config), hydra_config)
+        summary = _run(config, folder)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
         if summary.get("collapsed"):
             if not sweeps:
                 sys.exit(_COLLAPSED)
-            if _failures is not None:
-                sweep.add_failure(_failures.with_name("collapsed.txt"), *job, COLLAPSED)
+            if failures is not None:
+                sweep.add_failure(failures.with_name("collapsed.txt"), *job, COLLAPSED)
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS
@@ -128,31 +175,30 @@ def _main(config: DictConfig) -> float | None:
             error = _with_extra(error)
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
-            if _failures is None or not sweep.add_failure(_failures, *job, error, expected):
+            if failures is None or not sweep.add_failure(failures, *job, error, expected):
                 raise  # Hydra raises it again when all jobs have ended
         elif expected:
             _give_up(error, code=1 if isinstance(error, RunFailed) else 2)
         else:
             raise
     except KeyboardInterrupt as error:
-        folder = shlex.quote(str(Path(hydra_config.runtime.output_dir)))
         ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
-        print(f"fedclust: {ended}; to resume: fedclust resume={folder}", file=sys.stderr)
+        print(f"fedclust: {ended}; to resume: fedclust resume={shlex.quote(str(folder))}", file=sys.stderr)
         sys.exit(code)  # as shells do
-    if sweeps:
+    if sweep_folder is not None:
         from fedclust.results.page import write_sweep_page
 
-        write_sweep_page(Path(hydra_config.sweep.dir))
+        write_sweep_page(sweep_folder)
     return returned
 
 
 def _with_extra(error: ModuleNotFoundError) -> Exception:
-    """Say how to install a package that only some runs need; other errors stay as they are."""
+    """Add to the error of a missing package how to install it, if only some runs need it."""
     extra = _EXTRAS.get((error.name or "").partition(".")[0])
     return ConfigError(f"{error}: pip install 'fedclust[{extra}]'") if extra else error
 
 
-def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
+def _run(config: DictConfig, folder: Path) -> dict[str, Any]:
     from flwr.serverapp import Grid
 
     from fedclust.runs.server import federate, make_engine
@@ -160,15 +206,13 @@ def _run(config: DictConfig, hydra_config: HydraConf) -> dict[str, Any]:
 
     _collect_from_here()
     end_process_when_stuck()
-    folder = Path(hydra_config.runtime.output_dir)
     engine = make_engine(config)
     if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handler
         signal.signal(signal.SIGTERM, _terminate)  # sent by schedulers, services; replaces Ray's
     if isinstance(engine, Grid):
         return federate(config, engine, folder)
     checks.check_built(config)  # the server runs on another machine too
-    overrides = list(hydra_config.overrides.task)
-    return {"collapsed": engine.submit(overrides, folder, config.get("searchpath") or ())}
+    return {"collapsed": engine.submit(list(config.overrides), folder, config.get("searchpath") or ())}
 
 
 def _collect_from_here() -> None:
@@ -191,13 +235,18 @@ def _give_up(error: Exception, code: int = 2) -> NoReturn:
     sys.exit(code)
 
 
-def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | None]:
-    """Compose the configuration before Hydra does, so that errors are reported in one line.
+def _checked(
+    arguments: argparse.Namespace,
+) -> tuple[Callable[[], object], AbstractContextManager[Path | None]]:
+    """Compose and check the configuration before Hydra does, so that errors are reported in one line.
 
     Returns
     -------
-    A context manager that makes the results folder, if there will be results; it yields the folder, or None
-    if Hydra makes it.
+    run
+        What the arguments ask for. A run with settings only is not composed again by Hydra.
+    folder
+        A context manager that makes the results folder, if there will be results; it yields the folder, or
+        None if Hydra makes it.
 
     Raises
     ------
@@ -206,18 +255,23 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | Non
         outside its range.
     """
     if arguments.hydra_help or arguments.info or arguments.shell_completion:
-        return nullcontext()
+        return _main, nullcontext()
     if arguments.config_path:
         raise ConfigError("--config-path must not be given: --config-dir adds a folder to the configuration")
     added = [arguments.config_dir] if arguments.config_dir else []
     name = (arguments.config_name or "config").removesuffix(".yaml")
     where: dict[str, Any] = {"searchpath": added, "name": name}
     if not arguments.multirun:
-        config = compose(arguments.overrides, **where)
+        config, hydra_config = compose_with_hydra(arguments.overrides, **where)
         if not arguments.cfg:
             _check_device(config)
         checks.check(config, light=bool(arguments.cfg))
-        return nullcontext() if arguments.cfg else _folder(config, arguments.overrides)
+        if arguments.cfg:
+            return _main, nullcontext()
+        plain = arguments == get_args_parser().parse_args(arguments.overrides)  # no options
+        plain = plain and not any(key.startswith("hydra") for key in _keys(arguments.overrides))
+        run = partial(_single, config, hydra_config) if plain else _main
+        return run, _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
     options = [sweep.choices(override) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
@@ -227,7 +281,8 @@ def _checked(arguments: argparse.Namespace) -> AbstractContextManager[Path | Non
     except ConfigError as error:
         raise ConfigError(f"{error}; put ++ before a key that only the swept choices have") from error
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
-    return nullcontext() if arguments.cfg or "output_dir" in swept else _folder(config, arguments.overrides)
+    made_by_hydra = arguments.cfg or "output_dir" in swept
+    return _main, nullcontext() if made_by_hydra else _folder(config, arguments.overrides)
 
 
 def _check_device(config: DictConfig) -> None:
@@ -251,9 +306,8 @@ def _check_device(config: DictConfig) -> None:
 
 @contextmanager
 def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | None]:
-    """Make the results folder; if it is named by the time, pass its name to Hydra."""
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    if any(key.startswith(("hydra.run", "hydra.sweep")) for key in keys):
+    """Make the results folder; if it is named by the time, its name becomes a setting, for Hydra too."""
+    if any(key.startswith(("hydra.run", "hydra.sweep")) for key in _keys(overrides)):
         yield None  # Hydra makes its own folder
         return
     by_time = folders.named_by_time(config)
@@ -263,4 +317,10 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
             # argparse takes settings from one place only, which --multirun may follow.
             places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
             sys.argv.insert(max(places, default=len(sys.argv)), f"output_dir='{quoted}'")
+            config.output_dir = str(folder)
+            config.overrides.append(f"output_dir='{quoted}'")
         yield folder
+
+
+def _keys(overrides: Sequence[str]) -> list[str]:
+    return [override.lstrip("+~").partition("=")[0] for override in overrides]

@@ -15,7 +15,7 @@ from fedclust.runs.verbs import Parser
 from fedclust.support.checks import check_choice, few, none_of
 
 if TYPE_CHECKING:
-    from fedclust.results.comparison import Comparison, Difference, Row
+    from fedclust.results.comparison import ComparedRuns, Difference, Row
 
 _EXAMPLES = """
   fedclust compare outputs/sweep
@@ -80,7 +80,7 @@ def as_latex(table: Sequence[Sequence[str]], left: int) -> str:
     return frame.to_latex(index=False, escape=True, column_format=columns).replace("±", r"$\pm$")
 
 
-def as_csv(comparison: "Comparison", metrics: Sequence[str], tests: Tests) -> str:
+def as_csv(comparison: "ComparedRuns", metrics: Sequence[str], tests: Tests) -> str:
     """Format the comparison as CSV, with a column for each mean and each sample standard deviation.
 
     A missing value and the deviation of a single run are empty. ``difference`` and ``p_value`` are of the
@@ -188,7 +188,7 @@ def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
 
 
 def _print_table(
-    comparison: "Comparison",
+    comparison: "ComparedRuns",
     metrics: Sequence[str],
     tests: Tests,
     form: str = "text",
@@ -217,7 +217,7 @@ def _tested(found: "Difference | None") -> str:
 
 
 def _draw(
-    comparison: "Comparison", into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
+    comparison: "ComparedRuns", into: Path, formats: Sequence[str], width: str, metrics: Sequence[str]
 ) -> None:
     from fedclust.results.charts.comparison import draw_comparison  # Altair takes half a second to import
 
@@ -233,7 +233,7 @@ def _print_left_out(what: str, folders: Sequence[Path]) -> None:
         print(f"left out, {what}: {few(folders, 3)}", file=sys.stderr)
 
 
-def _chosen(comparison: "Comparison", asked: str | None) -> list[str]:
+def _chosen(comparison: "ComparedRuns", asked: str | None) -> list[str]:
     available = comparison.metrics
     if asked is None:
         return [metric for metric in _METRICS if metric in available]

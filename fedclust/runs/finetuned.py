@@ -18,9 +18,8 @@ from fedclust.federation.answering import Answering, Flower
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import FINETUNE, MODELS, Finetune
 from fedclust.results import Checkpoints, SavedRun
-from fedclust.runs.clients import connect
 from fedclust.runs.own_data import join_sites
-from fedclust.runs.server import USER_ERRORS
+from fedclust.runs.server import USER_ERRORS, connect
 from fedclust.settings.allowed import check_folder
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import to_run_config

@@ -33,28 +33,25 @@ from fedclust.models import construction
 from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
-from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, check_validation, named
+from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
-from fedclust.results.recorder import write_summary, writing
-from fedclust.runs.clients import clients_here
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
     Plan,
     Session,
     check_network,
-    check_strategy,
+    clients_here,
     federate,
     make_engine,
-    saved_state,
 )
 from fedclust.serving import Served, Site, write_export
 from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings
-from fedclust.settings.composition import ConfigError, build, compose, parameters_of
+from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
@@ -62,7 +59,7 @@ from fedclust.support.devices import check_device
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
-from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, example_losses, least_loss
+from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray
 
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
@@ -490,14 +487,14 @@ def strategy_of(
 ) -> tuple[str, ClusteredStrategy]:
     """Return a strategy and its name in results; one given by name is built with its defaults."""
     if isinstance(strategy, str):
-        node = compose([f"strategy={strategy}"]).strategy
-        given: dict[str, Any] = {}
+        node = strategy_node(strategy)  # what refers to other nodes is given
+        given: dict[str, Any] = {"device": "auto"} if "device" in node else {}
         if "network" in node:
-            given = {"network": model} | ({"input_shape": data.input_shape} if "input_shape" in node else {})
+            given |= {"network": model} | ({"input_shape": data.input_shape} if "input_shape" in node else {})
         if "vocabulary_size" in node:
             tokens = data.inputs.dtype == torch.int64
             given["vocabulary_size"] = int(data.inputs.max()) + 1 if tokens else None
-        rest = {key: value for key, value in node.items() if key not in given}
+        rest = {key: node[key] for key in node if key not in given}
         name, made = strategy, build(rest, seed=seed, **given)
     elif isinstance(strategy, ClusteredStrategy):
         name, made = type(strategy).__name__.lower(), strategy.with_options(seed=seed)  # a copy
@@ -609,7 +606,7 @@ def simulate(
     on_round
         Called after every round with its record.
     progress
-        Whether to print the progress.
+        Whether to print the progress and, at the end, the report.
     folder
         Folder for the results; it must not hold another run. Unless given, a temporary folder that is deleted
         together with the returned result.
@@ -672,7 +669,7 @@ def simulate(
     check_device(device)
     check_choice("serve", serve, run_options.SERVE)
     compare = (COMMON,) if proof else ()
-    limits: dict[str, Any] = {"wait": timeout, "timeout": timeout, "min_replies": min_replies}
+    limits: dict[str, Any] = {"wait": 1.0, "timeout": timeout, "min_replies": min_replies}
     limits |= {"checkpoint_every": checkpoint_every, "keep_matrices": keep_matrices}
     given = {"seed": seed, "rounds": rounds, "proof": proof, "serve": serve, "compare": compare, **limits}
     settings = RunSettings(task="train", **given)
@@ -687,19 +684,10 @@ def simulate(
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
-    elif not any(map(len, data.test)):
-        raise ValueError("clients must have test rows to measure an accuracy on, none has any")
     _check_model(model, data)
     name, made = strategy_of(strategy, model, data, seed)
-    if layer is None:
-        layer = made.own_personal()  # a strategy that needs validation rows checks for them
-    else:
-        check_validation(layer, np.array([len(rows) for rows in data.validation]))
-    votes = made.holds_out_rows and not made.proves_splits
-    if votes and not any(map(len, data.validation)):
-        raise ValueError(f"clients must have validation rows for strategy {name} to vote on, none has any")
+    layer = made.own_personal() if layer is None else layer
     chosen = named_privacy(privacy)
-    check_strategy(chosen, name, made, layer, [COMMON] if proof else [])
     check_network(chosen, model)
     if isinstance(chosen, ClientDP) and getattr(training.loss, "class_weights", None) == "balanced":
         raise ValueError("loss.class_weights must be numbers with privacy=client_dp, got balanced")
@@ -725,7 +713,6 @@ def simulate(
         described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
     layers = {each: built.own_personal() if personal is None else layer for each, built in strategies.items()}
     plan = Plan(settings, described, strategies, layers, chosen)
-    plan.check_num_clients(data.num_clients)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
     console = Console() if progress else None
     from fedclust.clients.node import node_of_objects  # takes as long to import as the server's side
@@ -735,22 +722,15 @@ def simulate(
     @contextmanager
     def together(models: Path | None = None) -> Iterator[Federation]:
         node = node_of_objects(data, network, training, seed, device, encoder, metrics)
-        clients = clients_here(node, models)
-        floor, names = least_loss(training.loss), tuple(metrics)
-        yield Federation(clients, rounds, own_metrics=names, least_loss=floor, disclosed=chosen.disclosed)
+        yield plan.federation(clients_here(node, models), training.loss, tuple(metrics))
 
-    session = Session(where, resume, console=console, page=folder is not None)
+    session = Session(where, resume, console, page=folder is not None)
     try:
         with together() as federation, session.opened():
             if resume:
                 folders.check_same_run(described[name], where)
-            plan.settle_rows(federation, model, saved_state(where, rounds) if resume else None)
             callbacks = [on_round] if callable(on_round) else list(on_round)
-            summary = session.run(plan, federation, model, on_round=callbacks)
-            with writing(where):
-                write_summary(where, summary)
-            if session.live is not None:
-                session.live.write()
+            session.carry_out(plan, federation, model, on_round=callbacks)
     except BaseException as error:
         # A failed run's message names the folder with its rounds.
         if folder is None and not isinstance(error, RunFailed):

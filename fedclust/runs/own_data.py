@@ -9,7 +9,7 @@ from typing import Any
 from flwr.serverapp import Grid
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.data.sites import Own, SiteError
+from fedclust.data.sites import OwnSitesPartition, SiteError
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.nodes import read_site_hosts
@@ -66,7 +66,7 @@ def join_sites(
     known = known_of(config)
     dataset, names = known["dataset"], known["dataset"].get("class_names")
     try:
-        own, builder = Own.of(known["partition"]), builder_of(dataset, Path())
+        own, builder = OwnSitesPartition.of(known["partition"]), builder_of(dataset, Path())
         wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
@@ -104,6 +104,7 @@ def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path)
     if saved["clients"] != now["clients"]:
         lists = {"without": sorted(before - names), "also": sorted(names - before)}
         detail = "; ".join(f"{what} {', '.join(listed)}" for what, listed in lists.items() if listed)
-        raise ConfigError(f"resume must have the clients of {folder}, got others, {detail}")
+        got = f"others, {detail}" if detail else "them in another order"
+        raise ConfigError(f"resume must have the clients of {folder}, got {got}")
     if saved["agreement"] != now["agreement"]:
         raise ConfigError(f"resume must have the encoding of {folder}, got another")

@@ -98,6 +98,7 @@ class StrategyRun(Observer):
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
+        self._written: dict[str, object] = {}  # with the newcomers
         self.strategy.observer = self
 
     # -- Its rounds -----------------------------------------------------------------------------------------
@@ -215,8 +216,6 @@ class StrategyRun(Observer):
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
-        if strategy.asks_prototypes and self.privacy.disclosed == "labels":
-            matrices |= questions.mean_embeddings(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
             matrices["class_names"] = described.class_names
@@ -248,7 +247,7 @@ class StrategyRun(Observer):
             described.client_names,
             measured.outcomes,
             **columns,
-            **{name: each for layer in strategy.layers for name, each in layer.columns(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.clients.items()},
             **self._last.by_client(strategy.clusters.num_clients),
             **strategy.findings(strategy.clusters).clients,
         )
@@ -258,8 +257,10 @@ class StrategyRun(Observer):
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         late["collapsed"] = summaries.collapsed(table, measured.outcomes)
-        told, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
-        late["capped"] = sorted({each for n in told for each in np.flatnonzero(counted(n, cap) < n).tolist()})
+        described, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
+        late["capped"] = sorted(
+            {each for n in described for each in np.flatnonzero(counted(n, cap) < n).tolist()}
+        )
         return summaries.summarise(
             table,
             strategy=self.name,
@@ -276,7 +277,7 @@ class StrategyRun(Observer):
             **{name: values for name, values in late.items() if values},
             **summaries.attended_summary(table),
             **strategy.findings(strategy.clusters).summary,
-            **{name: each for layer in strategy.layers for name, each in layer.summary(strategy.run).items()},
+            **{name: each for found in strategy.beside() for name, each in found.summary.items()},
         )
 
     # -- After its last round -------------------------------------------------------------------------------
@@ -383,9 +384,9 @@ class StrategyRun(Observer):
         personal
             The layers. Figures without a layer are kept; those with one are added.
         """
-        (table, summary), serving = self._shown, self._serving
         if not personal.asked:
-            return self._show(table, summary)
+            return self._written
+        (table, summary), serving = self._shown, self._serving
         began = time.perf_counter()
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._clients.traffic
@@ -415,6 +416,7 @@ class StrategyRun(Observer):
         with self._writing():
             self.recorder.clients(table)
             self.recorder.summary(summary)
+        self._written = summary
         return summary
 
     def _traffic(self) -> Traffic:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,22 +25,22 @@ from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
-from fedclust.federation.answering import Answering, Flower
+from fedclust.federation.answering import Answering, Flower, Here
 from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
+from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
 from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state
 from fedclust.models import construction
-from fedclust.personal.layers import PRIOR, Auto as BestLayer, Personal, check_validation
+from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
 from fedclust.results.trackers import Tracker, Tracking
-from fedclust.runs.clients import connect
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
@@ -52,6 +52,7 @@ from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.support.checks import few
+from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.losses import least_loss
 
 logger = logging.getLogger(__name__)
@@ -93,9 +94,92 @@ def make_engine(config: DictConfig) -> Any:
     return build(config.engine, app=app, run_config=to_run_config(config))
 
 
+# -- The clients --------------------------------------------------------------------------------------------
+
+
+def clients_here(node: Any, models: Path | None = None) -> Here:
+    """Return the clients of a node in this process.
+
+    Parameters
+    ----------
+    node
+        A :class:`fedclust.clients.node.Node` that hosts all clients.
+    models
+        Folder for fine-tuned models; None to keep none.
+    """
+    from fedclust.clients.app import WORK
+
+    if models is not None:
+        node = replace(node, config={**node.config, MODELS: str(models)})
+    return Here(node, WORK)
+
+
+def _all_here(grid: Grid, settings: RunSettings, places: Sequence[Any]) -> bool:
+    """Return whether one node in this process would run our app for all clients, as they are numbered."""
+    from fedclust.clients import app
+
+    in_order = list(places) == list(range(len(places)))
+    return getattr(grid, "alone_with", None) is app and settings.hosts is None and in_order
+
+
+def connect(
+    config: DictConfig,
+    grid: Grid,
+    settings: RunSettings,
+    say: Callable[[str], None],
+    places: Sequence[Any] = (),
+    models: Path | None = None,
+) -> Answering:
+    """Connect to the clients of a run over a pooled dataset.
+
+    Parameters
+    ----------
+    config
+        The composed configuration.
+    grid
+        The engine's grid. One whose nodes would all run our app in this process is not used: the clients
+        then answer without messages.
+    settings
+        The run's settings.
+    say
+        Prints a line.
+    places
+        Places of the clients of a run to resume.
+    models
+        Folder for fine-tuned models of clients in this process; None to keep none.
+
+    Raises
+    ------
+    ConfigError, ValueError
+        If the hosts file cannot be read.
+    FederationError
+        If the clients' data or model cannot be prepared, or too few clients are online.
+    """
+    if _all_here(grid, settings, places):
+        from fedclust.clients.node import node_here
+
+        try:
+            return clients_here(node_here(config), models)
+        except RAISED as error:
+            raise FederationError(reason_of(error)) from error
+    from fedclust.grids.client_grid import ClientGrid
+    from fedclust.grids.nodes import read_hosts
+
+    hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
+    waits: dict[str, Any] = {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
+    clients = ClientGrid(
+        grid, min_clients=settings.min_clients, hosts=hosts, wait=settings.wait, say=say, **waits
+    )
+    clients.connect(places)
+    return Flower(clients)
+
+
+# -- The plan -----------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The strategy objects of a run: the chosen one, and those it is compared with.
+    """What runs: the chosen strategy and those that it is compared with, with everything that they need.
 
     Attributes
     ----------
@@ -109,6 +193,13 @@ class Plan:
         The personal layer that clients add at the end, by the strategy's name.
     privacy
         What leaves clients.
+
+    Raises
+    ------
+    ValueError
+        If a strategy and its options cannot keep what the privacy promises.
+    ModuleNotFoundError
+        If the accountant's package is missing.
     """
 
     settings: RunSettings
@@ -119,6 +210,8 @@ class Plan:
 
     def __post_init__(self) -> None:
         for name, strategy in self.strategies.items():
+            beside = [each for each in self.strategies if each != name] if name == self.chosen else []
+            check_strategy(self.privacy, name, strategy, self.layers[name], beside)
             strategy.may_correct = PRIOR in self.layers[name].asked
 
     @classmethod
@@ -148,10 +241,7 @@ class Plan:
         if privacy.disclosed != "labels" and settings.task != "train":
             raise ConfigError(f"task must be train with {setting(privacy)}, got {settings.task}")
         with _as_config_error():
-            for name, strategy in strategies.items():
-                beside = names[1:] if name == chosen else []
-                check_strategy(privacy, name, strategy, layers[name], beside)
-        return cls(settings, configs, strategies, layers, privacy)
+            return cls(settings, configs, strategies, layers, privacy)
 
     @property
     def chosen(self) -> str:
@@ -167,24 +257,29 @@ class Plan:
         """The run's configuration, which is that of the chosen strategy."""
         return self.configs[self.chosen]
 
-    def check_num_clients(self, num_clients: int) -> int:
-        """Check that the strategies and the privacy suit the number of clients.
+    def federation(
+        self, clients: Answering, loss: Any, metrics: Sequence[str] = (), attended: RosterState | None = None
+    ) -> Federation:
+        """Make the federation of the clients that take part.
 
         Parameters
         ----------
-        num_clients
-            Number of clients of the grid.
-
-        Returns
-        -------
-        How many of them are held out.
+        clients
+            Who answers for them.
+        loss
+            The loss that they train with, or its name.
+        metrics
+            Names of the user's own metrics.
+        attended
+            The clients of the run to resume.
 
         Raises
         ------
         ConfigError
-            If they do not suit it.
+            If the strategies or the privacy do not suit the number of clients.
         """
-        pooled = any(Pooling in each.own_layers for each in self.strategies.values())
+        num_clients = clients.num_clients
+        pooled = any(each.layer(Pooling) for each in self.strategies.values())
         if self.settings.min_clients is not None and pooled:
             raise ConfigError("min_clients must be null with centralised training, it needs all rows")
         with _as_config_error():
@@ -195,10 +290,21 @@ class Plan:
             if isinstance(asked, int) and asked > num_clients - left_out:
                 most = f"<= {num_clients - left_out}, the number of clients"
                 raise ConfigError(f"strategy.parameters.num_clusters must be {most}, got {asked} for {name}")
-        return left_out
+        return Federation(
+            clients,
+            self.settings.rounds,
+            self.settings.timeout,
+            own_metrics=metrics,
+            least_loss=least_loss(loss),
+            num_newcomers=left_out,
+            roster=attended.roster() if attended and attended.joined and not left_out else None,
+            disclosed=self.privacy.disclosed,
+        )
 
     def settle_rows(self, federation: Federation, network: nn.Module, saved: RunState | None = None) -> None:
-        """Let clients train on all their rows if whoever would decide on held-out ones cross-fits instead.
+        """Check that clients have the rows that the run needs, and let all train that nobody decides on.
+
+        Whoever would decide on held-out rows may cross-fit instead: clients then hold none out of training.
 
         Parameters
         ----------
@@ -212,17 +318,27 @@ class Plan:
         Raises
         ------
         ConfigError
-            If a resumed run has trained on all rows and something is to decide on held-out ones now.
+            If no client has test rows; nobody has held-out rows for a strategy to vote on, or one has too
+            few for its personal layer; or a resumed run has trained on all rows and something is to decide
+            on held-out ones now.
         """
-        model = from_state(network.state_dict())
-        begun = None if saved is None else saved.roster.described
-        rows = federation.describe().rows
+        described, model = federation.describe(), from_state(network.state_dict())
+        if self.privacy.disclosed != "nothing" and not described.num_test.any():
+            raise ConfigError("clients must have test rows to measure an accuracy on, none has any")
+        begun, rows = None if saved is None else saved.roster.described, described.rows
         if saved is not None and begun is not None:  # of those it began with
             rows = begun.rows[np.array(saved.roster.joined) == 0]
-        crossing = [name for name, each in self.strategies.items() if each.cross_fits(rows, model)]
+        crossing = {name for name, each in self.strategies.items() if each.cross_fits(rows, model)}
+        for name, strategy in self.strategies.items():
+            votes = strategy.holds_out_rows and not strategy.proves_splits
+            if votes and self.privacy.disclosed == "labels" and not described.num_validation.any():
+                raise ConfigError(f"clients must have validation rows for {name} to vote on, none has any")
+            if name not in crossing:
+                with _as_config_error(f"{name}: " if len(self.strategies) > 1 else ""):
+                    check_validation(self.layers[name], described.num_validation)
         needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
-        if all_rows and federation.describe().num_validation.any():
+        if all_rows and described.num_validation.any():
             if needed:
                 raise ConfigError(
                     f"resume must not ask for held-out rows ({needed[0]}): all rows have trained"
@@ -235,20 +351,6 @@ class Plan:
         decides = each.holds_out_rows or isinstance(self.layers[name], BestLayer)
         decides |= each.forms_groups and self.serves(name) == "best"
         return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
-
-    def check_described(self, described: Descriptions) -> None:
-        """Check that clients have the rows that the run needs.
-
-        Raises
-        ------
-        ConfigError
-            If no client has test examples, or one has too few validation rows for its personal layer.
-        """
-        if self.privacy.disclosed != "nothing" and not described.num_test.any():
-            raise ConfigError("clients must have test examples to measure an accuracy on, none has any")
-        for name, personal in self.layers.items():
-            with _as_config_error(f"{name}: "):
-                check_validation(personal, described.num_validation)
 
     def build_network(self) -> nn.Module:
         """Build the network that all strategies start from.
@@ -412,10 +514,8 @@ class Session:
         The results folder.
     resumed
         Whether the runs continue from their newest checkpoints.
-    say
-        Prints a line.
     console
-        Where progress is shown; None to show nothing.
+        Where progress, notes and the report are printed; None to print only warnings, as a log's.
     tracker
         Makes the tracker of a run; None to track nothing.
     page
@@ -426,11 +526,17 @@ class Session:
 
     folder: Path
     resumed: bool
-    say: Callable[[str], None] = logger.warning
     console: Console | None = None
     tracker: Callable[[], Tracker] | None = None
     page: bool = True
     runs: dict[str, StrategyRun] = field(default_factory=dict)
+
+    def say(self, line: str) -> None:
+        """Print a line."""
+        if self.console is None:
+            logger.warning(line)
+        else:
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def opened(self) -> Iterator["Session"]:
@@ -455,7 +561,7 @@ class Session:
             self.live = LivePage(self.folder) if self.page and pictures else None
             yield self
 
-    def run(
+    def carry_out(
         self,
         plan: Plan,
         federation: Federation,
@@ -463,8 +569,9 @@ class Session:
         *,
         on_round: Sequence[OnRound] = (),
         take: Callable[[str], dict[str, object] | None] = lambda _: None,
+        sites: SiteGrid | None = None,
     ) -> dict[str, object]:
-        """Run all strategies, prove the chosen one's groups, and personalise.
+        """Run all strategies, prove the groups, personalise, and write and print the results.
 
         Parameters
         ----------
@@ -478,11 +585,53 @@ class Session:
             Called after every round of the chosen strategy.
         take
             Returns the summary of a compared strategy that need not run; None if it must.
+        sites
+            The sites with data of their own, if the clients are such.
 
         Returns
         -------
-        The chosen strategy's summary with those of the others.
+        The content of ``summary.json``: the chosen strategy's summary with those of the others.
+
+        Raises
+        ------
+        ConfigError
+            If clients lack rows that the run needs.
+        RunFailed
+            As for :func:`federate`.
         """
+        state = saved_state(self.folder, plan.settings.rounds) if self.resumed else None
+        plan.settle_rows(federation, network, state)
+        if self.console is not None:
+            say_data(federation.describe(), self.say)
+        summary = self._run(plan, federation, network, on_round, take)
+        if sites is not None:
+            summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
+            if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
+                verdict["text"] += f"; without {few(sites.left_out)}: left out"
+        with writing(self.folder):
+            write_summary(self.folder, summary)
+            if plan.settings.save_predictions:
+                self.say(save_predictions(federation, *self.runs[plan.chosen].serving, self.folder))
+            if self.live is not None:
+                self.live.write()
+                if self.tracker is not None:
+                    from fedclust.results.charts import draw  # Altair takes half a second to import
+
+                    draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
+        self.end_tracking(plan.chosen)
+        if self.console is not None:
+            self.say(leaving_line(federation.asked, plan.privacy))
+            print_report(SavedRun(self.folder), self.console, brief=True)
+        return summary
+
+    def _run(
+        self,
+        plan: Plan,
+        federation: Federation,
+        network: nn.Module,
+        on_round: Sequence[OnRound],
+        take: Callable[[str], dict[str, object] | None],
+    ) -> dict[str, object]:
         compared: dict[str, dict[str, object]] = {}
         for line in capped_lines(federation.describe(), plan.strategies[plan.chosen].options.row_cap):
             self.say(line)
@@ -599,16 +748,13 @@ def federate(
         longer be written. ``rounds.jsonl`` then has every round with its failures, the failed one last, and
         the run has no ``summary.json``.
     """
-    console = console or Console()
-    say = partial(console.print, highlight=False, markup=False, soft_wrap=True)
     tracked = config.task == "train" and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
-    resumed = bool(config.get("resume"))
-    with Session(folder, resumed, say, console, tracker).opened() as session:
-        return _federate(config, grid, session, console)
+    with Session(folder, bool(config.get("resume")), console or Console(), tracker).opened() as session:
+        return _federate(config, grid, session)
 
 
-def _federate(config: DictConfig, grid: Grid, session: Session, console: Console) -> dict[str, object]:
+def _federate(config: DictConfig, grid: Grid, session: Session) -> dict[str, object]:
     settings, folder, say = checks.run_settings(config), session.folder, session.say
     newest = saved_state(folder, settings.rounds) if session.resumed else None
     attended = RosterState() if newest is None else newest.roster
@@ -633,61 +779,30 @@ def _federate(config: DictConfig, grid: Grid, session: Session, console: Console
     else:
         sites.connect(places)
         clients = Flower(sites)
-    left_out = plan.check_num_clients(clients.num_clients)
-    options: dict[str, Any] = {
-        "own_metrics": tuple(config.get("metrics") or ()),
-        "least_loss": least_loss(str(config.training.loss._target_)),
-        "roster": attended.roster() if attended.joined and not left_out else None,
-        "disclosed": plan.privacy.disclosed,
-    }
-    federation = Federation(clients, settings.rounds, settings.timeout, num_newcomers=left_out, **options)
-    network = None if settings.task == "inspect" else plan.build_network()
-    if network is not None:
-        plan.check_described(federation.describe())
-        plan.settle_rows(federation, network, newest)
-    described = federation.describe()
-    if line := left_out_line(described.left_out):
-        say(line)
-    if described.counts is not None:
-        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
-    if network is None:
+    metrics = tuple(config.get("metrics") or ())
+    federation = plan.federation(clients, str(config.training.loss._target_), metrics, attended)
+    if settings.task == "inspect":
         from fedclust.runs.inspect import inspect  # draws, and Altair takes half a second to import
 
+        say_data(federation.describe(), say)
+        facts = federation.describe(), str(config.choices.partition), settings.seed
         with Recorder(folder, OmegaConf.to_yaml(config, resolve=True)) as recorder:
-            return inspect(recorder, described, str(config.choices.partition), settings.seed, console)
+            return inspect(recorder, *facts, session.console or Console())
 
     def take(name: str) -> dict[str, object] | None:
         if taken := take_from_sweep(name, plan.configs[name], folder):
             say(f"{name}: taken from {(folder / str(taken['taken_from'])).resolve()}")
         return taken
 
-    summary = session.run(plan, federation, network, take=take)
-    if sites is not None:
-        summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
-        if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
-            verdict["text"] += f"; without {few(sites.left_out)}: left out"
-    _write_results(plan, federation, summary, session, console)
-    return summary
+    return session.carry_out(plan, federation, plan.build_network(), take=take, sites=sites)
 
 
-def _write_results(
-    plan: Plan, federation: Federation, summary: dict[str, object], session: Session, console: Console
-) -> None:
-    """Write summary, predictions and page, and print the report."""
-    folder = session.folder
-    with writing(folder):
-        write_summary(folder, summary)
-        if plan.settings.save_predictions:
-            session.say(save_predictions(federation, *session.runs[plan.chosen].serving, folder))
-        if session.live is not None:
-            session.live.write()
-        if session.tracker is not None and session.live is not None:
-            from fedclust.results.charts import draw  # Altair takes half a second to import
-
-            draw(folder)  # for the tracker; others see them on the page, and can draw them later
-    session.end_tracking(plan.chosen)
-    session.say(leaving_line(federation.asked, plan.privacy))
-    print_report(SavedRun(folder), console, brief=True)
+def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
+    """Print which sources were left out, and how the classes are distributed."""
+    if line := left_out_line(described.left_out):
+        say(line)
+    if described.counts is not None:
+        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
 
 
 # In the order of a run. docs/SECURITY.md says what each gives away.

@@ -4,7 +4,6 @@ An exported folder may come from anyone: nothing in it is executed or unpickled.
 """
 
 import copy
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -21,6 +20,7 @@ from fedclust.models import construction
 from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
+from fedclust.support.untrusted import read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -397,10 +397,7 @@ class Part:
 
 
 def _read(path: Path, kind: Any) -> Any:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: must be JSON: {error}") from error
+    values = read_json(path)
     if not isinstance(values, dict) or values.get("format") != FORMAT:
         raise ValueError(f"{path}: must be an export of format {FORMAT}")
     try:

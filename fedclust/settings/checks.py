@@ -36,7 +36,7 @@ def run_settings(config: DictConfig) -> RunSettings:
         if problem := _proof_problem(config) or choices.wrong_value("", values, hints, null=False):
             raise ConfigError(problem)
         for field in fields(RunSettings):
-            if field.type is float and field.name in values:
+            if hints[field.name] is float and field.name in values:
                 values[field.name] = float(values[field.name])
         return RunSettings(**{**values, "compare": tuple(values["compare"])})
     except ValueError as error:
@@ -96,12 +96,13 @@ def check(config: DictConfig, *, light: bool = False) -> None:
     composition.check_given_once(config.strategy)
     if problem := choices.wrong_option(config, light=light) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)
-    existing = composition.options("strategy", config.get("searchpath") or ())
+    places = config.get("searchpath") or ()
+    existing = composition.options("strategy", places)
     for name in settings.compare:
         if name not in existing:
             raise ConfigError(none_of("compare", name, existing, "must name strategies, of"))
         if name not in _OURS:
-            composition.check_given_once(with_strategy(config, name).strategy)
+            composition.check_given_once(composition.strategy_node(name, *places))
 
 
 def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:

@@ -51,7 +51,7 @@ _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.
 _register("in_data", _in_data, replace=True)
 choices.register()
 
-TARGET = "fedclust.data.sites.Own"
+TARGET = "fedclust.data.sites.OwnSitesPartition"
 """The ``_target_`` of a ``partition`` node of sites with their own data."""
 
 OPEN = ("num_classes", "input_shape", "category_sizes")
@@ -97,6 +97,13 @@ def compose(
         If an override does not parse or names a key or choice that does not exist (the message lists the
         valid ones), or if a folder or the configuration to start from does not exist.
     """
+    return compose_with_hydra(overrides, searchpath=searchpath, name=name)[0]
+
+
+def compose_with_hydra(
+    overrides: Sequence[str] = (), *, searchpath: Sequence[str] = (), name: str = "config"
+) -> tuple[DictConfig, HydraConf]:
+    """Compose like :func:`compose`, and return Hydra's own node beside the configuration."""
     for key, folder in [*_searchpath(overrides), *(("--config-dir", folder) for folder in searchpath)]:
         path = folder.removeprefix("file://")
         if "://" not in path and not Path(path).is_dir():
@@ -105,7 +112,7 @@ def compose(
         try:
             _refuse_paths(overrides)
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
-            return with_choices(composed, composed.hydra)
+            return with_choices(composed, composed.hydra), composed.hydra
         # ValueError and TypeError: a list's key, a choice that is no text.
         except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
@@ -227,22 +234,35 @@ def deciders(config: DictConfig) -> Iterator[str]:
 def parameters(config: DictConfig) -> dict[str, Any]:
     """Return the class of the parameters of each strategy of the run, by the strategy's name.
 
-    The class says what its strategy needs. It is None for a strategy without parameters.
+    The class declares what its strategy needs; None for a strategy without parameters.
     """
     found = {str(config.choices.get("strategy", "")): _parameters(config.get("strategy"))}
-    places = tuple(config.get("searchpath") or ())
+    places = config.get("searchpath") or ()
     for name in dict.fromkeys(each for each in compared(config) if each not in found):
-        found[name] = None if name == COMMON else parameters_of(name, places)
+        found[name] = None if name == COMMON else parameters_of(name, *places)
     return found
 
 
 @cache
-def parameters_of(name: str, searchpath: tuple[str, ...] = ()) -> Any:
-    """Return the class of a strategy's parameters; None if it has none, or there is no such strategy."""
-    if name not in options("strategy", searchpath):
-        return None
+def strategy_node(name: str, *searchpath: str) -> DictConfig:
+    """Return the node of a strategy with its defaults, which refer to other nodes; composed once.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such strategy.
+    """
     with _separate_hydra(searchpath):
-        return _parameters(hydra.compose(f"strategy/{name}").strategy)
+        if name not in (known := GlobalHydra.instance().config_loader().get_group_options("strategy")):
+            raise ConfigError(none_of("strategy", name, known))
+        return hydra.compose(f"strategy/{name}").strategy
+
+
+def parameters_of(name: str, *searchpath: str) -> Any:
+    """Return the class of a strategy's parameters; None if it has none, or there is no such strategy."""
+    with suppress(ConfigError):
+        return _parameters(strategy_node(name, *searchpath))
+    return None
 
 
 def _parameters(node: Any) -> Any:

@@ -150,7 +150,7 @@ def expand(overrides: Sequence[str]) -> list[str]:
     Raises
     ------
     ConfigError
-        If the folder to resume holds no run.
+        If the folder to resume holds no run, or its configuration has no overrides.
     """
     # ++resume= was expanded on the machine that submitted it: nodes need not have the folder.
     asked = [text.partition("=")[2] for text in overrides if text.startswith(("resume=", "+resume="))]
@@ -166,34 +166,23 @@ def expand(overrides: Sequence[str]) -> list[str]:
     if len(name) > 1 and name[0] == name[-1] and name[0] in "'\"":  # Hydra's own quotes
         name = name[1:-1]
     folder = Path(name).expanduser().absolute()
+    saved = _saved(folder)
+    if not isinstance(saved.get("overrides"), list):
+        raise ConfigError(f"resume must be the folder of a run, {folder / 'config.yaml'} has no overrides")
     rest = {_key(text): text for text in overrides if _key(text) not in kept}
-    own = {_key(text): text for text in overrides_of(folder) if _key(text) not in kept}
+    own = {_key(text): text for text in map(str, saved["overrides"]) if _key(text) not in kept}
     if "personal" in rest:  # another choice has different parameters
         own = {key: text for key, text in own.items() if not key.startswith("personal.")}
-    partition = _saved(folder).get("partition") or {}
+    partition = saved.get("partition") or {}
     if "validation_fraction" in partition:  # its rows stay held out
         fraction = f"++partition.validation_fraction={partition['validation_fraction']}"
         own.setdefault("partition.validation_fraction", fraction)
     merged, quoted = own | rest, str(folder).replace("'", "\\'")
-    places = _saved(folder).get("searchpath") or []
+    places = saved.get("searchpath") or []
     if places and "hydra.searchpath" not in merged and not any(f.startswith("--config-dir") for f in flags):
         listed = ",".join(each if "://" in each else f"file://{each}" for each in places)
         merged["hydra.searchpath"] = f"hydra.searchpath=[{listed}]"
     return [*flags, *merged.values(), f"resume='{quoted}'", f"output_dir='{quoted}'"]
-
-
-def overrides_of(folder: Path) -> list[str]:
-    """Read the overrides that the run in a folder was started with.
-
-    Raises
-    ------
-    ConfigError
-        If the folder holds no run, or its configuration has no overrides.
-    """
-    config = _saved(folder)
-    if not isinstance(config.get("overrides"), list):
-        raise ConfigError(f"resume must be the folder of a run, {folder / 'config.yaml'} has no overrides")
-    return [str(text) for text in config["overrides"]]
 
 
 def check_same_run(config: Mapping[str, Any], folder: Path) -> None:

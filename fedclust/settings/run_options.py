@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fedclust.support.checks import check, check_held_out
+from fedclust.support.checks import Checked, check, check_held_out
 
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
@@ -36,30 +36,28 @@ MIN_REPLIES = 0.2
 MAX_OUTAGE = 14_400.0
 """Default number of seconds to wait for clients if too few answer, such as after a power cut."""
 
+_CLIENTS = "a whole number >= 1 or a share in (0, 1] or None"
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h)")
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
-class _Rounds:
+class _Rounds(Checked):
     """Options that the server and its strategies share."""
 
-    participation: float = 1.0
-    seed: int = 0
-    evaluate_every: int = 1
-    evaluate_clients: int | float | None = None
-    update_norm_cap: float | None = DEFAULT_CAP
-    update_pull_cap: float | None = None
-    row_cap: float | None = DEFAULT_ROW_CAP
-    drift_every: int = 0
+    participation: Annotated[float, "in (0, 1]"] = 1.0
+    seed: Annotated[int, ">= 0"] = 0
+    evaluate_every: Annotated[int, ">= 1"] = 1
+    evaluate_clients: Annotated[int | float | None, _CLIENTS] = None
+    update_norm_cap: Annotated[float | None, CAP] = DEFAULT_CAP
+    update_pull_cap: Annotated[float | None, CAP] = None
+    row_cap: Annotated[float | None, CAP] = DEFAULT_ROW_CAP
+    drift_every: Annotated[int, ">= 0"] = 0
     patience: int | None = None
     serve_round: Literal["best", "last"] = "last"
 
     def __post_init__(self) -> None:
-        check(self, participation="in (0, 1]", seed=">= 0", evaluate_every=">= 1", drift_every=">= 0")
-        check(self, evaluate_clients="a whole number >= 1 or a share in (0, 1] or None")
-        check(self, update_norm_cap=CAP, update_pull_cap=CAP, row_cap=CAP)
-        check(self, serve_round=Literal["best", "last"])
+        super().__post_init__()
         check(self, "stop.", patience=">= 1 or None")
 
     @property
@@ -127,27 +125,24 @@ class RunSettings(_Rounds):
     """
 
     task: Literal["train", "inspect", "partition"]
-    rounds: int
+    rounds: Annotated[int, ">= 1"]
     checkpoint_every: int | str
     compare: tuple[str, ...]
-    wait: float
-    timeout: float
+    wait: Annotated[float, "> 0"]
+    timeout: Annotated[float, "> 0"]
     proof: bool = False
     serve: str = AUTO
     save_predictions: bool = False
-    min_clients: int | None = None
+    min_clients: Annotated[int | None, ">= 1 or None"] = None
     hosts: str | None = None
     holdout_clients: float = 0
-    min_replies: float = MIN_REPLIES
-    max_outage: float = MAX_OUTAGE
-    keep_matrices: bool | str = KEEP
+    min_replies: Annotated[float, "in [0, 1]"] = MIN_REPLIES
+    max_outage: Annotated[float, ">= 0"] = MAX_OUTAGE
+    keep_matrices: Annotated[bool | str, "True or False or auto"] = KEEP
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, rounds=">= 1", timeout="> 0", wait="> 0", max_outage=">= 0")
-        check(self, min_replies="in [0, 1]", min_clients=">= 1 or None")
         check_held_out(self.holdout_clients)
-        check(self, keep_matrices="True or False or auto")
         parse_interval(self.checkpoint_every)
 
     def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:

@@ -68,9 +68,11 @@ def same_layout(array: Array, other: Array) -> bool:
 def from_numpy(values: NDArray) -> Array:
     """Serialise an array, in C order."""
     header, dtype = _header(values.dtype, values.shape)
+    # Joined, the values are copied only once.
+    data = b"".join((header, np.ascontiguousarray(values).data))
     # Not by keyword: Flower would then check each of its seven arguments, which takes longer than all else
     # here.
-    return Array(dtype, values.shape, _NPY, header + values.tobytes())
+    return Array(dtype, values.shape, _NPY, data)
 
 
 def is_npy(array: Array) -> bool:
@@ -81,8 +83,8 @@ def is_npy(array: Array) -> bool:
 def from_bytes(data: bytes) -> Array:
     """Return the array of a ``.npy`` file's bytes; of other bytes one that :func:`to_numpy` refuses."""
     header = data[len(_MAGIC) : _begin(data)] if data.startswith(_MAGIC) else b""
-    told = _declared(header) if len(header) <= _LONGEST else ("", ())
-    return Array(*told, _NPY, data)
+    declared = _declared(header) if len(header) <= _LONGEST else ("", ())
+    return Array(*declared, _NPY, data)
 
 
 @lru_cache(maxsize=4096)

@@ -376,7 +376,13 @@ def dumps(value: object) -> str:
 
 def dumps_by_key(mapping: Mapping[str, object]) -> str:
     """Write a mapping as strict JSON with one line per key, which keeps long lists compact."""
-    lines = [f"  {json.dumps(str(key))}: {dumps(value)}" for key, value in mapping.items()]
+    try:
+        lines = [
+            f"  {json.dumps(str(key))}: {json.dumps(value, allow_nan=False, default=_convert)}"
+            for key, value in mapping.items()
+        ]
+    except (ValueError, TypeError):
+        return dumps_by_key(plain(mapping))
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 

@@ -30,6 +30,7 @@ from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
 from fedclust.training.losses import Loss, cross_entropy, example_losses, mean_loss
 from fedclust.training.parameters import LocalTraining
+from fedclust.training.recorded import CudaGraphs, Inputs, RecordedPasses
 from fedclust.training.working_model import ClientDropout, WorkingModel
 from fedclust.typing import State
 
@@ -443,6 +444,8 @@ class VectorisedTraining:
         Names of the parameters that the loss depends on; empty until they are known.
     mlp
         The model's layers, if it is an MLP that :class:`MlpKernel` can train; else None.
+    passes
+        Takes the steps of passes, from recordings on a GPU.
     """
 
     def __init__(self, working: WorkingModel, data: DeviceData, training: LocalTraining) -> None:
@@ -458,6 +461,9 @@ class VectorisedTraining:
         self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
         self._mapped = {padded: self._map(padded) for padded in (False, True)}
         self.used: list[str] = []
+        # A GPU spends more time on starting a step's operations than on computing them.
+        recordable = data.rows_device.type == "cuda" and not training.compile
+        self.passes = RecordedPasses(CudaGraphs(data.rows_device) if recordable else None)
 
     def _map(self, padded: bool) -> Callable:
         """Map the loss over clients, with padding or without."""
@@ -504,19 +510,18 @@ class VectorisedTraining:
         -------
         Their update, in the order of ``work.jobs``.
         """
-        working = self.working
+        working, batches, device = self.working, work.batches, self._data.device
         state = start_state(working, work.jobs)
-        losses = torch.zeros(work.batches.sizes.shape, device=self._data.device)
         working.model.train()
         self._find_used(work)
-        parameters = {name: state[name] for name in self.used}
-        update = LocalUpdate(list(parameters.values()), self._training, work, stacked=True)
-        mlp = self.mlp
-        kernel = VmapKernel(self, state, update) if mlp is None else MlpKernel(mlp, parameters, update)
+        # Without waiting for a GPU's queue: the driver has copied the rows when this returns.
+        rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
+        sizes = torch.from_numpy(batches.sizes).to(device, non_blocking=True)
         with warnings.catch_warnings():
             # vmap warns about a layer without a batching rule, which is slow but correct.
             warnings.filterwarnings("ignore", message="There is a performance drop")
-            self._run(kernel, work, losses)
+            inputs = [rows, sizes, work.keys, *([] if work.augmentation is None else [work.augmentation])]
+            losses = self.passes.take(self._run, work, state, inputs)
         return collect(working, work, state, losses, {})
 
     def _find_used(self, work: Work) -> None:
@@ -530,12 +535,15 @@ class VectorisedTraining:
             pairs = zip(self.working.trainable_names, gradients, strict=True)
             self.used = [name for name, gradient in pairs if gradient is not None]
 
-    def _run(self, kernel: VmapKernel | MlpKernel, work: Work, losses: Tensor) -> None:
-        batches, device = work.batches, self._data.device
-        # Without waiting for a GPU's queue: the driver has copied the rows when this returns.
-        rows = torch.from_numpy(batches.rows).to(self._data.rows_device, non_blocking=True)
-        sizes = torch.from_numpy(batches.sizes).to(device, non_blocking=True)
-        places = torch.arange(batches.rows.shape[2], device=device)
+    def _run(self, work: Work, state: State, inputs: Inputs) -> Tensor:
+        """Take all steps of a pass; see :data:`fedclust.training.recorded.Take`."""
+        batches, (rows, sizes, keys, *augmentation) = work.batches, inputs
+        losses = torch.zeros(batches.sizes.shape, device=self._data.device)
+        parameters = {name: state[name] for name in self.used}
+        update = LocalUpdate(list(parameters.values()), self._training, work, stacked=True)
+        mlp = self.mlp
+        kernel = VmapKernel(self, state, update) if mlp is None else MlpKernel(mlp, parameters, update)
+        places = torch.arange(batches.rows.shape[2], device=self._data.device)
         active_at = (batches.sizes > 0).sum(axis=0).tolist()
         widths = batches.sizes.max(axis=0).tolist()
         active = len(work.jobs)
@@ -543,11 +551,12 @@ class VectorisedTraining:
             if clients != active:
                 kernel.narrow(clients)
                 active = clients
-            augmentation = None if work.augmentation is None else work.augmentation[:clients, step]
-            inputs, labels = self._data.batch(rows[:clients, step, :width], augmentation)
+            crops = augmentation[0][:clients, step] if augmentation else None
+            examples, labels = self._data.batch(rows[:clients, step, :width], crops)
             ragged = bool((batches.sizes[:clients, step] < width).any())
             real = (places[:width] < sizes[:clients, step, None]).float() if ragged else None
-            losses[:clients, step] = kernel.step(inputs, labels, real, work.keys[:clients, step])
+            losses[:clients, step] = kernel.step(examples, labels, real, keys[:clients, step])
+        return losses
 
 
 def _client_loss(

@@ -17,7 +17,7 @@ from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Choice, Parameters, most_spending
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
 from fedclust.messages.models import from_state
-from fedclust.settings.composition import compose
+from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import Auto, ClusteredStrategy, auto as auto_module
 from fedclust.strategies.auto import Trial, placed
 from fedclust.training import LocalTraining
@@ -293,8 +293,11 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:
-    with pytest.raises(FederationError, match="strategy auto must have clients with held-out rows"):
+    with pytest.raises(ConfigError, match="personal=auto must have validation rows to choose on"):
         own_run(own_clients(4, 0), 2)
+    strategy, given = Auto(parameters=Parameters(coalitions="none")), {"rounds": 2, "training": TRAINING}
+    with pytest.raises(FederationError, match="strategy auto must have clients with held-out rows"):
+        simulate(strategy, nn.Linear(4, 2), own_clients(4, 0), proof=True, personal="none", **given)
 
 
 @pytest.mark.parametrize("strategy", ["auto", Auto()])

@@ -6,9 +6,6 @@ import numpy as np
 import pytest
 
 from fedclust.federation.run import evaluation_sample
-from fedclust.personal.layers import NoLayer
-from fedclust.privacy import ClientDP
-from fedclust.runs.server import check_strategy
 from fedclust.strategies import ClusteredStrategy, Local
 from tests.strategies.helpers import weights_of
 
@@ -52,11 +49,6 @@ def test_sampled_figures_are_those_of_all_for_the_sampled_clients(toy, watch, as
         np.testing.assert_array_equal(sampled[-1][name], values)
     # Who evaluates changes nothing of training.
     assert [line["loss"] for line in rounds] == [line["loss"] for line in whole_rounds]
-
-
-def test_noise_for_the_mean_over_all_clients_is_not_for_a_sample() -> None:
-    with pytest.raises(ValueError, match="evaluate_clients must be null with privacy=client_dp"):
-        check_strategy(ClientDP(), "fedavg", ClusteredStrategy(evaluate_clients=5), NoLayer())
 
 
 def test_a_client_that_evaluates_alone_does_not_take_a_model_back_from_the_others(toy, watch) -> None:

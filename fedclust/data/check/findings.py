@@ -238,7 +238,7 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
     if not len(present) or (texts is not None and (texts == "").all()):
         yield Finding("empty", name)
         return
-    if present.nunique() == 1:
+    if present.nunique() == 1 and not suspicion(name, values):
         yield Finding("constant", name, detail=_quoted(present.iloc[:1]) if len(present) == size else "")
         return
     if texts is None and not number:

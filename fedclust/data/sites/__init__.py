@@ -24,7 +24,7 @@ class SiteError(Sendable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Own:
+class OwnSitesPartition:
     """Settings of ``partition=own``: every node serves its own rows; no pooled dataset is partitioned.
 
     Attributes
@@ -76,7 +76,7 @@ class Own:
             check_name(name, "partition.sites: ")
 
     @classmethod
-    def of(cls, node: Mapping[str, Any]) -> "Own":
+    def of(cls, node: Mapping[str, Any]) -> "OwnSitesPartition":
         """Create the settings from a resolved ``partition`` node."""
         return cls(**{key: value for key, value in node.items() if not key.startswith("_")})
 
@@ -138,7 +138,9 @@ def check_name(name: object, where: str = "") -> str:
     return text
 
 
-def sites_here(node_config: Mapping[str, object], own: Own, *, simulated: bool) -> dict[str, Path]:
+def sites_here(
+    node_config: Mapping[str, object], own: OwnSitesPartition, *, simulated: bool
+) -> dict[str, Path]:
     """List the sites that a node serves.
 
     Parameters

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from fedclust.data import cache
 from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
+from fedclust.data.check.identifiers import suspicion
 from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out_client, holdout
-from fedclust.data.sites import Own, SiteError, agreement
+from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
-from fedclust.data.tables import Kind, Tables, suspicion
+from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import is_open, reason_of
 from fedclust.support.rng import generator
@@ -117,7 +118,7 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
     return kind(**{key: value for key, value in given.items() if not key.startswith("_")})
 
 
-def read_site(name: str, builder: Builder, own: Own, seed: int) -> SiteRows:
+def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) -> SiteRows:
     """Read a site's rows and divide them into its clients' parts.
 
     A site is one client with its name or, with a ``natural`` column, one client per value of that column,

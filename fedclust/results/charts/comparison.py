@@ -14,7 +14,7 @@ import numpy as np
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import chart as drawing
 from fedclust.results.charts.run import KINDS, meaning_of
-from fedclust.results.comparison import Comparison, Row, by_setting
+from fedclust.results.comparison import ComparedRuns, Row, by_setting
 from fedclust.results.report import plural
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import listed
@@ -65,7 +65,7 @@ class Drawn:
 
 
 def draw_comparison(
-    comparison: Comparison,
+    comparison: ComparedRuns,
     into: Path,
     formats: Sequence[str] = ("svg", "pdf"),
     width: Width = "column",

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
-from fedclust.results.comparison import Comparison, Row, best_lines, compare, find_runs, runs_below
+from fedclust.results.comparison import ComparedRuns, Row, best_lines, compare, find_runs, runs_below
 from fedclust.results.names import paper_name
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
@@ -77,7 +77,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     }
 
 
-def _name(comparison: Comparison, row: Row) -> str:
+def _name(comparison: ComparedRuns, row: Row) -> str:
     given = zip(comparison.settings, row.settings, strict=True)
     return " ".join([paper_name(row.strategy), *(f"{key}={value}" for key, value in given if value)])
 
@@ -101,7 +101,9 @@ def _cell(values: FloatArray, figure: str) -> dict[str, Any]:
     return {"text": " ± ".join(map(write, shown)), "sort": shown[0]}
 
 
-def _pictures(comparison: Comparison, ranked: Sequence[Row], figures: Mapping[str, str]) -> Iterator[Picture]:
+def _pictures(
+    comparison: ComparedRuns, ranked: Sequence[Row], figures: Mapping[str, str]
+) -> Iterator[Picture]:
     best = [row for row in ranked if row.values(_ACCURACY).size]
     dots = []
     for row in best[:_MOST_SEEDS]:

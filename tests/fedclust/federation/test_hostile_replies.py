@@ -18,7 +18,7 @@ from fedclust.messages import description, evaluation
 from fedclust.messages.codec import BadReply
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
-from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC, auto
+from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC
 from fedclust.support.array_bytes import from_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
@@ -147,7 +147,7 @@ def _one_array(key: str, values: np.ndarray) -> ArrayRecord:
 
 def _three_classes(content: RecordDict) -> None:
     """Make an answer about one class more than the others have."""
-    for name, values in (("prototypes", np.eye(3, 2)), ("counts", np.ones(3, int)), ("scatter", np.ones(3))):
+    for name, values in (("prototypes", np.eye(3, 2)), ("counts", np.ones(3, int))):
         _values("arrays", name, values)(content)
 
 
@@ -291,8 +291,6 @@ PROTOTYPES: dict[str, Damage] = {
     "counts all zero": _values("arrays", "counts", np.array([0, 0])),
     "counts more than described": _values("arrays", "counts", np.array([2**40, 1])),
     "counts of floats": _values("arrays", "counts", np.array([1.5, 1.0])),
-    "scatter below 0": _values("arrays", "scatter", np.array([-1.0, 1.0])),
-    "scatter inf": _values("arrays", "scatter", np.array([np.inf, 1.0])),
     "1e300": _values("arrays", "prototypes", np.full((2, 2), 1e300)),
     "nothing at all": _nothing,
 }
@@ -532,13 +530,8 @@ def _wins(federation: Federation, toy: Any) -> Any:
     return federation.wins([toy.model(), toy.model()], range(CLIENTS))
 
 
-def _looked_at(federation: Federation, _: Any) -> Any:
-    return auto.prototypes(federation, np.arange(CLIENTS))
-
-
 Ask = Callable[[Federation, Any], Any]
 ASKED: dict[str, tuple[str, dict[str, Damage], Ask]] = {
-    "prototypes": (description.PrototypesQuestion.kind, PROTOTYPES, _looked_at),
     "losses": (evaluation.LossesQuestion.kind, LOSSES, _losses),
     "wins": (evaluation.LossesQuestion.kind, WINS, _wins),
     "updates": (UpdateQuestion.kind, UPDATE, _updates),

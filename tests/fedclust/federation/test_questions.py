@@ -11,7 +11,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Clusters, Measured
-from fedclust.federation.asking import Answers
+from fedclust.federation.answering import Answers
 from fedclust.federation.questions import Serving, ask_figures, ask_personal, confuse_clusters, prior_shifts
 from fedclust.messages.codec import Bounds
 from fedclust.messages.evaluation import (

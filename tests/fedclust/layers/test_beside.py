@@ -5,7 +5,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.run import Run
+from fedclust.federation.run import Round, Run
 from fedclust.layers.beside import TRIAL, aggregate_beside, train_beside
 from fedclust.strategies import ClusteredStrategy
 
@@ -22,7 +22,8 @@ def momentum() -> Strategy:
 
 def train(federation: Federation, models: list, clients: dict[int, int], *aggregators: Strategy, at: int = 4):
     """Train models for a round; return each one's first weight, and how many clients trained."""
-    run = Run(federation, Clusters.of([0], model(0)), momentum, model(0), server_round=at - 1)
+    now = Round(at, Clusters.of([0], model(0)))
+    run = Run(federation, momentum, model(0), now, server_round=at - 1)
     each = aggregators or tuple(FedAvg(**FEW) for _ in models)
     replies = train_beside(run, models, each, clients, shared_means=True)
     models[:] = aggregate_beside(run, models, each, replies, shared_means=True)

@@ -6,7 +6,7 @@ import pytest
 from flwr.serverapp.strategy import FedAvgM
 
 from fedclust.federation import Clusters, Federation
-from fedclust.federation.run import Run
+from fedclust.federation.run import Round, Run
 from fedclust.layers.standard import START_NOT_FINITE, Attendance, Seen, at_fault, blamed, put_back
 from fedclust.messages.evaluation import Evaluation
 from fedclust.results.summary import attended_summary
@@ -52,7 +52,7 @@ def test_parts_of_a_cluster_that_go_back_share_its_model_and_not_its_aggregator(
 def _run(toy, num_clients: int) -> Run:
     toys = toy(num_clients=num_clients)
     clusters = Clusters.of(np.zeros(num_clients, dtype=int), toy.model())
-    return Run(Federation(toys.grid()), clusters, lambda: None, toy.model(), server_round=4)  # type: ignore[arg-type, return-value]
+    return Run(Federation(toys.grid()), lambda: None, toy.model(), Round(4, clusters), server_round=4)  # type: ignore[arg-type, return-value]
 
 
 def test_who_left_is_told_even_if_it_was_never_asked_to_measure(toy) -> None:
@@ -60,8 +60,8 @@ def test_who_left_is_told_even_if_it_was_never_asked_to_measure(toy) -> None:
     # in no sample yet.
     layer, run = Attendance(), _run(toy, 4)
     online, accuracy = np.array([True, False, False, True]), np.array([0.75, 0.5, np.nan, np.nan])
-    layer.restore(run, Seen(online, np.array([4, 2, 0, 0]), accuracy))
-    columns = layer.columns(run)
+    layer.begin(run, Seen(online, np.array([4, 2, 0, 0]), accuracy))
+    columns = layer.findings(run).clients
     assert columns["left"].tolist() == [False, True, True, False]
     assert attended_summary(pd.DataFrame({"client": range(4), **columns}))["left"] == [
         {"client": 1, "last_round": 2, "last_accuracy": 0.5},
@@ -71,5 +71,5 @@ def test_who_left_is_told_even_if_it_was_never_asked_to_measure(toy) -> None:
 
 def test_nobody_left_and_nobody_joined(toy) -> None:
     layer, run = Attendance(), _run(toy, 2)
-    layer.begin(run)
-    assert layer.columns(run) == {}
+    layer.begin(run, None)
+    assert layer.findings(run).clients == {}

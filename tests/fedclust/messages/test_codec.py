@@ -68,7 +68,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (evaluation.LossesQuestion((MODEL,)), [evaluation.Losses(np.array([0.5]))]),
     (PROOF, [evaluation.ProofAnswer.of(evidence(np.array([0.5, -1.0]), [0.25]))]),
     (FIGURE, [evaluation.FigureAnswer.of(TESTED)]),
-    (description.PrototypesQuestion(), [description.Prototypes(ROWS[2], COUNTS, np.array([0.5, 0.0]))]),
+    (description.PrototypesQuestion(), [description.Prototypes(ROWS[2], COUNTS)]),
     (description.SubspacesQuestion("pixels", 2), [description.Subspaces(np.eye(3, 2, dtype="f4")[None])]),
     (
         description.DescriptionQuestion(),
@@ -90,7 +90,7 @@ MESSAGES = [(answer, question) for question, answers in ANSWERS for answer in an
 QUESTIONS = [
     *(question for question, _ in ANSWERS[2:] if question is not None),
     replace(PERSONAL, epochs=None, layers_trained=None, learning_rate=None),
-    description.PrototypesQuestion("untrained", True, 10, 3),
+    description.PrototypesQuestion("untrained", True, 10),
     description.Agreed(Agreement((0, 1), ("a", "b"), (2,)), {"n/a": 1}, 3),
 ]
 
@@ -309,11 +309,10 @@ def test_what_reads_a_content_does_not_keep_it() -> None:
 # -- Bounds that a type of NumPy's, a default or a text could hide -------------------------------------------
 
 
-@pytest.mark.parametrize(("prototypes", "scatter"), [("f2", "f8"), ("f4", "f2"), ("f4", "f4")])
-def test_what_is_not_finite_is_refused_in_any_size_of_float(prototypes: str, scatter: str) -> None:
-    one, other = (np.inf, 1) if prototypes == "f2" else (1, np.inf)
-    arrays = {"prototypes": np.full((2, 3), one, prototypes), "scatter": np.full(2, other, scatter)}
-    bad = RecordDict({"arrays": _model(counts=np.array([1, 2]), **arrays)})
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+def test_what_is_not_finite_is_refused_in_any_size_of_float(dtype: str) -> None:
+    arrays = {"prototypes": np.full((2, 3), np.inf, dtype), "counts": np.array([1, 2])}
+    bad = RecordDict({"arrays": _model(**arrays)})
     with pytest.raises(BadReply, match="must be finite"):
         decode(description.Prototypes, bad, Reading(asked=description.PrototypesQuestion()))
 
@@ -427,3 +426,14 @@ def test_an_encoder_that_no_file_can_hold_is_refused(name: str, refused: bool) -
     content = encode(description.Encoder(table))
     with pytest.raises(BadReply, match="surrogates") if refused else nullcontext():
         assert decode(description.Encoder, content, Reading()).encoder == table
+
+
+def test_the_largest_loss_is_where_neighbouring_float32_numbers_are_2_apart() -> None:
+    assert np.spacing(np.float32(codec.LARGEST_LOSS)) == 2
+    assert np.spacing(np.nextafter(np.float32(codec.LARGEST_LOSS), np.float32(0))) == 1
+
+
+@pytest.mark.parametrize(("count", "rule"), [(2, "2 finite numbers"), (None, "a list of finite numbers")])
+def test_a_list_that_is_none_is_refused_with_how_many_numbers_there_must_be(count: Any, rule: str) -> None:
+    with pytest.raises(BadReply, match=f"^client 7: losses must be {rule}, got 'abc'$"):
+        codec.Numbers(count=count).read("abc", "losses", Reading(7))

@@ -1,15 +1,17 @@
 """Clients that come later, asked for the loss of each cluster's model: in the toy, |client − weight|."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
 
-from fedclust.clustering import fmcl
-from fedclust.clustering.placement import DistanceRule
+from fedclust.clustering import clust_psi_pfl, fmcl
+from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation import Clusters, Federation
 from fedclust.messages.models import from_state
-from fedclust.newcomers.placing import against_common, by_rule, place_newcomers
+from fedclust.newcomers.placing import against_common, by_rule, packed, place_newcomers, unpacked
 from fedclust.strategies import ClusteredStrategy
 
 
@@ -96,3 +98,35 @@ def test_an_answer_that_does_not_fit_places_nobody_and_is_a_failure(toy) -> None
     assert found[5].reason.startswith("its answer cannot be used: ")
     failures = [(each["client"], each["phase"]) for each in federation.take_failures()]
     assert failures == [(4, "query.prototypes"), (5, "query.prototypes")]
+
+
+COUNTS, CLUSTERS = np.array([[30, 10], [10, 30], [5, 5]]), np.array([0, 1, 1])
+MEANS = np.array([[[0.0, 0.0], [10.0, 0.0]], [[10.0, 0.0], [0.0, 0.0]]])
+BY_LABELS = (np.array([5, 1]),)
+BY_PROTOTYPES = (MEANS[0] + 1, np.array([9, 9]))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sent"),
+    [
+        (LabelRule(COUNTS, CLUSTERS, clust_psi_pfl.Parameters(1e-3, "add", max_clusters=None)), BY_LABELS),
+        (DistanceRule(MEANS, np.full((2, 2), 0.5), fmcl.Parameters()), BY_PROTOTYPES),
+        (
+            SubspaceRule(np.eye(3)[:, None, :, None], CLUSTERS, "mean", "pixels"),
+            (np.ones((1, 3, 1)) / 3**0.5,),
+        ),
+    ],
+)
+def test_a_rule_that_is_read_back_from_a_file_places_alike(rule, sent) -> None:
+    file = io.BytesIO()
+    np.savez(file, **packed(rule))
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        again = unpacked({name: arrays[name] for name in arrays.files})
+    assert type(again) is type(rule)
+    assert again.place(*sent) == rule.place(*sent)
+    assert getattr(again, "paper", None) == getattr(rule, "paper", None)
+
+
+def test_nothing_is_no_rule() -> None:
+    assert unpacked({}) is None

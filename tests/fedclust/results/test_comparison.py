@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fedclust.results import SavedRun
-from fedclust.results.comparison import Comparison, compare, find_runs
+from fedclust.results.comparison import ComparedRuns, compare, find_runs
 
 
 def run(folder: Path, strategy: str, seed: int, accuracy: float | None, config: dict | None = None) -> Path:
@@ -126,5 +126,5 @@ def test_summaries_that_say_too_little(tmp_path: Path) -> None:
 
 
 def test_nothing_to_compare() -> None:
-    assert isinstance(compare([]), Comparison)
+    assert isinstance(compare([]), ComparedRuns)
     assert compare([]).rows == ()

@@ -54,8 +54,7 @@ def test_the_examples_of_a_run_compose(command: list[str]) -> None:
     given = command[1:]
     if given[:1] != ["help"] and given[-1:] != ["rounds=300"]:  # which resumes a run that is not there
         settings_parser().parse_args(given)
-        with _checked(get_args_parser().parse_args([*given, "hydra.run.dir=."])):
-            pass
+        _checked(get_args_parser().parse_args([*given, "hydra.run.dir=."]))
 
 
 def test_a_group_lists_its_choices(run) -> None:

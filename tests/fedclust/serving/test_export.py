@@ -16,7 +16,7 @@ from fedclust.data import load as load_data
 from fedclust.data.input_encoders import ArrayEncoder
 from fedclust.messages.models import to_state
 from fedclust.models.construction import build
-from fedclust.runs.predict import _inert, main
+from fedclust.runs.predict import main
 from fedclust.serving import export as formats
 from fedclust.serving.served import Served, Site
 from fedclust.settings.composition import build as build_settings, compose, plain
@@ -350,9 +350,3 @@ def test_predictions_of_test_rows_are_saved_and_are_those_of_the_export(exported
     of_the_ill = (north["predicted"] == "ill")[north["label"] == "ill"].mean()
     assert local.clients["specificity"][0] == pytest.approx(of_the_ill)
     assert np.sum(local.clients["confusion"][0]) == len(north)
-
-
-def test_no_cell_starts_a_formula_and_numbers_stay() -> None:
-    cells = ["=1+1", "@sum", "+cmd|' /C calc'!A0", "-1", "-1.5e3", "ill", "", "\tx", 7]
-    made = ["'=1+1", "'@sum", "'+cmd|' /C calc'!A0", "-1", "-1.5e3", "ill", "", "'\tx", "7"]
-    assert list(map(_inert, cells)) == made

@@ -41,3 +41,35 @@ def test_what_the_code_takes_for_granted_is_the_configurations_default() -> None
     given = {each.name: each.default for each in fields(RunSettings) if each.default is not MISSING}
     for name in given.keys() & config.keys() - {"participation", "proof"}:
         assert config[name] == given[name], name
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rounds": 0}, "rounds must be >= 1, got 0"),
+        ({"timeout": 0.0}, "timeout must be > 0, got 0.0"),
+        ({"wait": -1.0}, "wait must be > 0"),
+        ({"max_outage": -1.0}, "max_outage must be >= 0"),
+        ({"min_replies": 1.1}, r"min_replies must be in \[0, 1\]"),
+        ({"min_clients": 0}, "min_clients must be >= 1 or None"),
+        ({"holdout_clients": 1.5}, "holdout_clients must be a share in"),
+        ({"keep_matrices": "never"}, "keep_matrices must be True or False or auto"),
+        ({"checkpoint_every": "soon"}, "checkpoint_every must be rounds"),
+        ({"task": "advise"}, "task must be one of train, inspect, partition"),
+        ({"participation": 0.0}, r"participation must be in \(0, 1\]"),
+        ({"seed": -1}, "seed must be >= 0"),
+        ({"evaluate_every": 0}, "evaluate_every must be >= 1"),
+        ({"evaluate_clients": 1.5}, "evaluate_clients must be a whole number >= 1 or a share in"),
+        ({"update_norm_cap": 1.0}, "update_norm_cap must be > 1 and finite or None"),
+        ({"update_pull_cap": 1.0}, "update_pull_cap must be > 1"),
+        ({"row_cap": float("inf")}, "row_cap must be > 1 and finite or None"),
+        ({"drift_every": -1}, "drift_every must be >= 0"),
+        ({"patience": 0}, "stop.patience must be >= 1 or None"),
+        ({"serve_round": "first"}, "serve_round must be one of best, last"),
+    ],
+)
+def test_a_setting_outside_its_range_is_named(given: dict, message: str) -> None:
+    run = {"task": "train", "rounds": 5, "checkpoint_every": 0, "compare": (), "wait": 1.0, "timeout": 2.0}
+    RunSettings(**run)
+    with pytest.raises(ValueError, match=message):
+        RunSettings(**(run | given))

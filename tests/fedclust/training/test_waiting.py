@@ -69,10 +69,10 @@ def watched_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     """Watch what happens from a client's first step to its last, in all ways of training."""
     watch = Watch()
 
-    def watched(train: Callable[..., None]) -> Callable[..., None]:
-        def inside(*arguments) -> None:
+    def watched(train: Callable[..., object]) -> Callable[..., object]:
+        def inside(*arguments) -> object:
             with watch, Numbers(watch.seen):
-                train(*arguments)
+                return train(*arguments)
 
         return inside
 

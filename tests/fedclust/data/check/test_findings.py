@@ -142,3 +142,10 @@ def test_clean_tables_have_no_finding(data: st.DataObject) -> None:
         table[f"t{number}"] = np.where(draws.random(rows) < 0.1, None, texts)
     frame = pd.DataFrame(table)
     assert check_table(frame, "y") == []
+
+
+@pytest.mark.parametrize("values", [["2024-01-31"] * 3, [20240131] * 3, ["31.01.2024", None, "31.01.2024"]])
+def test_one_date_in_all_rows_is_refused_as_a_date_not_listed_as_constant(values: list[object]) -> None:
+    (finding,) = check_table(pd.DataFrame({"day": values}))
+    assert (finding.rule, finding.severity) == ("identifier", "error")
+    assert finding.detail.startswith("dates")

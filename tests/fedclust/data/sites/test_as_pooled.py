@@ -15,7 +15,7 @@ from fedclust.data import FederatedData
 from fedclust.data.input_encoders import ImageEncoder, encoder_from, to_values
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Agreement, agree
 from fedclust.data.sites.rows import (
     SiteRows,
@@ -39,8 +39,8 @@ class Shared:
     data: FederatedData
 
 
-def _agreed(dataset: Mapping, paths: Mapping[str, Path], own: Own | None = None) -> Shared:
-    settings = own or Own()
+def _agreed(dataset: Mapping, paths: Mapping[str, Path], own: OwnSitesPartition | None = None) -> Shared:
+    settings = own or OwnSitesPartition()
     rows = {site: read_site(site, builder_of(dataset, path), settings, 0) for site, path in paths.items()}
     wanted = wanted_of(builder_of(dataset, Path()), None, None)
     outcome = agree({site: describe(each) for site, each in rows.items()}, wanted)
@@ -214,8 +214,8 @@ def test_texts_get_the_pooled_vocabulary(tmp_path: Path) -> None:
 def test_parts_of_a_site_do_not_depend_on_others(tables: tuple[dict[str, Path], Path]) -> None:
     paths, _ = tables
     dataset = {"_target_": TABLES, "name": "t", "label": "diagnosis"}
-    alone = _agreed(dataset, {"south": paths["south"]}, Own(validation_fraction=0.2))
-    among = _agreed(dataset, paths, Own(validation_fraction=0.2))
+    alone = _agreed(dataset, {"south": paths["south"]}, OwnSitesPartition(validation_fraction=0.2))
+    among = _agreed(dataset, paths, OwnSitesPartition(validation_fraction=0.2))
     for part in ("train", "test", "validation"):
         (here,) = getattr(alone.rows["south"], part)
         np.testing.assert_array_equal(here, getattr(among.rows["south"], part)[0])
@@ -230,7 +230,7 @@ def test_persons_are_known_at_their_site(tmp_path: Path) -> None:
         rows = [f"{k % 7},{'xy'[k % 2]},p{(k + shift) % 10}" for k in range(30)]
         path.write_text("\n".join(["dose,label,person", *rows]))
     dataset = {"_target_": TABLES, "name": "t", "label": "label", "numbers": ["dose"]}
-    persons = _agreed(dataset, paths, Own(group="person")).data.persons
+    persons = _agreed(dataset, paths, OwnSitesPartition(group="person")).data.persons
     assert persons is not None
     # Each of ten persons of a site has every tenth row.
     for site in (persons[:30], persons[30:]):

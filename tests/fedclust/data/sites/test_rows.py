@@ -2,14 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.data.sites import Own, SiteError, sites_here
+from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
 from fedclust.data.sites.rows import builder_of, describe, read_site
 
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
 
 
 def _read(path: Path, **dataset):
-    return read_site("north", builder_of({**TABLE, **dataset}, path), Own(), 0)
+    return read_site("north", builder_of({**TABLE, **dataset}, path), OwnSitesPartition(), 0)
 
 
 def _csv(path: Path, *lines: str) -> Path:
@@ -53,7 +53,7 @@ def test_an_official_test_part_is_the_sites_own(tmp_path: Path) -> None:
     folder.mkdir()
     _csv(folder / "train.csv", "x,y", "1,a", "2,b", "3,a")
     _csv(folder / "test.csv", "x,y", "4,b")
-    rows = read_site("north", builder_of(TABLE, folder), Own(test="official"), 0)
+    rows = read_site("north", builder_of(TABLE, folder), OwnSitesPartition(test="official"), 0)
     assert rows.train[0].tolist() == [0, 1, 2]
     assert rows.test[0].tolist() == [3]
 
@@ -93,11 +93,11 @@ def test_only_what_sites_can_agree_on_is_read() -> None:
 )
 def test_settings_out_of_range_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Own(**settings)
+        OwnSitesPartition(**settings)
 
 
 def test_a_deployed_node_serves_its_own_data_only(tmp_path: Path) -> None:
-    own = Own(sites={"a": "a.csv", "b": "b.csv", "c": "c.csv"})
+    own = OwnSitesPartition(sites={"a": "a.csv", "b": "b.csv", "c": "c.csv"})
     deployed = {"data": str(tmp_path), "name": "north", "partition-id": 0, "num-partitions": 2}
     assert sites_here(deployed, own, simulated=False) == {"north": tmp_path}
     # A run's configuration never says what a deployed node reads.
@@ -115,7 +115,7 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     (tmp_path / "south").mkdir()
     (tmp_path / "north.csv.gz").touch()
     (tmp_path / ".hidden").touch()
-    own = Own(sites=str(tmp_path))
+    own = OwnSitesPartition(sites=str(tmp_path))
     assert own.paths() == {"north": tmp_path / "north.csv.gz", "south": tmp_path / "south"}
     assert own.expected() == {"north", "south"}
     (tmp_path / "west.2.xlsx").touch()  # which nobody can read, and the run names as it is
@@ -123,6 +123,6 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     (tmp_path / "north.parquet").touch()
     with pytest.raises(SiteError, match="has two for north"):
         own.paths()
-    assert Own(sites=["x"]).expected() == {"x"}
+    assert OwnSitesPartition(sites=["x"]).expected() == {"x"}
     with pytest.raises(SiteError, match="must give the path of each site's data"):
-        Own(sites=["x"]).paths()
+        OwnSitesPartition(sites=["x"]).paths()

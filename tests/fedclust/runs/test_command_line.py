@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import yaml
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
 from omegaconf import open_dict
 from ray import cloudpickle
 
 from fedclust.results import comparable
-from fedclust.settings.composition import compose
+from fedclust.settings.composition import compose_with_hydra, plain
 from tests.conftest import Outcome
 
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
@@ -137,6 +138,7 @@ def _launch_in_a_worker(launcher: BasicLauncher, job_overrides, initial_job_idx:
     worker = """
 import sys
 from ray import cloudpickle
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import run_job, setup_globals
@@ -266,7 +268,7 @@ def test_inspecting_a_partition(run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "folder", "code", "said"),
     [
-        ("command_line._main", "run", 130, "interrupted before round 1"),
+        ("command_line._job", "run", 130, "interrupted before round 1"),
         ("server.federate", "a run", 130, "interrupted; to resume: fedclust resume='{}'"),
         ("server.federate", "run", 143, "terminated; to resume: fedclust resume={}"),  # 128 + 15
     ],
@@ -301,7 +303,9 @@ def test_garbage_is_collected_from_a_run_s_start_and_a_sweep_s_first_composition
     def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *given, **named: seen[name].append(gc.isenabled()) or work(*given, **named)
 
-    monkeypatch.setattr("fedclust.runs.command_line.compose", noted("compose", compose))
+    composing = noted("compose", compose_with_hydra)
+    monkeypatch.setattr("fedclust.settings.composition.compose_with_hydra", composing)
+    monkeypatch.setattr("fedclust.runs.command_line.compose_with_hydra", composing)
     monkeypatch.setattr(
         "fedclust.runs.server.federate", noted("federate", lambda *_: {"mean_client_accuracy": 0.5})
     )
@@ -310,6 +314,30 @@ def test_garbage_is_collected_from_a_run_s_start_and_a_sweep_s_first_composition
     # What there was is set aside once, also in a sweep: a job's garbage is not to stay.
     assert seen == {"compose": composed, "federate": rounds, "freeze": [False] * bool(rounds)}
     assert gc.isenabled()
+
+
+def test_a_single_run_is_the_one_that_hydra_would_start(
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[tuple[Any, Path]] = []
+    hydras: list[int] = []
+    monkeypatch.setattr(
+        "fedclust.runs.server.federate",
+        lambda config, grid, folder: started.append((plain(config), folder)) or {},
+    )
+    monkeypatch.setattr(
+        "fedclust.runs.command_line.HydraConfig.get",
+        lambda get=HydraConfig.get: hydras.append(len(started)) or get(),
+    )
+    for option in ((), ("hydra.verbose=false",)):
+        assert run("strategy=fedgwc", "seed=3", "output_dir=here", *option).code == 0
+    assert run("strategy=fedgwc", "seed=3").code == 0
+    assert hydras == [1]  # a run with settings only does not ask Hydra
+    assert started[0] == started[1]
+    (config, folder), by_time = started[0], started[2]
+    assert (config["output_dir"], folder) == ("here", tmp_path / "here")
+    assert by_time[1] == tmp_path / by_time[0]["output_dir"]
+    assert by_time[0]["overrides"][2:] == [f"output_dir='{by_time[0]['output_dir']}'"]
 
 
 def test_a_run_that_fails_says_why_and_keeps_its_rounds(run, tmp_path: Path) -> None:

@@ -193,6 +193,15 @@ def test_a_hook_that_returns_no_clusters_is_named(started) -> None:
         started(forgetful, 1)
 
 
+def test_a_hook_that_forgets_a_client_is_named(started) -> None:
+    class Forgetful(ClusteredStrategy):
+        def after_round(self, clusters, replies, federation) -> Clusters:
+            return Clusters.of(clusters.assignment[1:], clusters.models[0])
+
+    with pytest.raises(ValueError, match="^Forgetful must assign all 3 clients, round 1 assigns 2$"):
+        started(Forgetful(), 1, num_clients=3)
+
+
 def test_a_cluster_may_be_given_its_aggregator(started) -> None:
     class Given(ClusteredStrategy):
         """Split once; the second part goes on with a momentum of its own."""
@@ -258,3 +267,17 @@ def test_settings_of_the_users_own_reach_the_clients(toy, aggregator) -> None:
         assert grid.settings[kind]["lr"] == 0.5
         assert grid.settings[kind]["server-round"] == 1  # ours are not the user's to change
     assert grid.settings["train"].get("decay") == (0.9 if aggregator is Adding else None)
+
+
+def test_everybody_evaluates_in_full_after_the_last_round_alone(toy, watch) -> None:
+    grid, full = Noting(toy(num_clients=3).grid()), []
+    strategy = ClusteredStrategy(evaluate_clients=1)
+    strategy.observer = watch
+
+    def note(*_: object) -> bool:
+        full.append(bool(grid.settings["evaluate"].get("full-metrics")))
+        return False
+
+    strategy.start(grid, toy.model(), num_rounds=2, should_stop=note)
+    assert full == [False, True]
+    assert [record.get("evaluated_clients") for record in watch.rounds] == [1, None]

@@ -12,10 +12,11 @@ from flwr.app import Context, Message, RecordDict
 from fedclust import clients, run
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
-from fedclust.data.sites import Own
+from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.messages.description import Registered, read_from_node
+from fedclust.runs.own_data import _check_same
 from fedclust.runs.predict import main as predict
 from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
 from fedclust.support.flower import assume_identity
@@ -83,7 +84,7 @@ def test_three_sites_reach_what_the_pooled_file_reaches(sites: dict[str, Path], 
     )
     config["path"] = str(pooled)
     read = [
-        read_site(site, builder_of(config | {"natural": None}, path), Own(), 0)
+        read_site(site, builder_of(config | {"natural": None}, path), OwnSitesPartition(), 0)
         for site, path in sites.items()
     ]
     starts = np.cumsum([0] + [len(each.labels) for each in read])
@@ -239,3 +240,20 @@ def test_a_node_says_how_its_own_csv_is_written(tmp_path: Path) -> None:
     assert "separator" in refused["north"]
     said = read_from_node(Registered, _ask({**node, "sep": ";", "decimal": ","}, _own("nowhere")[:3]).content)
     assert said.clients == {"north": ("north",)}
+
+
+@pytest.mark.parametrize(
+    ("saved", "message"),
+    [
+        (None, "resume must be a run of sites with their own data, here is not"),
+        ({"clients": ["a", "c"], "agreement": 1}, "clients of here, got others, without c; also b"),
+        ({"clients": ["a", "b", "c"], "agreement": 1}, "got others, without c$"),
+        ({"clients": ["b", "a"], "agreement": 1}, "got them in another order$"),  # with other ids
+        ({"clients": ["a", "b"], "agreement": 2}, "resume must have the encoding of here, got another"),
+    ],
+)
+def test_a_run_to_resume_must_have_had_the_same_clients_and_encoding(saved, message: str) -> None:
+    now = {"clients": ["a", "b"], "agreement": 1}
+    _check_same(dict(now), now, Path("here"))
+    with pytest.raises(ConfigError, match=message):
+        _check_same(saved, now, Path("here"))

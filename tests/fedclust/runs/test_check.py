@@ -1,0 +1,103 @@
+"""``fedclust check``: what a site's keeper sees before anything is sent."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.runs import check
+from fedclust.runs.check import main
+
+
+def _table(size: int, seed: int) -> pd.DataFrame:
+    draws = np.random.default_rng(seed)
+    age = draws.normal(60, 10, size).round(1)
+    return pd.DataFrame({"age": age, "sex": ["f", "m"] * (size // 2), "y": np.where(age > 60, "bad", "good")})
+
+
+def _write(folder: Path, **tables: pd.DataFrame) -> list[str]:
+    for name, table in tables.items():
+        table.to_csv(folder / f"{name}.csv", index=False)
+    return [str(folder / f"{name}.csv") for name in tables]
+
+
+def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    clean, stray = _table(60, 1), _table(60, 2).astype({"age": object})
+    stray.loc[[3, 5], "age"] = "<500"
+    third = _table(60, 3).replace({"sex": {"m": "M"}})
+    clean_csv, stray_csv, third = _write(tmp_path, clean=clean, stray=stray, third=third)
+    assert main([clean_csv, "--target", "y"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == f"{clean_csv}: 60 rows, 3 columns"
+    assert printed[1].startswith("  a run would send: ")
+    assert printed[-1] == "errors: 0, warnings: 0"
+    assert main([clean_csv]) == 0  # without labels nothing is described
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [
+        f"{clean_csv}: 60 rows, 3 columns; --target COLUMN checks the labels, too: age, sex, y",
+        "errors: 0, warnings: 0",
+    ]
+    assert main([clean_csv, stray_csv, "--target", "y"]) == 1
+    seen = "error: age: texts in a column of numbers, in 2 of 60 rows ('<500' in rows 4, 6); correct"
+    printed = capsys.readouterr().out
+    assert seen in printed
+    assert "as the sites of one run:" not in printed  # one of them only could take part
+    assert printed.endswith("errors: 1, warnings: 0\n")
+    assert main([clean_csv, third, "--target", "y"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("no other site has 'M' in sex (elsewhere 'm')") == 1
+    assert "as the sites of one run:\n  warning: " in printed
+    assert printed.endswith("errors: 0, warnings: 2\n")
+    assert main([stray_csv, "--keep", "age", "--target", "z"]) == 1
+    assert "error: label must be a column of the source, got z" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        main(["--help"])
+    assert len(capsys.readouterr().out.splitlines()) <= 40
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "cannot read .*No columns to parse from file"),
+        (b"y\na\nb\n", "y: .*|errors: 0"),
+        ("größe;y\n2;ä\n".encode("latin-1"), "; set its encoding, for example --encoding latin-1"),
+        ("x,y\n1,a\n2,b\n".encode("utf-16"), "cannot read .*; set its encoding"),
+        (b"x;y\n1;a\n2;b\n", 'has one column, .x;y.; set its separator, for example --sep ";"'),
+        (b"\x00\x01\x02\x03", "error: "),
+        (b"PK\x03\x04\x99\x88", "cannot read"),
+        (b"x,y\n1,a,3,4\n2,b\n3,c,4,5,6\n", "cannot read|error"),
+        (",".join(f"c{k}" for k in range(200)).encode() + b"\n", "error: "),
+        (b"x\x1b[31m,y\n1,a\n1,b\n", r"x\?\[31m: one value in all rows"),
+    ],
+)
+def test_hostile_files_end_in_a_line(
+    content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
+) -> None:
+    monkeypatch.setattr("fedclust.data.check.findings.MOST_COLUMNS", 100)  # 50,000 take a while to read
+    (tmp_path / "a.csv").write_bytes(content)
+    assert main([str(tmp_path / "a.csv"), "--target", "y"]) in (0, 1)
+    printed = capsys.readouterr()
+    assert re.search(message, printed.out)
+    assert len(printed.out.splitlines()) <= 5
+    assert printed.err == ""
+
+
+def test_sites_that_cannot_train_together_are_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = _table(60, 1), _table(60, 2)
+    second["y"] = second["y"].replace({"bad": "BAD"})
+    assert main([*_write(tmp_path, first=first, second=second), "--target", "y"]) == 1
+    printed = capsys.readouterr().out.splitlines()
+    assert re.match("  error: .*spell a class alike", printed[-2])
+    assert printed[-1] == "errors: 1, warnings: 0"
+
+
+@pytest.mark.parametrize(("files", "most"), [(1, 14), (2, 7), (7, 3)])
+def test_all_files_together_have_few_lines(tmp_path: Path, monkeypatch, files: int, most: int) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(check, "lines", lambda found, most, form: asked.append(most) or [])
+    main(_write(tmp_path, **{f"site{number}": _table(60, 1) for number in range(files)}))
+    assert asked == [most] * files

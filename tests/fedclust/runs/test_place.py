@@ -1,0 +1,82 @@
+"""``fedclust place``: the cluster of a new client."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from fedclust.clustering.shared.placement import Placement
+from fedclust.data.input_encoders import TableEncoder
+from fedclust.runs.place import main
+
+ROWS = pd.DataFrame({"age": [60, 70], "ill": ["yes", "no"], "other": ["a", "b"]})
+
+
+class _Result:
+    """A run with clients north and east in cluster 0 and west in cluster 1."""
+
+    def __init__(self, found: Placement, rows: object = ROWS, encoder: object = None) -> None:
+        sites = [SimpleNamespace(label=name, cluster=cluster) for name, cluster in self.clients]
+        self.saved = SimpleNamespace(config={"dataset": {"label": "ill"}})
+        self.found, self.placed = found, []
+        self.served = lambda: SimpleNamespace(read=lambda path: (rows, None), sites=sites, encoder=encoder)
+
+    clients = (("north", 0), ("west", 1), ("east", 0))
+
+    def place(self, rows: object, labels: object) -> Placement:
+        self.placed.append((rows, None if labels is None else list(labels)))
+        return self.found
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch):
+    def use(result: _Result) -> _Result:
+        monkeypatch.setattr("fedclust.runs.library.load", lambda folder, allow: result)
+        return result
+
+    return use
+
+
+def test_the_cluster_its_reason_and_its_clients_are_printed(opened, capsys) -> None:
+    result = opened(_Result(Placement(0, "least loss")))
+    assert main(["run", "new.csv"]) == 0
+    lines = ["cluster 0: least loss", "with north, east"]
+    lines.append("to predict: fedclust predict run new.csv --cluster 0")
+    assert capsys.readouterr() == ("\n".join(lines) + "\n", "")
+    main(["run", "new.csv", "--label", "other"])
+    assert [labels for _, labels in result.placed] == [["yes", "no"], ["a", "b"]]
+
+
+def test_no_cluster_is_one_line(opened, capsys) -> None:
+    opened(_Result(Placement(None, "none fits")))
+    assert main(["run", "new.csv"]) == 0
+    assert capsys.readouterr().out == "no cluster: none fits\n"
+
+
+@pytest.mark.parametrize("rows", [ROWS.drop(columns="ill"), ["a.png"]])
+def test_rows_without_labels_are_placed_by_the_models(opened, rows) -> None:
+    result = opened(_Result(Placement(1, "certain"), rows))
+    main(["run", "new.csv"])
+    assert result.placed == [(rows, None)]
+    with pytest.raises(ValueError, match="--label must be a column of the rows, one of .*got 'sick'"):
+        main(["run", "new.csv", "--label", "sick"])
+
+
+def test_a_run_without_a_name_of_its_label_and_a_further_name_to_build(monkeypatch, capsys) -> None:
+    result = _Result(Placement(1, "certain"))
+    result.saved.config = {}
+    given = []
+    monkeypatch.setattr(
+        "fedclust.runs.library.load", lambda folder, allow: given.append((folder, allow)) or result
+    )
+    main(["run", "new.csv", "--allow", "mine.Net"])
+    assert (given, result.placed[0][1]) == ([(Path("run"), "mine.Net")], None)
+    assert capsys.readouterr().out.splitlines()[1] == "with west"
+
+
+def test_what_is_odd_in_the_rows_is_noted_without_the_label(opened, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(TableEncoder, "notes", lambda self, rows: [f"columns {', '.join(rows.columns)}"])
+    opened(_Result(Placement(1, "certain"), encoder=object.__new__(TableEncoder)))
+    main(["run", "new.csv"])
+    assert capsys.readouterr().err == "fedclust place: columns age, other\n"

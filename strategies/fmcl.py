@@ -9,12 +9,12 @@ from fedclust.clustering.fmcl import Parameters
 from fedclust.clustering.placement import DistanceRule
 from fedclust.federation import Clusters, Federation, Findings
 from fedclust.federation.answering import check_alike
+from fedclust.federation.questions import FEWEST_ROWS
 from fedclust.messages.description import PrototypesQuestion
 from fedclust.newcomers.placing import packed
 from fedclust.strategies.base import ClusteredStrategy
 
 _MOST_CLIENTS = 4096  # up to which the distances are kept for the plots; K² numbers
-_FEWEST_ROWS = 5  # of a client whose mean is kept: one of fewer reveals single rows
 
 
 class FMCL(ClusteredStrategy):
@@ -56,7 +56,7 @@ class FMCL(ClusteredStrategy):
         assignment, found = fmcl.assign(prototypes, shares, self.parameters)
         curve = Findings.of_silhouettes(found.scores)
         whole = mean_embeddings(prototypes, counts).astype(np.float32)
-        whole[counts.sum(axis=1) < _FEWEST_ROWS] = np.nan
+        whole[counts.sum(axis=1) < FEWEST_ROWS] = np.nan
         kept = {"distances": found.distances, "mean_embeddings": whole}
         means, pooled = fmcl.pooled(prototypes, counts, assignment)
         clusters = pooled / np.maximum(pooled.sum(axis=1, keepdims=True), 1)

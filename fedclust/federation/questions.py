@@ -378,6 +378,38 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
     return {"confusion_clusters": shown, "confusion": np.array(table)}
 
 
+_MOST_MEANS = 500  # clients
+FEWEST_ROWS = 5
+"""Training rows of a client whose mean embedding is kept: one of fewer would reveal single rows."""
+
+
+def mean_embeddings(federation: Federation) -> FloatArray | None:
+    """Ask clients for the mean embedding of their training rows, by which later ones are placed unlabelled.
+
+    Parameters
+    ----------
+    federation
+        The clients; of those with at least five training rows, up to 500, evenly spaced, are asked.
+
+    Returns
+    -------
+    Shape (K, d), NaN for clients without; None if no client answered.
+    """
+    having = np.flatnonzero(federation.describe().num_train >= FEWEST_ROWS)
+    places = np.linspace(0, len(having) - 1, min(len(having), _MOST_MEANS)).astype(int)
+    question = description.PrototypesQuestion(pooled=True)
+    means = {
+        client: each.prototypes[0]
+        for client, each in federation.ask(question, np.unique(having[places]).tolist()).replies.items()
+    }
+    width = len(next(iter(means.values()), ()))
+    table = np.full((federation.num_clients, width), np.nan, dtype=np.float32)
+    for client, row in means.items():
+        if len(row) == width:
+            table[client] = row
+    return table if width else None
+
+
 # -- Predictions --------------------------------------------------------------------------------------------
 
 FILE = "predictions.parquet"

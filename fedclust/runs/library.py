@@ -27,6 +27,7 @@ from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
 from fedclust.data.source import name_of
 from fedclust.federation import Federation, RunFailed
+from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
 from fedclust.models import construction
@@ -365,8 +366,7 @@ class Result:
                 having, members = table[: len(self.assignment)].any(axis=1), self.assignment
                 of_cluster = {int(each): np.flatnonzero(having & (members == each)) for each in serving}
                 counts = {each: table[clients] for each, clients in of_cluster.items() if len(clients)}
-            remote, matrices = None, self.saved.matrices()
-            embeddings = next((each for name, each in matrices if name == "mean_embeddings"), None)
+            remote, embeddings = None, self._mean_embeddings
             if embeddings is not None:
                 make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
                 own = mean_embedding(rows, make, mean, std)
@@ -441,6 +441,18 @@ class Result:
     @cached_property
     def _state(self) -> RunState:
         return _newest(self.folder)
+
+    @cached_property
+    def _mean_embeddings(self) -> FloatArray | None:
+        """Mean embedding of each client's rows, shape (K, d); None where it is not known.
+
+        Unless the method kept it, it is computed of the rows of a simulation, which are on this machine.
+        """
+        found = next((each for name, each in self.saved.matrices() if name == "mean_embeddings"), None)
+        if found is not None or self._clients is None or self.num_clusters < 2:
+            return found
+        with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
+            return mean_embeddings(federation) if federation.disclosed == "labels" else None
 
     @cached_property
     def _serving(self) -> list[Any]:

@@ -362,3 +362,20 @@ def test_run_takes_what_the_command_line_takes(tmp_path: Path, monkeypatch: pyte
         fedclust.run([*small, "output_dir=here"])
     with pytest.raises(FileNotFoundError, match="folder must hold a run"):
         fedclust.load(tmp_path / "bad")
+
+
+def test_a_newcomer_without_labels_is_compared_with_clients_rows_that_are_here(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    clients = [
+        (draws.normal(5 * sign, 1, (20, 2)).astype(np.float32), np.full(20, int(sign > 0)))
+        for sign in (-1, -1, -1, 1, 1, 1)
+    ]
+    network, how = nn.Linear(2, 2), fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    given = {"rounds": 1, "training": how, "folder": tmp_path / "run"}
+    result = fedclust.simulate("clust_psi_pfl", network, clients, **given)
+    assert result.assignment.tolist() == [0, 0, 0, 1, 1, 1]  # by labels
+    rows = draws.normal(5, 1, (20, 2)).astype(np.float32)
+    far = result.place(rows).evidence["remoteness"]
+    assert far["1"] < 1 < far["0"]
+    elsewhere = fedclust.load(tmp_path / "run", network)  # the folder has no rows
+    assert "remoteness" not in elsewhere.place(rows).evidence

@@ -57,6 +57,17 @@ def test_counts_are_kept_by_client() -> None:
     assert measured.outcomes == {1: counted}
 
 
+def test_each_client_has_the_measurements_of_the_model_that_serves_it() -> None:
+    first, second = (outcomes(np.array([0]), np.array([k]), np.array([[0.9, 0.1]])) for k in (0, 1))
+    own = Measured({"accuracy": np.array([0.1, 0.2]), "b": np.ones(2), "a": np.ones(2)}, {0: first, 1: first})
+    other = Measured({"accuracy": np.array([0.3, 0.4])}, {0: second, 1: second})
+    served = own.served(other, np.array([True, False]))
+    assert served.figures["accuracy"].tolist() == [0.3, 0.2]
+    np.testing.assert_array_equal(served.figures["a"], [np.nan, 1.0])
+    assert served.outcomes == {0: second, 1: first}
+    assert own.own_metrics == ("a", "b")
+
+
 def test_figures_of_a_sample_say_of_how_many_clients() -> None:
     # Client 1 was asked and has no test rows: the figures are of two clients.
     measured = Measured.of([answer(0, 1, 2.0, 1.0), answer(1, 0, np.nan, np.nan), answer(2, 3, 1.0, 0.5)], 9)
@@ -152,6 +163,7 @@ MANY = {"cohort": list(range(10))}
         # A share of 0.25 of 10 clients is 2.5, so three must be trained.
         (a_round("l" * 7, **MANY), 4, 0.25, None),
         (a_round("l" * 8, **MANY), 4, 0.25, "2 of 10 clients were trained, min_replies=0.25 needs 3: 8 "),
+        (a_round("l" * 9, **MANY), 4, 0.25, "1 of 10 clients were trained, min_replies=0.25 needs 3: 9 "),
         # A round without replies is passed over where none is asked for, but for the last.
         (a_round("lll", "lll", True), 4, 0, None),
         (a_round("lll", "lll", True), 2, 0, "round 2 of 2, no client was evaluated"),
@@ -194,6 +206,7 @@ def test_figures_of_too_few_clients_are_none() -> None:
     # Half of five is 2.5: three must have an accuracy. Of the two that lack one here, one failed.
     failures = [{"client": 1, "phase": "evaluate", "reason": "lost"}]
     run.check_answered(failures, 3, 5, "4 of 4", min_replies=0.5)
+    run.check_answered([], 2, 4, "4 of 4", min_replies=0.5)  # half of four is two
     line = "2 of 5 clients were evaluated, min_replies=0.5 needs 3: 2 of 5 clients: offline; 1 of 5"
     with pytest.raises(RunFailed, match=f"^the run failed in round 4 of 4, {line} clients: lost$"):
         run.check_answered(failures, 2, 5, "4 of 4", min_replies=0.5)

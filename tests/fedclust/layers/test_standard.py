@@ -129,3 +129,19 @@ def test_nobody_left_and_nobody_joined(toy) -> None:
     layer, run = Attendance(), _run(toy, 2)
     layer.begin(run, None)
     assert layer.findings(run).clients == {}
+
+
+def test_who_leaves_and_comes_back_is_in_the_record(toy) -> None:
+    layer, run = Attendance(), _run(toy, 3)
+    layer.begin(run, None)
+    clusters = run.clusters
+    for number, online, record in ((5, {0, 1}, {"left": [2]}), (6, {0, 2}, {"left": [1], "back": [2]})):
+        right = [Evaluation(client, {"accuracy": client / 4}) for client in sorted(online)]
+        assert layer.after_evaluation(
+            run, Round(number, clusters, online=online, evaluations=right)
+        ).record == (record)
+    unchanged = Round(7, clusters)
+    assert layer.after_evaluation(run, unchanged) is unchanged  # in a round without an evaluation
+    seen = layer.state(run)
+    assert (seen.online.tolist(), seen.last_round.tolist()) == ([True, False, True], [6, 5, 6])
+    assert seen.last_accuracy.tolist() == [0.0, 0.25, 0.5]

@@ -1,10 +1,12 @@
 """What is made of a round: figures of the clients' answers, by hand, and whether the run goes on."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fedclust.federation import Clusters, Measured, RunFailed, run
+from fedclust.federation import Clusters, Federation, Measured, RunFailed, run
 from fedclust.messages.evaluation import Evaluation
 from fedclust.metrics import outcomes
 
@@ -117,6 +119,24 @@ def test_only_the_sampled_clients_that_can_be_reached_are_asked() -> None:
     everyone = run.evaluation_questions(clusters, {0, 1, 2, 4, 9}, None, server_round=1)
     assert sorted(everyone) == [0, 1, 2, 4]
     assert everyone[0] is everyone[4] is not everyone[1]  # clients of a cluster share a question
+
+
+def test_a_round_is_counted_when_it_ends(toy) -> None:
+    clusters = Clusters(np.array([0, 2, 2]), (toy.model(),) * 3, report={"old": 1}, reason="old")
+    made = run.Run(
+        Federation(toy(num_clients=3).grid(), 2), lambda: None, toy.model(), run.Round(0, clusters)
+    )  # type: ignore[arg-type, return-value]
+    begun = made.next_round()
+    assert (begun.number, made.federation.server_round, dict(begun.clusters.report)) == (1, 1, {})
+    failures = [{"client": 1, "phase": "train", "reason": "lost"}]
+    now = dataclasses.replace(begun.noting(failures=failures), evaluations=[answer(0, 1, 2.0, 1.0)])
+    figures, record = made.finish(now, None)
+    assert (made.number, made.over, made.failed_replies) == (2, False, 1)
+    assert figures["mean_client_accuracy"] == record["mean_client_accuracy"] == 1.0
+    assert (record["num_clusters"], record["cluster_sizes"]) == (2, [1, 0, 2])
+    figures, record = made.finish(made.next_round(), None)  # without an evaluation
+    assert (figures, record["failures"], made.failed_replies, made.over) == ({}, [], 1, True)
+    assert made.measured.figures["accuracy"][0] == 1.0  # the last evaluation's
 
 
 # -- Whether a run goes on ----------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Who is to blame for a loss that is not finite, going back, and who left, in a run's tables."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -61,6 +63,31 @@ def test_an_update_many_times_as_long_as_the_median_is_left_out_and_named() -> N
         failure["reason"]
         == "client 3, round 7: update must be at most 10 times as long as the median of 1, got length 50"
     )
+
+
+def test_rows_count_up_to_a_multiple_of_the_median_clients() -> None:
+    start = from_state({"w": torch.tensor([0.0])})
+    replies = [Reply(k, 0, start, start, claimed, 0.5, np.zeros(1)) for k, claimed in enumerate((4, 12, 500))]
+    # The median of 4, 12 and 12 … 500 rows is 12, so at most 36 count; who pools rows may say more.
+    left, failures = within(replies, 1, Caps(rows=3.0), np.array([4, 12, 500]))
+    assert ([reply.num_examples for reply in left], failures) == ([4, 12, 36], [])
+    pooled = [Reply(0, 0, start, start, 900, 0.5, np.zeros(1), pooled=3)]
+    assert within(pooled, 1, Caps(rows=3.0), np.array([36, 12, 500]))[0][0].num_examples == 900
+
+
+def test_a_lost_clusters_replies_are_not_averaged_and_others_are(toy) -> None:
+    bounds, run = UpdateBounds(), _run(toy, 4)
+    run.now = Round(5, Clusters(np.array([0, 0, 1, 1]), (toy.model(), toy.model())))
+    now = _round(6, run, failed=2)
+    start = from_state({"w": torch.tensor([0.0])})
+    replies = [
+        Reply(k, cluster, start, start, 5, 0.5, np.zeros(1)) for k, cluster in ((1, 0), (2, 1), (3, 1))
+    ]
+    now = replace(now, replies=replies, cohort={0: 0, 1: 0, 2: 1, 3: 1})
+    for _ in range(2):  # there is nothing to go back to in the first round
+        screened = bounds.screen(run, bounds.instruct(run, now))
+    assert [reply.client for reply in screened.replies] == [2, 3]
+    assert screened.unusable == {0: START_LOST}
 
 
 def _round(number: int, run: Run, failed: int = 0) -> Round:

@@ -1,0 +1,67 @@
+"""One strategy's run: what it writes, what callbacks may do, who is served what, how a failed one ends."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import nn
+
+import fedclust
+from fedclust.federation import Measured, RunFailed
+from fedclust.federation.questions import Serving
+from fedclust.results import SavedRun, recorder
+from fedclust.runs.runner import StrategyRun
+
+TRAINING = fedclust.LocalTraining(learning_rate=0.1, batch_size=4, epochs=1)
+CLIENTS = [(np.full((8, 2), k, np.float32), np.arange(8) % 2) for k in range(4)]
+
+
+def _simulate(folder: Path, **given: Any) -> fedclust.Result:
+    fixed = {"rounds": 2, "training": TRAINING, "folder": folder}
+    return fedclust.simulate("fedavg", nn.Linear(2, 2), CLIENTS, **fixed, **given)
+
+
+def test_a_summary_is_written_after_the_rounds_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    replace_file = recorder.replace_file
+    monkeypatch.setattr(
+        recorder, "replace_file", lambda path, text: (written.append(path.name), replace_file(path, text))
+    )
+    _simulate(tmp_path / "run")
+    assert written.count("summary.json") == 2
+
+
+def test_a_callback_that_changes_its_record_changes_nothing(tmp_path: Path) -> None:
+    def greedy(record: dict[str, Any]) -> None:
+        record["global_accuracy"] = 1.5
+
+    result = _simulate(tmp_path / "run", on_round=greedy)
+    assert len(result.rounds) == 2
+    assert (result.rounds["global_accuracy"] <= 1).all()
+
+
+@pytest.mark.parametrize(("last", "left"), [(1, "it has no checkpoint yet, its rounds are in {}"), (2, None)])
+def test_a_failed_run_names_what_is_left_of_it(tmp_path: Path, last: int, left: str | None) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == last:
+            raise RunFailed("enough")
+
+    left = left or "its newest checkpoint is round-000001; to go on from it: resume={}"
+    with pytest.raises(RunFailed) as failed:
+        _simulate(tmp_path / "run", on_round=stop, checkpoint_every=1)
+    assert str(failed.value) == f"fedavg: enough; {left.format(tmp_path / 'run')}"
+    assert len(SavedRun(tmp_path / "run").rounds) == last  # the failed round, too
+
+
+def test_clusters_are_served_their_own_model_or_the_one_for_all() -> None:
+    run = object.__new__(StrategyRun)
+    own: Any = ["a", "b", "c"]
+    by_common = np.array([True, False, True, False])
+    clusters, common = (np.array([0, 1, 0, 2]), own), (np.zeros(4, dtype=int), ["all"])
+    run._serving = Serving(Measured(), clusters, common, by_common)  # type: ignore[arg-type]
+    assignment, models = run.serving
+    assert (assignment.tolist(), models) == ([0, 1, 0, 2], ["all", "b", "c"])
+    assert own == ["a", "b", "c"]

@@ -171,6 +171,9 @@ class Auto(ClusteredStrategy):
     needs_label_counts = True  # both sides of a comparison get the label-prior correction
     memory_type = TrialMemory
 
+    may_correct = True
+    """Whether the run's personal layers include the label-prior correction, which sites may then choose."""
+
     def add_layers(self, *further: Layer, private: bool = False) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps.of(self.options)

@@ -135,14 +135,8 @@ class ClusteredStrategy(Strategy):
     needs_last_round: ClassVar[bool] = False
     """Whether it must know from the start which round is its last, so that a run cannot stop early."""
 
-    own_selection: ClassVar[type[Selection]] = Uniform
-    """The policy if none is given."""
-
     own_personal: ClassVar[type[Personal]] = NoLayer
     """The personal layers where none are given."""
-
-    may_correct: bool = True
-    """Whether the run's personal layers include the label-prior correction."""
 
     parameters: Any
 
@@ -161,7 +155,7 @@ class ClusteredStrategy(Strategy):
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
         self.options = RunOptions(selection=selection, **given) if options is None else options
-        self.selection: Selection = self.options.selection or selection or self.own_selection()
+        self.selection: Selection = self.options.selection or selection or Uniform()
         self.observer = Observer()
         self.add_layers()
         self._run: Run | None = None

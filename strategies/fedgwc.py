@@ -44,13 +44,14 @@ class FedGWC(ClusteredStrategy):
         that took part least often are the most likely to be chosen (Section 4.1).
     """
 
-    own_selection = LeastSampled
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        if self.options.selection is None and given.get("selection") is None:
+            self.selection = LeastSampled()
         self.parameters = self.parameters.resolve(self.options.participation)
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:

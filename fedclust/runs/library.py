@@ -519,10 +519,7 @@ def strategy_of(
 def one_for_all(strategy: ClusteredStrategy) -> ClusteredStrategy:
     """Make the strategy that trains one model for all with the same settings as another strategy."""
     # A policy that is the method's own stays with the method, as on the command line.
-    own = isinstance(strategy.selection, strategy.own_selection)
-    selection = None if own else strategy.selection
-    options = dataclasses.replace(strategy.options, selection=selection, drift_every=0)
-    return ClusteredStrategy(options=options)
+    return ClusteredStrategy(options=dataclasses.replace(strategy.options, drift_every=0))
 
 
 def describe_run(name: str, strategy: ClusteredStrategy, **rest: Any) -> dict[str, Any]:

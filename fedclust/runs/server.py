@@ -212,7 +212,8 @@ class Plan:
         for name, strategy in self.strategies.items():
             beside = [each for each in self.strategies if each != name] if name == self.chosen else []
             check_strategy(self.privacy, name, strategy, self.layers[name], beside)
-            strategy.may_correct = PRIOR in self.layers[name].asked
+            if hasattr(strategy, "may_correct"):
+                strategy.may_correct = PRIOR in self.layers[name].asked
 
     @classmethod
     def of(cls, config: DictConfig, settings: RunSettings) -> "Plan":

@@ -1,37 +1,26 @@
 """The ClientApp, which replies for many clients at once."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust.clients.node import Node, OwnSites, own_sites
+from fedclust.clients.node import Answers as Answers, Node, Work
+from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.dataset import content_digest
 from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
 from fedclust.messages.evaluation import EvaluateQuestion
-from fedclust.messages.models import to_state
 from fedclust.messages.training import Instruction, read_sent
 from fedclust.settings.allowed import EVERYTHING, allowed_here
-from fedclust.support.reasons import RAISED, Sendable, discreet, reason_of
+from fedclust.support.reasons import Sendable, discreet, reason_of
 from fedclust.training.cohort import num_steps
-from fedclust.typing import State
 
 app = ClientApp()
-
-Asked = TypeVar("Asked")
-Key = TypeVar("Key", bound=Hashable)
-Result = TypeVar("Result")
-
-Answers = tuple[Mapping[int, Any], Mapping[int, str]]
-"""The answers of clients and the errors of all others, by client id."""
-
-Work = Callable[[Node, Mapping[int, Any]], Answers]
-"""Answers questions by client id; clients that share a question get the same object."""
 
 Respond = Callable[[Message, Context], Message]
 
@@ -118,66 +107,6 @@ def _answered(
         if id(answer) not in written:
             written[id(answer)] = encode(answer, shared)
     return {client: written[id(answer)] for client, answer in replies.items()}, errors
-
-
-def grouped(keys: Mapping[int, Key]) -> dict[Key, list[int]]:
-    """Group clients by their keys; groups are in the order of their first clients."""
-    groups: dict[Key, list[int]] = {}
-    for client, key in keys.items():
-        groups.setdefault(key, []).append(client)
-    return groups
-
-
-def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
-    """List each question with its clients."""
-    groups = grouped({client: id(question) for client, question in asked.items()})
-    return [(asked[each[0]], each) for each in groups.values()]
-
-
-def states_of(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
-    """Convert each client's model; clients that share a model share its state, and so their passes."""
-    distinct = {id(model): model for model in models.values()}
-    states = {key: to_state(model) for key, model in distinct.items()}
-    return {client: states[id(model)] for client, model in models.items()}
-
-
-def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
-    """Extend a function that answers one question for its clients to several questions."""
-
-    def of_all(node: Node, asked: Mapping[int, Any]) -> Answers:
-        replies: dict[int, Any] = {}
-        errors: dict[int, str] = {}
-        for question, clients in by_question(asked):
-            some, failed = work(node, question, clients)
-            replies |= some
-            errors |= failed
-        return replies, errors
-
-    return of_all
-
-
-def together(
-    clients: list[int], work: Callable[[list[int]], Iterable[Result]]
-) -> tuple[dict[int, Result], dict[int, str]]:
-    """Work on clients together if possible; if the model raises on a client's data, only that client fails.
-
-    Returns
-    -------
-    The result of each client, in the order of `work`'s results; and the errors.
-    """
-    try:
-        return dict(zip(clients, work(clients), strict=True)), {}
-    # The model is the user's code and may raise anything.
-    except RAISED as error:
-        if len(clients) == 1:
-            return {}, {clients[0]: reason_of(error)}
-    results: dict[int, Result] = {}
-    errors: dict[int, str] = {}
-    for client in clients:
-        one, failed = together([client], work)
-        results |= one
-        errors |= failed
-    return results, errors
 
 
 @app.query("clients")

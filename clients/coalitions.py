@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.clients.app import Answers, answers
-from fedclust.clients.node import Node
+from fedclust.clients.app import answers
+from fedclust.clients.node import Answers, Node
 from fedclust.clustering import label_prior
 from fedclust.messages.coalitions import (
     FOLDS,
@@ -117,11 +118,9 @@ def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
         shifts = question.shifts.reshape(len(question.models), -1)
         rows = node.data.test[client]
         try:
-            jobs = [
-                Job(client, rows, to_state(model), shift=shift)
-                for model, shift in zip(question.models, shifts, strict=True)
-            ]
-            measured = node.trainer.evaluate(jobs, full=True)
+            jobs = [Job(client, rows, to_state(model)) for model in question.models]
+            shifted = [replace(job, shift=shift) for job, shift in zip(jobs, shifts, strict=True)]
+            measured = node.trainer.evaluate(shifted, full=True)
             brier = [
                 brier_scores(*each, shift).mean() if len(rows) else 0.0
                 for each, shift in zip(node.trainer.logits(jobs), shifts, strict=True)

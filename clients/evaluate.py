@@ -1,7 +1,8 @@
 """Evaluate models on the clients' own rows, and describe these rows."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -9,8 +10,8 @@ import numpy as np
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
-from fedclust.clients.app import Answers, answers, by_question, one_by_one, states_of, together
-from fedclust.clients.node import Node
+from fedclust.clients.app import answers
+from fedclust.clients.node import Answers, Node, grouped, measured, one_by_one, states_of, together
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled
@@ -22,44 +23,35 @@ from fedclust.settings.allowed import NotAllowed
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
-from fedclust.training.evaluation import Scores
 from fedclust.typing import FloatArray, IntArray, State
 
 Shifts = Mapping[int, FloatArray]
 
 
-def _tests(node: Node, model: ArrayRecord, clients: Iterable[int]) -> list[Job]:
-    state = to_state(model)
-    return [Job(client, node.data.test[client], state) for client in clients]
+def _tests(node: Node, models: Mapping[int, ArrayRecord]) -> dict[int, Job]:
+    """Return the job of each client to measure its model on its test part."""
+    states = states_of(models)
+    return {client: Job(client, node.data.test[client], state) for client, state in states.items()}
 
 
 def _held_out(node: Node) -> Sequence[IntArray]:
     return node.data.validation or (np.zeros(0, dtype=np.int64),) * node.data.num_clients
 
 
-def _scores(node: Node, jobs: Sequence[Job], full: bool) -> tuple[dict[int, Scores], dict[int, str]]:
-    by_client = {job.client: job for job in jobs}
-    return together(
-        list(by_client),
-        lambda clients: node.trainer.evaluate([by_client[each] for each in clients], full=full),
-    )
-
-
 @answers(measuring.EvaluateQuestion)
 def evaluate(node: Node, asked: Mapping[int, measuring.EvaluateQuestion]) -> Answers:
     """Evaluate each client's received model on its own test part."""
-    jobs: dict[bool, list[Job]] = {}
-    for question, clients in by_question(asked):
-        jobs.setdefault(question.full, []).extend(_tests(node, question.arrays, clients))
-    measured: dict[int, Scores] = {}
+    jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
+    found: dict[int, measuring.Evaluation] = {}
     errors: dict[int, str] = {}
-    for full, batch in jobs.items():
-        some, failed = _scores(node, batch, full)
-        measured |= some
+    for full, clients in grouped({client: question.full for client, question in asked.items()}).items():
+        scores, failed = measured(
+            {client: jobs[client] for client in clients}, partial(node.trainer.evaluate, full=full)
+        )
         errors |= failed
-    return {
-        client: measuring.Evaluation(client, each.figures, each.outcomes) for client, each in measured.items()
-    }, errors
+        for client, each in scores.items():
+            found[client] = measuring.Evaluation(client, each.figures, each.outcomes)
+    return found, errors
 
 
 @answers(measuring.LossesQuestion)
@@ -77,12 +69,12 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
         """Return the loss of each model on each training row, shape (models, rows) per client."""
         # One job list: every model goes over the rows of all clients together.
         jobs = [Job(client, node.data.train[client], state) for client in some for state in states]
-        measured = node.trainer.losses(jobs)
-        return [np.stack(measured[first : first + number]) for first in range(0, len(jobs), number)]
+        found = node.trainer.losses(jobs)
+        return [np.stack(found[first : first + number]) for first in range(0, len(jobs), number)]
 
-    measured, errors = together(clients, by_row)
+    answered, errors = together(clients, by_row)
     fits = {}
-    for client, rows in measured.items():
+    for client, rows in answered.items():
         wins = np.bincount(np.nan_to_num(rows, nan=np.inf).argmin(axis=0), minlength=number)
         means = rows.mean(axis=1) if rows.shape[1] else np.full(number, np.nan)
         fits[client] = measuring.Losses(means, wins)
@@ -90,12 +82,10 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
 
 
 @answers(measuring.ConfusionQuestion)
-@one_by_one
-def confusion(node: Node, question: measuring.ConfusionQuestion, clients: list[int]) -> Answers:
+def confusion(node: Node, asked: Mapping[int, measuring.ConfusionQuestion]) -> Answers:
     """Count labels and predictions of each client's received model on its own test part."""
-    counts, errors = together(
-        clients, lambda some: node.trainer.confusions(_tests(node, question.arrays, some))
-    )
+    jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
+    counts, errors = measured(jobs, node.trainer.confusions)
     return {client: measuring.Confusion(each) for client, each in counts.items()}, errors
 
 
@@ -103,8 +93,7 @@ _REPLY = "reply"  # value of a simulated node's `predictions`
 
 
 @answers(measuring.PredictionsQuestion)
-@one_by_one
-def predictions(node: Node, question: measuring.PredictionsQuestion, clients: list[int]) -> Answers:
+def predictions(node: Node, asked: Mapping[int, measuring.PredictionsQuestion]) -> Answers:
     """Predict each client's test rows with its received model.
 
     A deployed node writes predictions into the folder in its own configuration, ``predictions='/folder'``,
@@ -113,13 +102,12 @@ def predictions(node: Node, question: measuring.PredictionsQuestion, clients: li
     where = str(node.config.get("predictions", ""))
     if not where:
         reason = "this node has no folder for predictions: --node-config \"predictions='/folder'\" names one"
-        return {}, dict.fromkeys(clients, reason)
+        return {}, dict.fromkeys(asked, reason)
     from scipy.special import softmax  # few runs ask for predictions
 
     found = {}
-    predicted, errors = together(
-        clients, lambda some: node.trainer.logits(_tests(node, question.arrays, some))
-    )
+    jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
+    predicted, errors = measured(jobs, node.trainer.logits)
     for client, (logits, labels) in predicted.items():
         rows = node.data.test[client]
         number, chances = len(rows), softmax(logits.astype(np.float32), axis=-1)
@@ -265,26 +253,26 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
     by_row: dict[int, dict[str, FloatArray]] = {client: {} for client in asked}
     errors: dict[int, str] = {}
+    score = partial(node.trainer.evaluate, full=True)
 
-    def jobs(part: Sequence[IntArray], states: Mapping[int, State], shifts: Shifts) -> list[Job]:
-        return [
-            Job(client, part[client], state, shift=shifts.get(client))
+    def jobs(part: Sequence[IntArray], states: Mapping[int, State], shifts: Shifts) -> dict[int, Job]:
+        return {
+            client: Job(client, part[client], state, shift=shifts.get(client))
             for client, state in states.items()
             if client not in errors
-        ]
+        }
 
     def measure(layer: str, states: Mapping[int, State], shifts: Shifts = MappingProxyType({})) -> None:
         """Measure clients with a layer, each with its model and its shift of the logits."""
-        held_out = {job.client: job for job in jobs(_held_out(node), states, shifts) if len(job.rows)}
-        validated, failed = together(
-            [*held_out], lambda clients: node.trainer.losses([held_out[each] for each in clients])
-        )
+        held_out = jobs(_held_out(node), states, shifts)
+        some = {client: job for client, job in held_out.items() if len(job.rows)}
+        validated, failed = measured(some, node.trainer.losses)
         errors.update(failed)
         for client, rows in validated.items():
             by_row[client][layer], found[client].losses[layer] = rows, float(rows.mean())
         if layer == NONE:
             return
-        tested, failed = _scores(node, jobs(node.data.test, states, shifts), True)
+        tested, failed = measured(jobs(node.data.test, states, shifts), score)
         errors.update(failed)
         for client, each in tested.items():
             found[client].figures[layer] = each.figures
@@ -299,7 +287,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
         if (finetune := question.finetune) is not None:
             kinds.setdefault((finetune, question.server_round), {})[client] = served[client]
     for (how, server_round), states in kinds.items():
-        training = jobs(node.data.train, states, {})
+        training = list(jobs(node.data.train, states, {}).values())
         for update in node.trainer.finetuner(how).train(training, server_round, proximal_mu=0.0):
             for client, reason in update.failed.items():
                 found[client].failed[FINETUNE] = reason

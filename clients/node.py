@@ -1,185 +1,46 @@
-"""A node: its own sites, its data and its trainer."""
+"""A node: the clients that it hosts, their data and their trainer; and the clients of a message, together."""
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from flwr.app import ConfigRecord, Context, RecordDict
+from flwr.app import ArrayRecord, Context
 from omegaconf import DictConfig
 from torch import nn
 
 from fedclust import data
+from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
-from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
 from fedclust.grids.nodes import hosted_clients
-from fedclust.messages.codec import SERVER, decode
-from fedclust.messages.description import Agreed, Registered, Stated
+from fedclust.messages.models import to_state
 from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
 from fedclust.support.flower import RUN_ID
-from fedclust.support.reasons import Sendable, about
+from fedclust.support.reasons import RAISED, Sendable, about, reason_of
 from fedclust.training import LocalTraining
+from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Metric
 from fedclust.training.trainer import Trainer
+from fedclust.typing import State
 
-if TYPE_CHECKING:
-    from fedclust.data.sites.rows import SiteRows
-
+Asked = TypeVar("Asked")
+Key = TypeVar("Key", bound=Hashable)
 Result = TypeVar("Result")
 
-# Modules that read and encode rows are imported only by nodes with their own data: they need pandas.
+Answers = tuple[Mapping[int, Any], Mapping[int, str]]
+"""The answers of clients and the errors of all others, by client id."""
 
-_CSV = ("sep", "decimal", "encoding")
-"""Keys of the node's own configuration that describe its CSV files."""
-
-_PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
-
-
-@dataclass(frozen=True, eq=False)
-class OwnSites:
-    """A node's own sites.
-
-    Attributes
-    ----------
-    paths
-        File or folder of each site, by name.
-    settings
-        The run's settings that are known before the agreement.
-    csv_options
-        Format of the node's CSV files, as JSON.
-    """
-
-    paths: Mapping[str, Path]
-    settings: allowed.SiteSettings
-    csv_options: str
-
-    def rows(self, site: str) -> "SiteRows":
-        """Read a site's rows, once per process and version of its files.
-
-        Raises
-        ------
-        SiteError
-            If the site cannot take part.
-        """
-        from fedclust.data.sites.rows import builder_of, private
-
-        dataset = self.settings["dataset"]
-        if options := json.loads(self.csv_options):
-            dataset["csv_options"] = {**dataset.get("csv_options", {}), **options}
-        builder = builder_of(dataset, self.paths[site])
-        with private(builder):
-            version = json.dumps(builder.identity())
-        return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
-
-    def registered(self) -> Registered:
-        """List the clients of each site, and why other sites cannot take part."""
-        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
-
-    def stated(self) -> Stated:
-        """Describe each site for the common encoding, or explain why it cannot take part."""
-        from fedclust.data.sites.rows import describe
-
-        return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
-
-    def agree(self, context: Context, content: RecordDict) -> Stated:
-        """Encode each site's rows as agreed, and remember their folders for later messages.
-
-        Flower starts a process for each message, and passes `context.state` on.
-
-        Returns
-        -------
-        Why sites cannot be encoded like this, by site.
-        """
-        agreed = decode(Agreed, content, SERVER)
-        named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
-        prepared, refused = _each(named, lambda site: self._prepare(site, agreed))
-        for key in content:
-            context.state[key] = content[key]
-        context.state[_PREPARED] = ConfigRecord(dict(prepared))
-        return Stated(refused=refused)
-
-    def held(self, context: Context) -> tuple[Agreed, dict[str, str]]:
-        """Return the agreement and the folder of each site's encoded rows, which :meth:`agree` has kept.
-
-        Raises
-        ------
-        SiteError
-            If the node has no agreement yet, or its rows have changed since.
-        """
-        where = context.state.get(_PREPARED)
-        if not isinstance(where, ConfigRecord):
-            raise SiteError("a node must be sent the encoding before anything else, this one was not")
-        agreed = decode(Agreed, context.state, SERVER)
-        folders = {site: str(folder) for site, folder in where.items()}
-        for site, folder in folders.items():
-            # The cache may be emptied at any time.
-            if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
-                raise SiteError(f"the data of {site} must not change during a run")
-        return agreed, folders
-
-    def _prepare(self, site: str, agreed: Agreed) -> str:
-        from fedclust.data.sites.rows import prepare_site
-
-        dataset, partition = self.settings["dataset"], self.settings["partition"]
-        partition.pop("sites", None)
-        asked = [dataset, partition, self.settings["seed"], self.csv_options]
-        return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
-
-
-def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:
-    """Work on sites; return their results, and in one printable line why other sites cannot take part."""
-    done: dict[str, Result] = {}
-    refused: dict[str, str] = {}
-    for site in sites:
-        try:
-            done[site] = work(site)
-        except SiteError as error:
-            line = " ".join(str(error).split())[:900]
-            refused[site] = "".join(each if each.isprintable() else "?" for each in line) or "unknown"
-    return done, refused
-
-
-def own_sites(context: Context) -> OwnSites | None:
-    """Return the node's own sites; None for a run over a pooled dataset.
-
-    Raises
-    ------
-    NotAllowed
-        If a node that serves its own data is asked for the run's dataset.
-    SiteError
-        If the node's configuration does not name the data that it serves.
-    """
-    allow = allowed.allowed_here(context.node_config)
-    settings = allowed.site_settings(context.run_config, allow)
-    if settings is None:
-        if "data" in context.node_config:
-            raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
-        return None
-    own = OwnSitesPartition.of(settings["partition"])
-    paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
-    options = {key: str(context.node_config[key]) for key in _CSV if key in context.node_config}
-    return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
-
-
-@lru_cache(maxsize=64)
-def _rows(site: str, path: str, dataset: str, settings: allowed.SiteSettings, _version: str) -> "SiteRows":
-    from fedclust.data.sites.rows import builder_of, read_site
-
-    builder = builder_of(json.loads(dataset), Path(path))
-    return read_site(site, builder, OwnSitesPartition.of(settings["partition"]), settings["seed"])
-
-
-# -- The node -----------------------------------------------------------------------------------------------
+Work = Callable[["Node", Mapping[int, Any]], Answers]
+"""Answers questions by client id; clients that share a question get the same object."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +258,76 @@ def _hosted(node_config: tuple[tuple[str, object], ...], num_clients: int) -> tu
 @lru_cache(maxsize=4)
 def _untrained(input_shape: tuple[int, ...], vocabulary_size: int | None) -> Encoder:
     return RandomEncoder(input_shape, 128, 0, vocabulary_size)  # as in conf/encoder/random.yaml
+
+
+# -- The clients of a message, together ---------------------------------------------------------------------
+
+
+def grouped(keys: Mapping[int, Key]) -> dict[Key, list[int]]:
+    """Group clients by their keys; groups are in the order of their first clients."""
+    groups: dict[Key, list[int]] = {}
+    for client, key in keys.items():
+        groups.setdefault(key, []).append(client)
+    return groups
+
+
+def by_question(asked: Mapping[int, Asked]) -> list[tuple[Asked, list[int]]]:
+    """List each question with its clients."""
+    groups = grouped({client: id(question) for client, question in asked.items()})
+    return [(asked[each[0]], each) for each in groups.values()]
+
+
+def states_of(models: Mapping[int, ArrayRecord]) -> dict[int, State]:
+    """Convert each client's model; clients that share a model share its state, and so their passes."""
+    distinct = {id(model): model for model in models.values()}
+    states = {key: to_state(model) for key, model in distinct.items()}
+    return {client: states[id(model)] for client, model in models.items()}
+
+
+def one_by_one(work: Callable[[Node, Any, list[int]], Answers]) -> Work:
+    """Extend a function that answers one question for its clients to several questions."""
+
+    def of_all(node: Node, asked: Mapping[int, Any]) -> Answers:
+        replies: dict[int, Any] = {}
+        errors: dict[int, str] = {}
+        for question, clients in by_question(asked):
+            some, failed = work(node, question, clients)
+            replies |= some
+            errors |= failed
+        return replies, errors
+
+    return of_all
+
+
+def together(
+    clients: list[int], work: Callable[[list[int]], Iterable[Result]]
+) -> tuple[dict[int, Result], dict[int, str]]:
+    """Work on clients together if possible; if the model raises on a client's data, only that client fails.
+
+    Returns
+    -------
+    The result of each client, in the order of `work`'s results; and the errors.
+    """
+    try:
+        return dict(zip(clients, work(clients), strict=True)), {}
+    # The model is the user's code and may raise anything.
+    except RAISED as error:
+        if len(clients) == 1:
+            return {}, {clients[0]: reason_of(error)}
+    results: dict[int, Result] = {}
+    errors: dict[int, str] = {}
+    for client in clients:
+        one, failed = together([client], work)
+        results |= one
+        errors |= failed
+    return results, errors
+
+
+def measured(
+    jobs: Mapping[int, Job], measure: Callable[[list[Job]], Iterable[Result]]
+) -> tuple[dict[int, Result], dict[int, str]]:
+    """Measure a job of each client, all at once if possible; see :func:`together`."""
+    return together(list(jobs), lambda clients: measure([jobs[client] for client in clients]))
 
 
 # -- Threads ------------------------------------------------------------------------------------------------

@@ -258,12 +258,6 @@ class Instruction(codec.Question[TrainAnswer]):
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
-    @cached_property
-    def steps(self) -> tuple[str, ...]:
-        """Steps applied to the client's update: it is clipped, projected, and sent or added to a mean."""
-        asked = {"clip": self.clip is not None, "project": bool(self.projection_size)}
-        return (*(name for name, wanted in asked.items() if wanted), "mean" if self.mean_reply else "send")
-
     projection = cached_property(_projection)
 
 
@@ -385,11 +379,6 @@ class UpdateQuestion(codec.Question[Update]):
     proximal_mu: ClassVar[float | None] = None
     pooled: ClassVar[tuple[int, ...]] = ()
     pooled_rows: ClassVar[tuple[int, ...]] = ()
-
-    @cached_property
-    def steps(self) -> tuple[str, ...]:
-        """Steps applied to the client's update besides returning the requested arrays."""
-        return ("project",) if self.projection_size else ()
 
     @classmethod
     def of(

@@ -11,7 +11,6 @@ import copy
 import logging
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,15 @@ from torch.nn.modules.conv import _ConvNd
 from fedclust.personal.layers import Finetune
 from fedclust.support.rng import torch_seed
 from fedclust.training import evaluation
-from fedclust.training.cohort import Batches, CohortUpdate, Job, Work, draw_batches, num_steps, untrained
+from fedclust.training.cohort import (
+    Batches,
+    CohortUpdate,
+    Job,
+    Work,
+    draw_batches,
+    num_steps,
+    untrained,
+)
 from fedclust.training.device_data import DeviceData
 from fedclust.training.losses import WeightedCrossEntropy, example_losses
 from fedclust.training.parameters import LocalTraining
@@ -55,8 +62,8 @@ _FILLING = 32.0
 # Rounding errors may grow in training by up to this share of a loss's change since the first step.
 _GROWN = 0.05
 
-Measure = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
-"""Function from a batch's logits, labels and jobs' positions to tensors with a row per example."""
+Measure = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+"""Function from a batch's logits and labels to tensors with a row per example."""
 
 Train = Callable[[Work], CohortUpdate]
 
@@ -211,30 +218,29 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        width = self._data.positions * (self._data.num_classes if full or self._metrics else 1)
-        parts = _parts(jobs, max(1, _MOST_VALUES // width))
-        return [each for part in parts for each in self._scores(part, full)]
+        metrics, data, loss = self._metrics, self._data, self.training.loss
 
-    def _scores(self, jobs: Sequence[Job], full: bool) -> list[evaluation.Scores]:
-        metrics = self._metrics
-        loss, shifts = self.training.loss, _shifts(jobs, self._data)
-
-        def measure(logits: Tensor, labels: Tensor, owners: Tensor) -> tuple[Tensor, ...]:
-            logits = _shifted(logits, owners, shifts)
+        def measure(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
             output = logits.softmax(-1) if full else logits
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
 
-        results = self._answers(jobs, measure)
-        counts = np.array([len(job.rows) for job in jobs], dtype=np.int64)
-        losses, labels, predictions, *more = (
-            torch.cat(parts).numpy() for parts in zip(*results, strict=True)
-        )
-        scores = evaluation.scores_by_client(
-            counts, losses, labels, predictions, self._data.num_classes, more[0] if full else None
-        )
-        for score, (_, truth, *_, outputs) in zip(scores, results, strict=True):
-            score.figures.update(evaluation.measure_own(metrics, outputs, truth))
+        width = data.positions * (data.num_classes if full or metrics else 1)
+        scores: list[evaluation.Scores] = []
+        for part in _parts(jobs, max(1, _MOST_VALUES // width)):
+            results = self._answers(part, measure)
+            losses, labels, predictions, *more = (
+                torch.cat(columns).numpy() for columns in zip(*results, strict=True)
+            )
+            counts = np.array([len(job.rows) for job in part], dtype=np.int64)
+            probabilities = more[0] if full else None
+            found = evaluation.scores_by_client(
+                counts, losses, labels, predictions, data.num_classes, probabilities
+            )
+            if metrics:
+                for each, (_, truth, *_, outputs) in zip(found, results, strict=True):
+                    each.figures.update(evaluation.measure_own(metrics, outputs, truth))
+            scores += found
         return scores
 
     def confusions(self, jobs: Sequence[Job]) -> list[IntArray]:
@@ -256,12 +262,12 @@ class Trainer:
             If a state does not fit the model.
         """
         classes = self._data.num_classes
-        answered = self._answers(jobs, lambda logits, labels, _: (labels * classes + logits.argmax(-1),))
+        answered = self._answers(jobs, lambda logits, labels: (labels * classes + logits.argmax(-1),))
         counts = (np.bincount(pairs.numpy().ravel(), minlength=classes**2) for (pairs,) in answered)
         return [each.reshape(classes, classes) for each in counts]
 
     def logits(self, jobs: Sequence[Job]) -> list[tuple[FloatArray, IntArray]]:
-        """Compute models' outputs for each row, before the softmax.
+        """Compute models' outputs for each row, before the softmax, with what each job adds to them.
 
         Parameters
         ----------
@@ -277,7 +283,7 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        answered = self._answers(jobs, lambda logits, labels, _: (logits, labels))
+        answered = self._answers(jobs, lambda logits, labels: (logits, labels))
         return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
 
     def losses(self, jobs: Sequence[Job]) -> list[FloatArray]:
@@ -297,21 +303,22 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        loss, shifts = self.training.loss, _shifts(jobs, self._data)
-        answered = self._answers(
-            jobs,
-            lambda logits, labels, owners: (example_losses(_shifted(logits, owners, shifts), labels, loss),),
-        )
+        loss = self.training.loss
+        answered = self._answers(jobs, lambda logits, labels: (example_losses(logits, labels, loss),))
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
     def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[Tensor, ...]]:
         """Evaluate models on their jobs' rows, those of one model together, unless it mixes rows.
 
-        `measure` reduces the logits, labels and jobs' positions of a batch to tensors with a row per example.
-        The result holds each job's rows of these tensors, on the CPU, in the order of `jobs`.
+        `measure` reduces the logits and labels of a batch to tensors with a row per example. The result holds
+        each job's rows of these tensors, on the CPU, in the order of `jobs`.
         """
         jobs, data = self._check(jobs), self._data
         loaded: dict[int, int] = {}
+        shifts: Tensor | None = None  # what is added to each job's logits, shape (n, C)
+        if any(job.shift is not None for job in jobs):
+            own = [np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs]
+            shifts = torch.from_numpy(np.stack(own)).to(data.device, torch.float32)
 
         @torch.inference_mode()
         def answer(working: WorkingModel, batch: _Batch) -> tuple[Tensor, ...]:
@@ -321,18 +328,22 @@ class Trainer:
                 working.load(state)
                 working.model.eval()
             inputs, labels = data.batch(rows)
-            return measure(working.forward(inputs).float(), labels, owners)
+            logits = working.forward(inputs).float()
+            if shifts is not None:
+                added = shifts[owners.to(shifts.device)]
+                logits = logits + added.view(len(added), *[1] * (logits.dim() - 2), -1)
+            return measure(logits, labels)
 
         together: dict[Hashable, list[int]] = {}
         for place, job in enumerate(jobs):
             key = id(job.state), place if self._working.mixes_rows else 0
             together.setdefault(key, []).append(place)
         batches: list[_Batch] = []
+        size = self.training.evaluation_batch_size
         for places in together.values():
             rows = np.concatenate([jobs[place].rows for place in places]).astype(np.int64)
+            owners = np.repeat(places, [len(jobs[place].rows) for place in places])
             if len(rows):
-                owners = np.repeat(places, [len(jobs[place].rows) for place in places])
-                size = self.training.evaluation_batch_size
                 parts = torch.from_numpy(rows).to(data.rows_device).split(size)
                 owned = torch.from_numpy(owners).split(size)
                 batches += zip(repeat(jobs[places[0]].state), parts, owned, strict=False)
@@ -341,7 +352,7 @@ class Trainer:
                 answers = self._lanes.each("evaluate", answer, batches)
             else:
                 none = torch.zeros(0, dtype=torch.int64)
-                answers = [measure(torch.zeros(0, data.num_classes), none, none)]
+                answers = [measure(torch.zeros(0, data.num_classes), none)]
         order = [place for places in together.values() for place in places]
         sizes = [len(jobs[place].rows) for place in order]
         columns = [torch.cat(parts).cpu().split(sizes) for parts in zip(*answers, strict=True)]
@@ -369,27 +380,27 @@ class Trainer:
 
     def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
-        draw = partial(self._work, server_round=server_round, mu=mu)
         examples, steps = len(jobs[0].rows), jobs[0].steps
         width = min(self.training.batch_size, examples)
         if steps is None:
             steps = int(num_steps(np.array([examples]), self.training)[0])
-        capacity = self._dispatcher.capacity(width, lambda: draw(jobs[:1]))
+        capacity = self._dispatcher.capacity(width, lambda: self._work(jobs[:1], server_round, mu))
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
-        return draw(jobs[: min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))])
+        number = min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))
+        return self._work(jobs[:number], server_round, mu)
 
     def _work(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
+        training, seed = self.training, self._seed
         clients = [job.client for job in jobs]
         rows, own = [job.rows for job in jobs], [job.steps for job in jobs]
-        batches = draw_batches(clients, rows, self.training, self._seed, server_round, own)
+        batches = draw_batches(clients, rows, training, seed, server_round, own)
         ids = torch.tensor(clients, device=self._device)
-
-        def keys(purpose: str) -> Tensor:
-            return step_keys(torch_seed(self._seed, purpose, server_round), ids, batches.rows.shape[1])
-
-        crops = None if self.training.augmentation == "none" else keys("augmentation")
-        rate = self.training.learning_rate_at(server_round)
-        return Work(jobs, batches, keys("dropout"), rate, mu, crops)
+        purposes = ("dropout",) if training.augmentation == "none" else ("dropout", "augmentation")
+        keys = [
+            step_keys(torch_seed(seed, each, server_round), ids, batches.rows.shape[1]) for each in purposes
+        ]
+        rate = training.learning_rate_at(server_round)
+        return Work(jobs, batches, keys[0], rate, mu, *keys[1:])
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
@@ -402,22 +413,6 @@ def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
         rows += len(job.rows)
     if jobs:
         yield jobs[first:]
-
-
-def _shifts(jobs: Sequence[Job], data: DeviceData) -> Tensor | None:
-    """Stack what is added to each job's logits, shape (n, C); None if nothing is added."""
-    if all(job.shift is None for job in jobs):
-        return None
-    stacked = np.stack([np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs])
-    return torch.from_numpy(stacked).to(data.device, torch.float32)
-
-
-def _shifted(logits: Tensor, owners: Tensor, shifts: Tensor | None) -> Tensor:
-    """Add to each row's logits what is added to its job's."""
-    if shifts is None:
-        return logits
-    own = shifts[owners.to(shifts.device)]
-    return logits + own.view(len(own), *[1] * (logits.dim() - 2), -1)
 
 
 # -- Training together or one by one -------------------------------------------------------------------------

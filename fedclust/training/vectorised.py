@@ -375,7 +375,7 @@ class VmapKernel:
     Parameters
     ----------
     training
-        Computes their gradients.
+        Knows the loss of all clients, and the parameters that it depends on.
     state
         Stacked tensors of n clients, updated in place.
     update
@@ -415,8 +415,16 @@ class VmapKernel:
         -------
         Losses before the step, shape (a,).
         """
-        batch = inputs, labels, real, keys
-        gradients, losses = self._training.gradients(self._parameters, self._own, self._shared, *batch)
+        loss = self._training.losses[real is not None]
+        rest = self._own, self._shared, inputs, labels, real, keys
+        if self._training.inside:
+            by_name, losses = loss(self._parameters, *rest)
+            gradients = list(by_name.values())
+        else:
+            leaves = {name: tensor.detach().requires_grad_() for name, tensor in self._parameters.items()}
+            losses = loss(leaves, *rest)
+            # The clients' losses are independent: their sum's gradient is each client's own.
+            gradients = list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True))
         self._update.step(list(self._parameters.values()), gradients)
         return losses.detach()
 
@@ -442,6 +450,10 @@ class VectorisedTraining:
         The model.
     used
         Names of the parameters that the loss depends on; empty until they are known.
+    inside
+        Whether the loss returns its gradient, too.
+    losses
+        The loss of all clients, without padding and with it.
     mlp
         The model's layers, if it is an MLP that :class:`MlpKernel` can train; else None.
     passes
@@ -458,45 +470,20 @@ class VectorisedTraining:
         self.mlp = find_mlp(working, data.example_dims) if suits else None
         # vmap can batch recurrent layers only inside a grad transform; for other models, differentiating
         # outside of vmap spends less time in Python.
-        self._inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
-        self._mapped = {padded: self._map(padded) for padded in (False, True)}
+        self.inside = any(isinstance(module, nn.RNNBase) for module in working.model.modules())
+        self.losses = [self._map(padded) for padded in (False, True)]
         self.used: list[str] = []
         # A GPU spends more time on starting a step's operations than on computing them.
         recordable = data.rows_device.type == "cuda" and not training.compile
         self.passes = RecordedPasses(CudaGraphs(data.rows_device) if recordable else None)
 
     def _map(self, padded: bool) -> Callable:
-        """Map the loss over clients, with padding or without."""
+        """Map a client's loss over all clients, with padding or without."""
         loss = partial(_client_loss, self.working, self._training.loss)  # not of self, which holds it
-        function = grad_and_value(loss) if self._inside else loss
+        function = grad_and_value(loss) if self.inside else loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
         mapped = vmap(function, in_dims=in_dims, randomness="error")
         return torch.compile(mapped) if self._training.compile else mapped
-
-    def gradients(self, parameters: State, *rest: Any) -> tuple[Tensors, Tensor]:
-        """Compute each client's loss on its own batch with its own model, and its gradient.
-
-        Parameters
-        ----------
-        parameters
-            Name to tensor of shape (a, *shape).
-        rest
-            The clients' own other tensors, in the same form, which are updated in place; those that all
-            share, name to tensor; and inputs, labels, real and keys as in :meth:`VmapKernel.step`.
-
-        Returns
-        -------
-        The gradients in the order of `parameters`, and the losses, shape (a,).
-        """
-        *_, real, _ = rest
-        mapped = self._mapped[real is not None]
-        if self._inside:
-            by_name, losses = mapped(parameters, *rest)
-            return list(by_name.values()), losses
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in parameters.items()}
-        losses = mapped(leaves, *rest)
-        # The clients' losses are independent: their sum's gradient is each client's own.
-        return list(torch.autograd.grad(losses.sum(), list(leaves.values()), materialize_grads=True)), losses
 
     def train(self, work: Work) -> CohortUpdate:
         """Train the clients of a pass together.

@@ -12,9 +12,12 @@ from flwr.app import RecordDict
 from scipy.linalg import subspace_angles
 from scipy.special import log_softmax, softmax
 from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_matrix
+from torch import nn
 from torch.nn import functional
 
-from fedclust.clients.node import Node
+from fedclust.clients.evaluate import figure
+from fedclust.clients.node import Node, node_of_objects
+from fedclust.data.arrays import from_arrays
 from fedclust.messages import description, evaluation
 from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
@@ -177,6 +180,7 @@ def test_a_deployed_node_keeps_its_rows(node, tell, logits, federation, tmp_path
     # Only the number of rows leaves the node.
     assert {k: dict(v) for k, v in contents[2].items()} == {"metrics": {"num-examples": len(rows)}}
     table = pd.read_parquet(tmp_path / "run-1" / "client-2.parquet")
+    assert list(table) == ["client", "row", "label", "predicted", *(f"p: {label}" for label in range(10))]
     assert table["row"].tolist() == rows.tolist()
     assert table["label"].tolist() == [str(label) for label in federation.labels[rows].tolist()]
     assert table["predicted"].tolist() == [str(label) for label in chances.argmax(1)]
@@ -265,6 +269,18 @@ def test_figures_on_test_rows_are_of_the_rows_that_were_asked_for(
         assert found.sums[1, 0] == right[1] - right[0]
         assert found.sums[2, 0] == pytest.approx(by_shares - brier[0], abs=1e-4)
         assert found.bets.shape == (4 * 81 + 1, 8)
+
+
+def test_class_shares_of_a_client_that_lacks_a_class() -> None:
+    parts = [(np.zeros((len(each), 2), "f4"), np.array(each, dtype=int)) for each in ([0, 0], [], [0, 1])]
+    data = from_arrays([tuple(parts), (np.zeros((2, 2), "f4"), np.array([0, 1]))], num_classes=2)
+    how, blank = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1), nn.Linear(2, 2)
+    state = from_state({name: torch.zeros_like(tensor) for name, tensor in blank.state_dict().items()})
+    asked = evaluation.FigureQuestion(state, state, np.zeros(2), np.zeros(2), rows=10)
+    answers, errors = figure(node_of_objects(data, blank, how, seed=0), {0: asked})
+    assert errors == {}
+    # Shares (1, 0) score 0 and 2 on the two test rows; the model, which is undecided, one half on each.
+    assert answers[0].sums[2, 0] == pytest.approx(1.0)
 
 
 def test_clients_may_be_asked_about_different_models(node, model, other) -> None:

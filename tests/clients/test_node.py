@@ -1,11 +1,25 @@
+"""A node's preparation, its encoders, its clients' groups, and the number of its threads."""
+
+import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedclust.clients.node import Node, _operations, worthwhile_threads
+from fedclust.clients.node import (
+    Node,
+    _is_known,
+    _operations,
+    grouped,
+    node_of_objects,
+    together,
+    worthwhile_threads,
+)
+from fedclust.data.arrays import from_arrays
+from fedclust.models.encoders import PixelEncoder
 from fedclust.settings.composition import ConfigError, compose, to_run_config
+from fedclust.training import LocalTraining
 
 
 def _context(*overrides: str, node: int = 0) -> Context:
@@ -38,11 +52,48 @@ def test_what_cannot_be_is_said_in_one_line() -> None:
         Node.of(_context("partition.num_clients=31"))
 
 
+def test_the_encoder_of_objects_is_the_given_one_or_the_rows_themselves() -> None:
+    data = from_arrays([(np.ones((4, 3), "f4"), np.array([0, 1, 0, 1]))] * 2)
+    how, given = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1), PixelEncoder((5,))
+    plain = node_of_objects(data, nn.Linear(3, 2), how, seed=0)
+    assert plain.clients == (0, 1)
+    assert plain.encoder_for("encoder").dimension == 3
+    assert node_of_objects(data, nn.Linear(3, 2), how, seed=0, encoder=given).encoder_for("encoder") is given
+    with pytest.raises(ValueError, match="^input must be one of encoder, pixels, untrained, got 'nose'$"):
+        plain.encoder_for("nose")
+
+
+# -- Clients together ---------------------------------------------------------------------------------------
+
+
+def test_groups_are_in_the_order_of_their_first_clients() -> None:
+    assert list(grouped({3: "b", 1: "a", 2: "b", 0: "a"}).items()) == [("b", [3, 2]), ("a", [1, 0])]
+
+
+def test_only_a_client_on_whose_data_a_model_raises_fails() -> None:
+    asked: list[list[int]] = []
+
+    def halves(clients: list[int]) -> list[float]:
+        asked.append(clients)
+        return [1 / client for client in clients]
+
+    assert together([4, 2], halves) == ({4: 0.25, 2: 0.5}, {})
+    found, errors = together([4, 0, 2], halves)
+    assert (found, list(errors)) == ({4: 0.25, 2: 0.5}, [0])
+    assert "division by zero" in errors[0]
+    assert asked == [[4, 2], [4, 0, 2], [4], [0], [2]]
+
+
 # -- Threads ------------------------------------------------------------------------------------------------
 
 SMALL = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 WIDE = nn.Linear(1000, 5000)  # 10 million operations per example: a multiplication and an addition each
 DIGIT = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+
+
+def test_layers_whose_products_are_not_counted_are_left_to_pytorch() -> None:
+    assert all(map(_is_known, (nn.LayerNorm(3), nn.Linear(2, 2), nn.Embedding(4, 2), nn.Sequential())))
+    assert not any(map(_is_known, (nn.RNN(2, 3), nn.Bilinear(2, 2, 2))))
 
 
 def test_a_small_model_gets_one_thread() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import partialmethod
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,8 @@ from torch import nn
 
 import fedclust
 from fedclust.aggregation.replies import Caps
-from fedclust.clients.train import STEPS, Trained
+from fedclust.clients.node import node_of_objects
+from fedclust.clients.train import Mean, add_to_means, train
 from fedclust.data.arrays import from_arrays
 from fedclust.messages import training
 from fedclust.messages.codec import SERVER, Reading, decode, encode
@@ -147,27 +147,23 @@ def test_how_far_clients_have_moved() -> None:
     assert update_norms({"n": state["n"]}, start, [0, 2]) == [0.0, 0.0]
 
 
-@pytest.mark.parametrize(("cap", "groups"), [(None, [[0, 1, 2, 3]]), (10.0, [[0, 2, 3], [1]])])
+@pytest.mark.parametrize(("cap", "groups"), [(None, [[0, 1, 2, 3]]), (4.0, [[0, 2, 3], [1]])])
 @pytest.mark.parametrize("equal", [False, True])
 def test_a_client_whose_update_is_much_longer_shares_no_mean(cap, groups, equal) -> None:
-    moved, numbers = torch.tensor([[1.0], [500.0], [2.0], [4.0]]), np.array([1, 1, 1, 2])
+    moved, numbers = torch.tensor([[0.01], [5.0], [0.02], [0.04]]), np.array([1, 1, 1, 2])
     update = CohortUpdate(np.arange(4), {"w": moved}, (np.ones(1),) * 4, numbers, {})
     asked = training.Instruction(ArrayRecord(), mean_reply=True, norm_cap=cap, equal_weights=equal)
-    node = SimpleNamespace(trainer=SimpleNamespace(trainable_names=["w"]))
-    starts = {client: {"w": torch.zeros(1)} for client in range(4)}
-    trained = Trained(node, dict.fromkeys(range(4), asked), update, starts)
+    means: list[Mean] = []
     for clients in ([0, 1], [2, 3]):  # as of two passes
-        STEPS["mean"](trained, {client: client for client in clients})
-    (means,) = trained.means.values()
-    answers = {client: (each.mean.state(), own) for each in means for client, own in each.fields.items()}
+        norms = {client: {} if cap is None else {"update_norm": float(moved[client])} for client in clients}
+        add_to_means(means, asked, update, norms)
+    answers = {client: mean.models.state() for mean in means for client in mean.fields}
     assert sorted(answers) == [0, 1, 2, 3]
     for group in groups:
         weights = [1 if equal else int(numbers[client]) for client in group]
         expected = np.average([float(moved[client]) for client in group], weights=weights)
         for client in group:
-            mean, told = answers[client]
-            assert float(mean["w"]) == pytest.approx(expected)
-            assert told.get("update_norm") == (None if cap is None else float(moved[client]))
+            assert float(answers[client]["w"]) == pytest.approx(expected)
 
 
 def test_the_usual_caps_are_not_sent() -> None:
@@ -225,6 +221,36 @@ def test_updates_are_clipped_before_they_become_a_mean(node, tell, model, change
     for content in shared.values():
         assert dict(content["metrics"]) == {"num-examples": 1, "loss": 0.0, "within-clip": 0}
         assert list(content["losses"]["losses"]) == [0.0]
+
+
+@pytest.mark.parametrize("sketch", [{}, {"projection_size": 64, "projection_seed": 5}])
+def test_clients_in_a_capped_mean_report_the_length_of_their_update(node, tell, changes, sketch) -> None:
+    contents = node(SEVERAL).contents("train", range(4), tell(mean_reply=True, norm_cap=30.0, **sketch))
+    lengths = np.sqrt(sum(np.square(each.reshape(4, -1)).sum(axis=1) for each in changes.values()))
+    for client, content in contents.items():
+        assert content["metrics"]["update-norm"] == pytest.approx(lengths[client], rel=1e-4)
+
+
+def test_a_clipped_clients_failure_looks_like_no_update() -> None:
+    data = from_arrays([(np.ones((3, 2), "f4"), np.array([0, 1, 1]))] * 2)
+    network = nn.Linear(2, 2)
+    how = LocalTraining(
+        learning_rate=0.5, batch_size=3, epochs=1, loss=lambda outputs, _: outputs.sum(1) * np.nan
+    )
+    start = from_state(network.state_dict())
+    made = node_of_objects(data, network, how, seed=0)
+    answers, errors = train(made, dict.fromkeys(range(2), training.Instruction(start, 1, clip=1.0)))
+    assert (sorted(answers), errors) == ([0, 1], {})
+    for answer in answers.values():
+        assert (answer.num_examples, answer.losses.tolist()) == (1, [0.0])
+        assert all((answer.arrays[name].numpy() == start[name].numpy()).all() for name in start)
+    plain, errors = train(made, dict.fromkeys(range(2), training.Instruction(start, 1)))
+    assert (plain, errors) == ({}, dict.fromkeys(range(2), "non-finite loss at step 1"))
+
+
+def test_clients_of_one_pass_have_one_clip(node, tell) -> None:
+    with pytest.raises(ValueError, match=r"^clients of one node must have one clip, got \['0.5', 'None'\]$"):
+        node(SEVERAL).ask_clients("train", {0: tell(clip=0.5), 1: tell()})
 
 
 # -- Only the change ----------------------------------------------------------------------------------------

@@ -218,22 +218,6 @@ def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.Monk
     assert result.sites["chosen_accuracy"][1] > 0.8
 
 
-def test_rows_of_one_person_are_in_one_fold(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = {}
-    rows_of = clients.rows_of
-
-    def noted(node, client):
-        object.__setattr__(node.data, "persons", np.arange(len(node.data.inputs)) // 3)
-        rows, fold = rows_of(node, client)
-        seen[client] = rows // 3, fold
-        return rows, fold
-
-    monkeypatch.setattr(clients, "rows_of", noted)
-    run(sites(), 1)
-    for persons, fold in seen.values():
-        assert len({*zip(persons.tolist(), fold.tolist(), strict=True)}) == len({*persons.tolist()})
-
-
 MODEL = ArrayRecord({"w": Array(np.zeros(1000, dtype=np.float32))})  # 4 kB
 
 

@@ -72,9 +72,11 @@ def test_evaluation_adds_each_client_s_shift(small, kind: str, batch_size: int) 
     trainer = made.trainer
     shifts = [np.array([0.0, 2.0, -1.0]), None, np.array([3.0, 0, 0]), np.zeros(3), np.array([-4.0, 1, 1])]
     jobs = [replace(job, shift=shift) for job, shift in zip(made.tests, shifts, strict=True)]
-    plain = trainer.logits(jobs)
-    for job, (logits, labels), got in zip(jobs, plain, trainer.evaluate(jobs, full=True), strict=True):
+    plain, scores = trainer.logits(made.tests), trainer.evaluate(jobs, full=True)
+    outputs = trainer.logits(jobs)
+    for job, (logits, labels), (found, _), got in zip(jobs, plain, outputs, scores, strict=True):
         moved = torch.from_numpy(logits if job.shift is None else logits + job.shift).float()
+        torch.testing.assert_close(torch.from_numpy(found), moved)
         losses = functional.cross_entropy(moved.flatten(0, -2), torch.from_numpy(labels).flatten())
         assert got.figures["loss"] == pytest.approx(float(losses), rel=1e-5)
         assert got.figures["accuracy"] == pytest.approx(np.mean(moved.argmax(-1).numpy() == labels))

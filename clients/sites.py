@@ -1,0 +1,161 @@
+"""A node's own sites: which clients they hold, how their data look, and their encoding as agreed."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
+from fedclust.messages.codec import SERVER, decode
+from fedclust.messages.description import Agreed, Registered, Stated
+from fedclust.settings import allowed
+
+if TYPE_CHECKING:
+    from fedclust.data.sites.rows import SiteRows
+
+Result = TypeVar("Result")
+
+# Modules that read and encode rows are imported only by nodes with their own data: they need pandas.
+
+_CSV = ("sep", "decimal", "encoding")
+"""Keys of the node's own configuration that describe its CSV files."""
+
+_PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
+
+
+@dataclass(frozen=True, eq=False)
+class OwnSites:
+    """A node's own sites.
+
+    Attributes
+    ----------
+    paths
+        File or folder of each site, by name.
+    settings
+        The run's settings that are known before the agreement.
+    csv_options
+        Format of the node's CSV files, as JSON.
+    """
+
+    paths: Mapping[str, Path]
+    settings: allowed.SiteSettings
+    csv_options: str
+
+    def rows(self, site: str) -> "SiteRows":
+        """Read a site's rows, once per process and version of its files.
+
+        Raises
+        ------
+        SiteError
+            If the site cannot take part.
+        """
+        from fedclust.data.sites.rows import builder_of, private
+
+        dataset = self.settings["dataset"]
+        if options := json.loads(self.csv_options):
+            dataset["csv_options"] = {**dataset.get("csv_options", {}), **options}
+        builder = builder_of(dataset, self.paths[site])
+        with private(builder):
+            version = json.dumps(builder.identity())
+        return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
+
+    def registered(self) -> Registered:
+        """List the clients of each site, and why other sites cannot take part."""
+        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
+
+    def stated(self) -> Stated:
+        """Describe each site for the common encoding, or explain why it cannot take part."""
+        from fedclust.data.sites.rows import describe
+
+        return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
+
+    def agree(self, context: Context, content: RecordDict) -> Stated:
+        """Encode each site's rows as agreed, and remember their folders for later messages.
+
+        Flower starts a process for each message, and passes `context.state` on.
+
+        Returns
+        -------
+        Why sites cannot be encoded like this, by site.
+        """
+        agreed = decode(Agreed, content, SERVER)
+        named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
+        prepared, refused = _each(named, lambda site: self._prepare(site, agreed))
+        for key in content:
+            context.state[key] = content[key]
+        context.state[_PREPARED] = ConfigRecord(dict(prepared))
+        return Stated(refused=refused)
+
+    def held(self, context: Context) -> tuple[Agreed, dict[str, str]]:
+        """Return the agreement and the folder of each site's encoded rows, which :meth:`agree` has kept.
+
+        Raises
+        ------
+        SiteError
+            If the node has no agreement yet, or its rows have changed since.
+        """
+        where = context.state.get(_PREPARED)
+        if not isinstance(where, ConfigRecord):
+            raise SiteError("a node must be sent the encoding before anything else, this one was not")
+        agreed = decode(Agreed, context.state, SERVER)
+        folders = {site: str(folder) for site, folder in where.items()}
+        for site, folder in folders.items():
+            # The cache may be emptied at any time.
+            if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
+                raise SiteError(f"the data of {site} must not change during a run")
+        return agreed, folders
+
+    def _prepare(self, site: str, agreed: Agreed) -> str:
+        from fedclust.data.sites.rows import prepare_site
+
+        dataset, partition = self.settings["dataset"], self.settings["partition"]
+        partition.pop("sites", None)
+        asked = [dataset, partition, self.settings["seed"], self.csv_options]
+        return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
+
+
+def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:
+    """Work on sites; return their results, and in one printable line why other sites cannot take part."""
+    done: dict[str, Result] = {}
+    refused: dict[str, str] = {}
+    for site in sites:
+        try:
+            done[site] = work(site)
+        except SiteError as error:
+            line = " ".join(str(error).split())[:900]
+            refused[site] = "".join(each if each.isprintable() else "?" for each in line) or "unknown"
+    return done, refused
+
+
+def own_sites(context: Context) -> OwnSites | None:
+    """Return the node's own sites; None for a run over a pooled dataset.
+
+    Raises
+    ------
+    NotAllowed
+        If a node that serves its own data is asked for the run's dataset.
+    SiteError
+        If the node's configuration does not name the data that it serves.
+    """
+    allow = allowed.allowed_here(context.node_config)
+    settings = allowed.site_settings(context.run_config, allow)
+    if settings is None:
+        if "data" in context.node_config:
+            raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
+        return None
+    own = OwnSitesPartition.of(settings["partition"])
+    paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
+    options = {key: str(context.node_config[key]) for key in _CSV if key in context.node_config}
+    return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
+
+
+@lru_cache(maxsize=64)
+def _rows(site: str, path: str, dataset: str, settings: allowed.SiteSettings, _version: str) -> "SiteRows":
+    from fedclust.data.sites.rows import builder_of, read_site
+
+    builder = builder_of(json.loads(dataset), Path(path))
+    return read_site(site, builder, OwnSitesPartition.of(settings["partition"]), settings["seed"])

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
+from fedclust.proof.paired import Evidence
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -61,6 +61,10 @@ class Trial:
     joins
         Of a trial of one model for two clusters together, the other one; labels are then 0 for everyone in
         both. Else None.
+    preferred
+        Whether the clients' updates make it the most likely of the cluster's proposals.
+    lone
+        Of a trial of one client apart from all others, that client, whose own rows decide. Else None.
     """
 
     cluster: int
@@ -75,6 +79,8 @@ class Trial:
     num_bytes: int = 0
     first: Mapping[str, Any] = field(default_factory=dict)
     joins: int | None = None
+    preferred: bool = False
+    lone: int | None = None
 
     def entry(self, **outcome: Any) -> dict[str, Any]:
         """Describe it in plain values, for JSON, with what came of it."""
@@ -119,6 +125,8 @@ class TrialMemory:
         Groupings on trial, the same for all: either after one round or among the finalists.
     history
         Every proposal whose trial is over, in plain values.
+    level_spent
+        What the looks so far have spent of the level of the run.
     spent
         Trainings of a client that looks and trials have cost so far.
     bytes_down, bytes_up
@@ -128,6 +136,7 @@ class TrialMemory:
     looks: int = 0
     trials: tuple[Trial, ...] = ()
     history: tuple[Mapping[str, Any], ...] = ()
+    level_spent: float = 0.0
     spent: int = 0
     bytes_down: int = 0
     bytes_up: int = 0
@@ -196,9 +205,9 @@ class Auto(ClusteredStrategy):
         everyone = Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model)
         proposed, _ = self._proposed(everyone, 0, federation)
         return [
-            tuple(np.flatnonzero(labels == part).tolist())
-            for labels in proposed
-            for part in range(labels.max() + 1)
+            tuple(np.flatnonzero(trial.labels == part).tolist())
+            for trial in proposed
+            for part in range(trial.labels.max() + 1)
         ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -222,7 +231,9 @@ class Auto(ClusteredStrategy):
         memory: TrialMemory = clusters.memory
         if self.coalitions.trained is not None:
             return clusters
-        if memory.trials or federation.server_round <= self.parameters.warmup * 2**memory.looks:
+        given, looks = self.parameters, self._looks(federation)
+        due = federation.server_round > given.warmup * 2**memory.looks and memory.looks < looks
+        if memory.trials or not due or memory.level_spent >= given.level * (1 - 1e-9):
             return clusters
         travelled = _travelled(federation)
         return _charged(self._look(clusters, federation), memory, travelled, federation)
@@ -310,9 +321,13 @@ class Auto(ClusteredStrategy):
             sentences.append(f"{pairs} of clusters joined again")
         if memory.spent:
             sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
+        tested = [entry for entry in memory.history if entry.get("least_gain") is not None]
+        best = min(tested, key=lambda entry: entry["least_gain"], default=None)
+        power = {} if best is None or number > 1 else {"gain": best["least_gain"], "rows": best["rows"]}
         return Findings(
             {
                 "decision": "; ".join(sentences),
+                **({"unseen": power} if power else {}),
                 "trials": [
                     *map(dict, memory.history),
                     *(trial.entry(kept=False, why=why) for trial in memory.trials),
@@ -327,33 +342,41 @@ class Auto(ClusteredStrategy):
 
     # -- Inside ---------------------------------------------------------------------------------------------
 
+    def _looks(self, federation: Federation) -> int:
+        """Return how many looks the run has whose trials can end before it does."""
+        given = self.parameters
+        return len(auto.due_rounds(given.warmup, federation.num_rounds, given.probation))
+
     def _look(self, clusters: Clusters, federation: Federation) -> Clusters:
         """List groupings of each cluster that is large enough, and put them on trial."""
         memory: TrialMemory = clusters.memory
         given, number, spent = self.parameters, memory.looks + 1, memory.spent
-        found: dict[int, list[IntArray]] = {}
+        found: dict[int, list[Trial]] = {}
         votes = federation.describe().num_validation > 0
         for cluster in range(len(clusters.models)):
             if given.can_split(int(votes[clusters.members(cluster)].sum())):
                 proposed, trained = self._proposed(clusters, cluster, federation)
                 found |= {cluster: proposed} if proposed else {}
                 spent += trained
+        looks_left = self._looks(federation) - memory.looks
+        level = auto.level_of_look(given.level - memory.level_spent, looks_left)
         trials: list[Trial] = []
         for cluster, proposed in found.items():
-            level = auto.level_of_look(given.level, number, len(found))
             state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))
-            for labels in proposed:
-                parts = int(labels.max()) + 1
-                starts = (clusters.models[cluster],) * parts, (state,) * parts
-                trials.append(Trial(cluster, labels, *starts, number, len(proposed), level))
-        trials += self._union(clusters, number)
+            for trial in proposed:
+                parts = int(trial.labels.max()) + 1
+                started = replace(
+                    trial, models=(clusters.models[cluster],) * parts, optimisers=(state,) * parts
+                )
+                shared = level / len(found)
+                trials.append(replace(started, look=number, proposals=len(proposed), level=shared))
+        trials += self._unions(clusters, number)
         listed = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
-        memory = replace(memory, looks=number, trials=tuple(trials), spent=spent)
+        level_spent = memory.level_spent + level * bool(found)
+        memory = replace(memory, looks=number, trials=tuple(trials), spent=spent, level_spent=level_spent)
         return replace(clusters.with_report(look=number, proposals=listed), memory=memory)
 
-    def _proposed(
-        self, clusters: Clusters, cluster: int, federation: Federation
-    ) -> tuple[list[IntArray], int]:
+    def _proposed(self, clusters: Clusters, cluster: int, federation: Federation) -> tuple[list[Trial], int]:
         """Ask a cluster's clients what a round of training changes, and group them by the direction.
 
         Of a cluster of more than `most_asked` clients so many are drawn; the parts of the others are not
@@ -361,7 +384,7 @@ class Auto(ClusteredStrategy):
 
         Returns
         -------
-        Groupings of the cluster's members, and how many clients trained for them.
+        Groupings of the cluster's members, without models, and how many clients trained for them.
         """
         given, number, members = self.parameters, federation.server_round, clusters.members(cluster)
         asked, smallest, model = members, given.min_cluster_size, clusters.models[cluster]
@@ -370,11 +393,18 @@ class Auto(ClusteredStrategy):
             asked = np.sort(draws.choice(asked, given.most_asked, replace=False))
         answered, rows = self.update_rows(federation, model, asked, number, size=given.projection_size)
         formed = proposals.by_updates(rows, smallest) if len(answered) > 1 else []
-        places = positions_of(answered, members)
-        votes = federation.describe().num_validation[members] > 0
-        voting = votes if votes.any() else None  # where sites cross-fit, nothing is held out
-        whole = [proposals.spread(labels, places, len(members)) for labels in formed]
-        return [labels for labels in whole if proposals.is_large_enough(labels, smallest, voting)], len(asked)
+        places, held_out = positions_of(answered, members), federation.describe().num_validation[members]
+        voting = held_out > 0 if held_out.any() else None  # where sites cross-fit, nothing is held out
+        trials = [
+            Trial(cluster, proposals.spread(labels, places, len(members)), (), preferred=labels is formed[0])
+            for labels in formed
+        ]
+        trials = [each for each in trials if proposals.is_large_enough(each.labels, smallest, voting)]
+        if (single := proposals.lone(rows, held_out[places])) is not None:
+            apart = (np.arange(len(answered)) == single).astype(np.int64)
+            whole = proposals.spread(apart, places, len(members))
+            trials.append(Trial(cluster, whole, (), lone=int(answered[single])))
+        return trials, len(asked)
 
     def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train each trial's parts for a round, on the clients that trained the cluster's own model."""
@@ -425,7 +455,8 @@ class Auto(ClusteredStrategy):
         for cluster, trials in clusters.memory.by_cluster().items():
             compared = [_compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
             parts = [len(trial.models) for trial in trials]
-            best = auto.most_promising(compared, parts, self.parameters.finalists)
+            preferred = _preferred(trials)
+            best = auto.most_promising(compared, parts, self.parameters.finalists, preferred)
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 figures = comparison.figures()
@@ -435,40 +466,51 @@ class Auto(ClusteredStrategy):
                 others = "another was" if len(best) == 1 else f"{len(best)} others were"
                 why = f"{others} more promising" if comparison.gain > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
-                over.append(trial.entry(**figures | ended))
+                least = {"least_gain": self._least_gain(trial, comparison)}
+                over.append(trial.entry(**figures | ended | least))
             kept += placed(finalists, clusters.members(cluster), federation)
         return _after_trials(clusters, [*kept, *clusters.memory.unions], over)
 
     def _decide(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Test the finalists; split where one is shown to be better, and join what is not shown to be."""
-        over: list[dict[str, Any]] = []
+        over, handed_on = list[dict[str, Any]](), 0.0
         least, smallest = self.parameters.min_gain, self.parameters.min_cluster_size
         before, one = clusters.assignment, np.count_nonzero(clusters.sizes) == 1
         for cluster, trials in clusters.memory.by_cluster().items():
             trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
-            number, level = trials[0].proposals, trials[0].level
-            choice = auto.choose(compared, parts, number, level)
+            number, level, preferred = trials[0].proposals, trials[0].level, _preferred(trials)
+            choice = auto.choose(compared, parts, number, level, preferred=preferred)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
-                between = _compare_trials(federation, clusters.members(cluster), coarse, fine, least)
-                choice = auto.choose(compared, parts, number, level, between)
+                rows = _measured(federation, clusters.members(cluster), coarse, fine, least)
+                between = compare(list(rows.values()), least)
+                choice = auto.choose(compared, parts, number, level, between, preferred)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
                     "p_value_corrected": choice.p_values[index],
                     "level": level,
+                    "least_gain": self._least_gain(trial, comparison),
                     "kept": index == choice.kept,
                     "why": auto.reason(index, choice, parts, level),
                 }
                 over.append(trial.entry(**comparison.figures() | tested))
             if choice.kept is not None:
                 clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
+                handed_on += level
+        left = clusters.memory.level_spent - handed_on  # a kept grouping's level goes to later looks
+        clusters = replace(clusters, memory=replace(clusters.memory, level_spent=left))
         for union in clusters.memory.unions:
             clusters, entry = self._joined(clusters, union, before, federation)
             over.append(entry)
         # The parts of the only cluster: everyone was asked for the losses of these models before the test.
         return _after_trials(clusters if one else self._moved(clusters, federation), [], over)
+
+    def _least_gain(self, trial: Trial, comparison: Comparison) -> float:
+        """Return the least gain that the test of a trial could have shown."""
+        share = 2 if trial.preferred else trial.proposals
+        return comparison.least_gain(trial.level / share, self.parameters.min_gain)
 
     def _moved(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Move clients to the cluster whose model has the least loss on their training rows.
@@ -490,30 +532,29 @@ class Auto(ClusteredStrategy):
         words = ", ".join(f"client {each} moved to cluster {after[each]}" for each in moved)
         return clusters.with_report(moved=moved.tolist()).because(words, assignment=after)
 
-    def _union(self, clusters: Clusters, look: int) -> list[Trial]:
-        """Put the two clusters whose models are nearest to each other on trial as one, from their mean."""
+    def _unions(self, clusters: Clusters, look: int) -> list[Trial]:
+        """Put clusters whose models are nearest to each other on trial as one, from their mean, in pairs."""
         serving = np.flatnonzero(clusters.sizes).tolist()
         if len(serving) < 2:
             return []
         names = [name for name, array in clusters.models[0].items() if np.dtype(array.dtype).kind == "f"]
         vectors = {cluster: to_vector(clusters.models[cluster], names) for cluster in serving}
-        apart = {
-            (one, other): float(np.linalg.norm(vectors[one] - vectors[other]))
-            for one, other in combinations(serving, 2)
-        }
-        first, second = min(apart, key=lambda pair: (apart[pair], pair))
-        weights = clusters.sizes[[first, second]]
-        mean = np.average([vectors[first], vectors[second]], axis=0, weights=weights)
-        model = with_vector(clusters.models[first], names, mean, cast=True)
-        state = deepcopy(aggregation.pack_state(clusters.aggregators[first], self.make_aggregator()))
-        labels = np.zeros(int(weights.sum()), dtype=np.int64)
-        level = self.parameters.level
-        return [Trial(first, labels, (model,), (state,), look, level=level, joins=second)]
+        trials = []
+        for first, second in auto.nearest_pairs(vectors):
+            weights = clusters.sizes[[first, second]]
+            mean = np.average([vectors[first], vectors[second]], axis=0, weights=weights)
+            model = with_vector(clusters.models[first], names, mean, cast=True)
+            state = deepcopy(aggregation.pack_state(clusters.aggregators[first], self.make_aggregator()))
+            labels = np.zeros(int(weights.sum()), dtype=np.int64)
+            trials.append(Trial(first, labels, (model,), (state,), look, joins=second))
+        return trials
 
     def _joined(
         self, clusters: Clusters, union: Trial, before: IntArray, federation: Federation
     ) -> tuple[Clusters, dict[str, Any]]:
-        """Make two clusters one again unless their own models are shown to be better than one for both.
+        """Make two clusters one again unless their own models are better than one by a standard error.
+
+        What is joined was shown to be better as a part of a grouping, so nothing has to be proven here.
 
         They stay two where nobody in one of them answers: silence is no evidence.
         `before` is the assignment before this round's splits, which end the trial of what they split.
@@ -528,10 +569,9 @@ class Auto(ClusteredStrategy):
         measured, _ = ask_differences(federation, together, apart, asked, least)
         comparison = compare(list(measured.values()), least)
         heard = {int(before[client]) for client, each in measured.items() if each.count}
-        kept = comparison.p_value > union.level and len(heard) == 2
-        shown = "not shown to be" if kept else "shown to be"
-        tested = {"p_value_corrected": comparison.p_value, "level": union.level, "kept": kept}
-        why = f"two models are {shown} better than one at the level of {union.level:.2g}"
+        kept = not comparison.exceeds(least) and len(heard) == 2
+        tested = {"p_value_corrected": comparison.p_value, "kept": kept}
+        why = f"two models are {'not ' * kept}better than one by a standard error"
         if len(heard) < 2:
             why = "nobody in one of the two clusters compared the models"
         entry = union.entry(**comparison.figures() | tested | {"why": why})
@@ -563,6 +603,11 @@ class Auto(ClusteredStrategy):
         return replace(split, models=tuple(models), aggregators=tuple(aggregators))
 
 
+def _preferred(trials: Sequence[Trial]) -> int | None:
+    """Return the position of the trial that the clients' updates prefer; None if it is over."""
+    return next((place for place, trial in enumerate(trials) if trial.preferred), None)
+
+
 def _compare_with_whole(
     clusters: Clusters, trial: Trial, federation: Federation, min_gain: float
 ) -> Comparison:
@@ -581,13 +626,24 @@ def _compare_with_whole(
     """
     model = clusters.models[trial.cluster]
     whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
-    return _compare_trials(federation, clusters.members(trial.cluster), whole, trial, min_gain)
+    measured = _measured(federation, clusters.members(trial.cluster), whole, trial, min_gain)
+    of_all = compare(list(measured.values()), min_gain)
+    if trial.lone is None:
+        return of_all
+    # Two tests, of which either decides: a client alone gains little among many, where it cannot be proven.
+    own = compare([measured[trial.lone]] if trial.lone in measured else [], min_gain)
+    return replace(
+        of_all,
+        p_value=min(1.0, 2 * min(of_all.p_value, own.p_value)),
+        gain_of_others=float(np.nanmax([own.gain, of_all.gain_of_others, -np.inf])),
+        p_value_of_others=min(1.0, 2 * min(own.p_value, of_all.p_value_of_others)),
+    )
 
 
-def _compare_trials(
+def _measured(
     federation: Federation, members: IntArray, one: Trial, other: Trial, min_gain: float
-) -> Comparison:
-    """Compare two groupings' models on the clients whose part is known in both.
+) -> dict[int, Evidence]:
+    """Ask clients whose part is known in two groupings of a cluster how much better the second's models are.
 
     Parameters
     ----------
@@ -606,8 +662,7 @@ def _compare_trials(
         assignment[members] = trial.labels
         sides.append((assignment, list(trial.models)))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
-    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)
-    return compare(list(measured.values()), min_gain)
+    return ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)[0]
 
 
 def placed(
@@ -643,7 +698,9 @@ def placed(
         places = positions_of(np.array([*parts], dtype=np.int64), members).tolist()
         best = dict(zip(places, parts.values(), strict=True))
         labels = proposals.place(trial.labels, best)
-        if anew is not None:
+        if trial.lone is not None:
+            labels = np.maximum(trial.labels, 0)  # the others stay together
+        elif anew is not None:
             votes = federation.describe().num_validation[members] > 0
             labels = proposals.moved(labels, best, votes, anew)
         after.append(replace(trial, labels=labels))

@@ -7,14 +7,17 @@ level they are tested, what trials may cost at most, which proposals get a longe
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
+
+import numpy as np
 
 from fedclust.clustering.proposals import MOST_PROPOSALS
 from fedclust.clustering.shared import wording
 from fedclust.proof import Comparison, holm
 from fedclust.support.checks import Checked
+from fedclust.typing import FloatArray
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,7 @@ class Parameters(Checked):
         Largest number of a cluster's proposals that get them, >= 1.
     min_cluster_size
         Least number of clients with held-out rows in a part, >= 1; a cluster needs twice as many for a look.
+        A single client may be a part if its own held-out rows are enough to decide.
     most_asked
         Largest number of clients of one cluster that a look asks, >= 2. The others are assigned to a part
         later, by the losses of the parts' models.
@@ -92,8 +96,8 @@ class Spending:
     looks: int
 
 
-def due_rounds(warmup: int, rounds: int) -> list[int]:
-    """List the rounds after which a look is due: warmup, 2·warmup, 4·warmup, …, before the last round.
+def due_rounds(warmup: int, rounds: int, probation: int = 0) -> list[int]:
+    """List the rounds after which a look is due: warmup, 2·warmup, 4·warmup, …
 
     A look that is due during another's trials waits until they are over.
 
@@ -103,39 +107,45 @@ def due_rounds(warmup: int, rounds: int) -> list[int]:
         Rounds before the first look, >= 1.
     rounds
         Rounds of the run.
+    probation
+        Rounds on trial after the first: only looks whose trials can end are listed. With 0, those that can
+        begin.
 
     Examples
     --------
     >>> due_rounds(10, rounds=60)
     [10, 20, 40]
+    >>> due_rounds(10, rounds=45, probation=6)  # trials of round 41 would end in round 47
+    [10, 20]
     """
     due = []
-    while warmup < rounds:
+    while warmup + 1 + probation <= rounds:
         due.append(warmup)
         warmup *= 2
     return due
 
 
-def level_of_look(level: float, look: int, num_clusters: int) -> float:
-    """Return the level of all tests of one cluster in a look: level · 2^−look / clusters.
+def level_of_look(left: float, looks_left: int) -> float:
+    """Return the level of all tests of a look: an equal share of what earlier looks have left.
 
-    All looks together have at most `level` (½ + ¼ + … < 1); a look need not know how many follow.
+    A look spends the share of each cluster for which it puts groupings on trial, unless one of them is kept:
+    the level of a rejected hypothesis goes to the others (Bretz et al., "A graphical approach to sequentially
+    rejective multiple test procedures", Statistics in Medicine 28, 2009). So all looks together have at most
+    the level of the run, and no share is lost with a look that has nothing to test.
 
     Parameters
     ----------
-    level
-        Level of the run, in (0, 1).
-    look
-        Number of the look, from 1.
-    num_clusters
-        Number of clusters for which this look has proposals, >= 1.
+    left
+        What is left of the level of the run, in [0, 1).
+    looks_left
+        Looks that are still to come, this one included; fewer than one count as one.
 
     Examples
     --------
-    >>> level_of_look(0.05, look=1, num_clusters=2)  # half of the level, for one of two clusters
-    0.0125
+    >>> level_of_look(0.06, looks_left=3)
+    0.02
     """
-    return level * 2.0**-look / num_clusters
+    return left / max(1, looks_left)
 
 
 def most_spending(num_clients: int, participation: float, rounds: int, parameters: Parameters) -> Spending:
@@ -185,6 +195,31 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     return Spending(total, total / cohort, len(looks))
 
 
+def nearest_pairs(vectors: Mapping[int, FloatArray]) -> list[tuple[int, int]]:
+    """Pair clusters each of which is nearest to the other.
+
+    Parameters
+    ----------
+    vectors
+        Each cluster's model as a vector, shape (d,), by cluster.
+
+    Returns
+    -------
+    Pairs in ascending order; no cluster is in two of them.
+
+    Examples
+    --------
+    >>> nearest_pairs({0: np.array([0.0]), 1: np.array([5.0]), 2: np.array([1.0]), 4: np.array([7.0])})
+    [(0, 2), (1, 4)]
+    """
+    nearest = {
+        one: min((float(np.linalg.norm(own - vectors[other])), other) for other in vectors if other != one)[1]
+        for one, own in vectors.items()
+        if len(vectors) > 1
+    }
+    return sorted((one, other) for one, other in nearest.items() if one < other and nearest[other] == one)
+
+
 @dataclass(frozen=True)
 class Choice:
     """The result of the trials of one cluster.
@@ -204,8 +239,10 @@ class Choice:
     between: float | None = None
 
 
-def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], number: int) -> list[int]:
-    """Pick the proposals with the smallest p-values among those that gained anything in one round.
+def most_promising(
+    comparisons: Sequence[Comparison], parts: Sequence[int], number: int, preferred: int | None = None
+) -> list[int]:
+    """Pick the preferred proposal and those with the smallest p-values, if they gained anything in one round.
 
     Gains and p-values leave out the most and the least favourable votes: gains after one round are about
     0.01, and a single vote of −2 lowers the mean of 30 by 0.07. Ties go to the larger gain, then to the
@@ -221,6 +258,8 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
         Number of parts of each.
     number
         How many to pick at most.
+    preferred
+        Position of the proposal that the clients' updates make most likely, if there is one.
 
     Returns
     -------
@@ -233,12 +272,16 @@ def most_promising(comparisons: Sequence[Comparison], parts: Sequence[int], numb
     >>> tried = [SimpleNamespace(gain_of_others=gain, p_value_of_others=p) for gain, p in pairs]
     >>> most_promising(tried, parts=[2, 2, 3], number=1)
     [2]
+    >>> most_promising(tried, parts=[2, 2, 3], number=1, preferred=0)
+    [0]
     """
+
+    def rank(index: int) -> tuple[bool, float, float, int, int]:
+        of = comparisons[index]
+        return index != preferred, of.p_value_of_others, -of.gain_of_others, parts[index], index
+
     gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
-    order = sorted(
-        gained, key=lambda i: (comparisons[i].p_value_of_others, -comparisons[i].gain_of_others, parts[i], i)
-    )
-    return sorted(order[:number])
+    return sorted(sorted(gained, key=rank)[:number])
 
 
 def choose(
@@ -247,14 +290,18 @@ def choose(
     num_proposals: int,
     level: float,
     between: Comparison | None = None,
+    preferred: int | None = None,
 ) -> Choice:
     """Choose which finalist to keep, if any.
 
-    All proposals of the look share one level by Holm's correction, and so does the test of the finer finalist
-    against the coarser. Proposals that were dropped after one round were chosen on the same rows as the
-    finalists, so they count, with p = 1. The coarsest that passes is kept, unless a finer one beats it as
-    well. Of equally coarse ones, that with the largest gain is kept (each is shown to be better than one
-    model, so the choice needs no test).
+    All proposals of the look share one level, and so does the test of the finer finalist against the coarser.
+    The preferred proposal, which training rows alone have chosen, is tested first at half of the level; the
+    others share the other half by Holm's correction, or all of it once the preferred one has passed (the
+    fallback procedure: Wiens, "A fixed sequence Bonferroni procedure for testing multiple endpoints",
+    Pharmaceutical Statistics 2, 2003). Proposals that were dropped after one round were chosen on the same
+    rows as the finalists, so they count, with p = 1. The coarsest that passes is kept, unless a finer one
+    beats it as well. Of equally coarse ones, that with the largest gain is kept (each is shown to be better
+    than one model, so the choice needs no test).
 
     Parameters
     ----------
@@ -269,6 +316,9 @@ def choose(
     between
         The finer of two finalists (B) against the coarser (A); None if there are not two, they are equally
         coarse, or one did not pass.
+    preferred
+        Position of the preferred proposal among the finalists; None if it is none of them, and then all of
+        them share the whole level.
 
     Returns
     -------
@@ -280,23 +330,31 @@ def choose(
     >>> finalist = SimpleNamespace(p_value=0.001, gain=0.05)
     >>> choose([finalist], parts=[2], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
     Choice(kept=0, p_values=(0.003,), between=None)
+    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05, preferred=0)
+    Choice(kept=0, p_values=(0.002,), between=None)
     """
     count = len(comparisons)
     several = len(set(parts)) > 1
-    family = [each.p_value for each in comparisons] + [1.0] * (num_proposals - count)
-    if several:
-        family.append(1.0 if between is None else between.p_value)
-    corrected = [float(value) for value in holm(family)]
+    values = [each.p_value for each in comparisons]
+    last = [1.0 if between is None else between.p_value] * several
+    if preferred is None:
+        corrected = holm([*values, *[1.0] * (num_proposals - count), *last]).tolist()
+    else:
+        first = min(1.0, 2 * values.pop(preferred))
+        family = [*values, *[1.0] * (num_proposals - count), *last]
+        times = 1 if first <= level else 2
+        corrected = [min(1.0, times * each) for each in holm(family).tolist()]
+        corrected.insert(preferred, first)
     passed = [index for index in range(count) if corrected[index] <= level]
-    values = tuple(corrected[:count])
+    found = tuple(corrected[:count])
     finer_p_value = corrected[-1] if several and between is not None else None
     if not passed:
-        return Choice(None, values, finer_p_value)
+        return Choice(None, found, finer_p_value)
     coarsest = min(passed, key=lambda index: (parts[index], -comparisons[index].gain, index))
     finer = [index for index in passed if parts[index] > parts[coarsest]]
     if finer and finer_p_value is not None and finer_p_value <= level:
-        return Choice(finer[0], values, finer_p_value)
-    return Choice(coarsest, values, finer_p_value)
+        return Choice(finer[0], found, finer_p_value)
+    return Choice(coarsest, found, finer_p_value)
 
 
 def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:

@@ -12,8 +12,9 @@ from fedclust.typing import BoolArray, FloatArray, IntArray
 _NUMBERS = (2, 3)  # numbers of parts that are always proposed
 _MOST_PARTS = 10
 _UNKNOWN = -1
-MOST_PROPOSALS = len(_NUMBERS) + 1
-"""Largest number of groupings that are proposed for a cluster."""
+_FEWEST_ROWS = 30
+MOST_PROPOSALS = len(_NUMBERS) + 2
+"""Largest number of groupings that are proposed for a cluster, with that of a client alone."""
 
 
 def cuts(distances: FloatArray, numbers: Iterable[int], min_size: int) -> dict[int, IntArray]:
@@ -74,8 +75,8 @@ def by_updates(updates: FloatArray, min_size: int) -> list[IntArray]:
 
     Returns
     -------
-    Part of each client, numbered in order of first appearance, shape (n,): in 2 and 3 parts, and in the
-    number, up to 10, with the largest mean silhouette, if there are such.
+    Part of each client, numbered in order of first appearance, shape (n,): first in the number, up to 10,
+    with the largest mean silhouette, then in 2 and in 3 parts, if there are such.
 
     Examples
     --------
@@ -88,7 +89,38 @@ def by_updates(updates: FloatArray, min_size: int) -> list[IntArray]:
     groupings = cuts(distances, {*_NUMBERS, *range(2, most + 1)}, min_size)
     scores = {number: silhouette(distances, labels) for number, labels in groupings.items()}
     best = max(scores, key=lambda number: (scores[number], -number), default=0)
-    return [groupings[number] for number in sorted({*_NUMBERS, best} & {*groupings})]
+    return [groupings[number] for number in dict.fromkeys((best, *_NUMBERS)) if number in groupings]
+
+
+def lone(updates: FloatArray, rows: IntArray) -> int | None:
+    """Find a client that is unlike all others, and has held-out rows enough to show it by itself.
+
+    In the test of a grouping a client's rows count up to three times the median client's, and the most
+    favourable votes are set aside; so a single client that gains decides nothing there.
+
+    Parameters
+    ----------
+    updates
+        As for :func:`by_updates`.
+    rows
+        Held-out rows of each client, shape (n,).
+
+    Returns
+    -------
+    The position of the client that average linkage merges last, when all others are one; None if there is no
+    such client, or it has fewer than 30 held-out rows.
+
+    Examples
+    --------
+    >>> updates = np.array([[1.0, 0.1], [1.0, 0.0], [-1.0, 0.0], [1.0, 0.2]])
+    >>> lone(updates, rows=np.array([40, 40, 40, 40]))
+    2
+    """
+    if len(updates) < 3:
+        return None
+    pairs, _ = grouping.merges(cosine_distances(updates), "average")
+    single = pairs[-1].min()  # groups of several have higher numbers
+    return int(single) if single < len(updates) and rows[single] >= _FEWEST_ROWS else None
 
 
 def is_large_enough(labels: IntArray, min_size: int, votes: BoolArray | None = None) -> bool:

@@ -588,10 +588,10 @@ class FigureAnswer:
     hits
         Rows that A and that B predict right, shape (2,).
     sums
-        Of three differences, lines of shape (3,) as of :class:`~fedclust.proof.Evidence`: Brier scores,
-        accuracies, and the Brier score by class shares minus A's.
+        Of four differences, lines of shape (3,) as of :class:`~fedclust.proof.Evidence`: Brier scores,
+        accuracies, and the Brier score by class shares minus A's and minus B's.
     bets
-        Bets on the last; and, where the question asks for them, before it on each margin for the Brier score,
+        Bets on the last two; and, where the question asks for them, before them on each margin for the Brier score,
         against it, and likewise for the accuracy.
     """
 
@@ -606,7 +606,7 @@ class FigureAnswer:
         """Check that these are the numbers of some rows."""
         tried = [margins(limit) if at.asked.bets else np.zeros(0) for limit in _LIMITS]
         shapes = self.hits.shape, self.sums.shape, self.bets.shape
-        wanted = (2,), (3, 3), (1 + 4 * len(tried[0]), len(BETS))
+        wanted = (2,), (4, 3), (2 + 4 * len(tried[0]), len(BETS))
         if shapes != wanted:
             raise at.bad(f"hits, sums and bets must have shapes {wanted}, got {shapes}")
         rows = self.rows
@@ -618,28 +618,31 @@ class FigureAnswer:
         ]
         off = _ROUND_OFF * (1 + self.count)
         more = abs(self.hits[1] - self.hits[0] - self.sums[1, 0])
-        if not all(fits) or not possible(rows.by_shares) or more > off or self.hits.max() > self.count + off:
+        fits += [possible(rows.by_shares), possible(rows.by_shares_less_b)]
+        if not all(fits) or more > off or self.hits.max() > self.count + off:
             raise at.bad(f"hits, sums and bets must be those of {self.count} rows, they are not")
 
     @classmethod
     def of(cls, rows: Rows) -> "FigureAnswer":
         """Make the answer of what a client measured."""
-        bets = (rows.brier, rows.brier_below, rows.accuracy, rows.accuracy_below, rows.by_shares)
-        sums = np.stack([each.sums for each in (rows.brier, rows.accuracy, rows.by_shares)])
+        shares = rows.by_shares, rows.by_shares_less_b
+        bets = (rows.brier, rows.brier_below, rows.accuracy, rows.accuracy_below, *shares)
+        sums = np.stack([each.sums for each in (rows.brier, rows.accuracy, *shares)])
         return cls(rows.brier.count, rows.hits, sums, np.concatenate([each.log_wealth for each in bets]))
 
     @property
     def rows(self) -> Rows:
         """What the client measured."""
-        bets, turned = np.split(self.bets[:-1], 4), np.array([-1, 1, -1])
-        brier, accuracy, by_shares = self.sums
+        bets, turned = np.split(self.bets[:-2], 4), np.array([-1, 1, -1])
+        brier, accuracy, by_shares, less_b = self.sums
         return Rows(
             hits=self.hits,
             brier=Evidence(self.count, brier, bets[0]),
             brier_below=Evidence(self.count, turned * brier, bets[1]),
             accuracy=Evidence(self.count, accuracy, bets[2]),
             accuracy_below=Evidence(self.count, turned * accuracy, bets[3]),
-            by_shares=Evidence(self.count, by_shares, self.bets[-1:]),
+            by_shares=Evidence(self.count, by_shares, self.bets[-2:-1]),
+            by_shares_less_b=Evidence(self.count, less_b, self.bets[-1:]),
         )
 
 

@@ -62,8 +62,9 @@ class Rows:
         [−1, 1]: above 0, B is better.
     brier_below, accuracy_below
         The same of −d, for the upper ends of intervals.
-    by_shares
-        The Brier score of predicting the client's class shares, which needs no model, minus A's.
+    by_shares, by_shares_less_b
+        The Brier score of predicting the client's class shares, which needs no model, minus A's and minus
+        B's.
 
     Examples
     --------
@@ -79,6 +80,7 @@ class Rows:
     accuracy: Evidence
     accuracy_below: Evidence
     by_shares: Evidence
+    by_shares_less_b: Evidence
 
     @classmethod
     def of(cls, brier: FloatArray, by_shares: FloatArray, hits: FloatArray, bets: bool) -> "Rows":
@@ -104,6 +106,7 @@ class Rows:
             evidence(more, of_accuracy, 1.0),
             evidence(-more, of_accuracy, 1.0),
             evidence(by_shares - brier[0]),
+            evidence(by_shares - brier[1]),
         )
 
 
@@ -127,6 +130,8 @@ class Figure:
         Whether A predicts no better than each client's class shares, which need no model: not shown to be
         better, and better by no more than 0.01 Brier, without the most and the least favourable tenth of
         ten clients or more.
+    groups_inform
+        Whether B is shown to predict better than each client's class shares, in the same way.
     confidence
         Confidence of all intervals.
     """
@@ -140,6 +145,7 @@ class Figure:
     better_for: int
     num_clients: int
     collapsed: bool
+    groups_inform: bool = False
     confidence: float = CONFIDENCE
 
     def summary(self) -> dict[str, Any]:
@@ -225,7 +231,10 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
     hits = [float(sum(each.hits[side] for each in reports)) for side in (0, 1)]
     below, less = ([getattr(each, name) for each in reports] for name in ("brier_below", "accuracy_below"))
     # As in a test, one client's numbers can neither make nor hide a collapse of many.
-    against_shares = pooled(in_the_middle([each.by_shares for each in reports])[1])
+    against_shares, groups_against = (
+        pooled(in_the_middle([getattr(each, name) for each in reports])[1])
+        for name in ("by_shares", "by_shares_less_b")
+    )
     return Figure(
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),
@@ -236,5 +245,6 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         better_for=sum(each.brier.mean > 0 for each in having),
         num_clients=len(having),
         collapsed=rows > 0 and against_shares.mean <= NEGLIGIBLE and p_value(against_shares) > level,
+        groups_inform=p_value(groups_against) <= level,
         confidence=confidence,
     )

@@ -220,6 +220,17 @@ def moments(of: Evidence) -> tuple[float, float, float]:
     return mean, math.sqrt(variance), (third - 3 * mean * second + 2 * mean**3) / variance**1.5
 
 
+def standard_error(of: Evidence) -> float:
+    """Compute the standard error of the mean of d; NaN without rows.
+
+    Examples
+    --------
+    >>> standard_error(evidence(np.array([1.0, -1.0, 1.0, -1.0])))  # a deviation of 1, four rows
+    0.5
+    """
+    return moments(of)[1] / math.sqrt(of.count) if of.count else math.nan
+
+
 def hall(ratio: float, skewness: float, count: int) -> float:
     """Remove the skewness from a standardised mean.
 
@@ -331,6 +342,53 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
     return max(by_hall, unseen(mean, margin, of.count) / 2)
 
 
+def least_gain(error: float, count: int, level: float, margin: float = 0.0) -> float:
+    """Compute the least gain that a test of so many rows could show, with differences that spread like these.
+
+    Of a gain of that size about half of all tests show that it is above the margin. The differences are taken
+    to be half a deviation above the gain and half below it, which has no skewness.
+
+    Parameters
+    ----------
+    error
+        Standard error of the mean of d.
+    count
+        Number of rows N, >= 1.
+    level
+        Level of the test, in (0, 1).
+    margin
+        The margin that a gain must exceed.
+
+    Returns
+    -------
+    In (margin, 2]; 2 where no gain could be shown.
+
+    Examples
+    --------
+    >>> round(least_gain(0.02, count=400, level=0.05), 3)  # 1.65 standard errors
+    0.033
+    >>> least_gain(0.02, count=1, level=0.05)  # one row proves nothing
+    2.0
+    """
+    deviation = error * math.sqrt(count)
+
+    def shown(gain: float) -> bool:
+        ends = np.clip([gain - deviation, gain + deviation], -LARGEST_BRIER, LARGEST_BRIER)
+        fair, staked = stakes(np.array([margin]))
+        x = (1 + ends / LARGEST_BRIER) / 2
+        log_wealth = count * np.log1p(staked[..., None] * (x - fair[:, None, None])).mean(axis=-1)
+        sums = np.array([np.mean(ends**power) for power in (1, 2, 3)]) * count
+        return p_value(Evidence(count, sums, log_wealth), margin) <= level
+
+    low, high = margin, LARGEST_BRIER
+    if not shown(high):
+        return high
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if shown(middle) else (middle, high)
+    return high
+
+
 def most_rows(counts: IntArray, times: float = _MOST_OF_MEDIAN) -> int:
     """Return the largest number of rows with which a client counts: three times the median client's.
 
@@ -396,6 +454,10 @@ class Comparison:
         Rows that counted.
     gain_of_others, p_value_of_others
         Without the votes set aside; NaN and 1 without rows.
+    error, error_of_others
+        Standard errors of the two gains; NaN without rows.
+    rows_of_others
+        Rows that counted without the votes set aside.
     """
 
     gain: float
@@ -405,6 +467,37 @@ class Comparison:
     num_rows: int = 0
     gain_of_others: float = math.nan
     p_value_of_others: float = 1.0
+    error: float = math.nan
+    error_of_others: float = math.nan
+    rows_of_others: int = 0
+
+    def least_gain(self, level: float, margin: float = 0.0) -> float:
+        """Return the least gain above a margin that such a comparison could show, see :func:`least_gain`.
+
+        Examples
+        --------
+        >>> compare([evidence(np.tile([0.2, -0.1], 50))] * 2).least_gain(0.05) < 0.04
+        True
+        >>> compare([]).least_gain(0.05)
+        2.0
+        """
+        known = self.rows_of_others > 0
+        return (
+            least_gain(self.error_of_others, self.rows_of_others, level, margin) if known else LARGEST_BRIER
+        )
+
+    def exceeds(self, margin: float) -> bool:
+        """Return whether B is better than A by a standard error more than a margin; False without votes.
+
+        For choices between two models of which either may serve, where nothing has to be proven.
+
+        Examples
+        --------
+        >>> Comparison(0.1, 0.04, 5, 4, gain_of_others=0.1, error=0.05, error_of_others=0.05).exceeds(0.01)
+        True
+        """
+        of_all, of_others = self.gain - self.error, self.gain_of_others - self.error_of_others
+        return of_all > margin and of_others > margin
 
     @property
     def gains(self) -> bool:
@@ -417,6 +510,7 @@ class Comparison:
             "voted": self.num_clients,
             "rows": self.num_rows,
             "gain": self.gain if self.num_clients else None,
+            "gain_error": self.error if self.num_clients else None,
             "p_value": self.p_value,
             "better_for": self.better_for,
         }
@@ -485,6 +579,9 @@ def compare(reports: Sequence[Evidence], margin: float = 0.0) -> Comparison:
         num_rows=whole.count,
         gain_of_others=others.mean,
         p_value_of_others=of_others,
+        error=standard_error(whole),
+        error_of_others=standard_error(others),
+        rows_of_others=others.count,
     )
 
 

@@ -2,7 +2,8 @@
 
 Held-out rows decide (:mod:`fedclust.proof.paired`), test rows give the figures that are printed
 (:mod:`fedclust.proof.figure`). If the model for all predicts no better than each client's class shares, a
-comparison with it proves nothing, and the verdict begins with that.
+comparison with it alone proves nothing: groups must be better than the shares, too, or the verdict begins
+with that.
 """
 
 import math
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.proof.figure import Figure, Rows, measure
-from fedclust.proof.paired import Comparison, Evidence, compare, holm
+from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, holm
 from fedclust.typing import IntArray
 
 _NO_FIGURE = measure([])
@@ -133,6 +134,7 @@ def prove_grouping(
     proven_before: bool = False,
     trouble: str = "",
     held_out: bool = True,
+    unseen: Mapping[str, float] | None = None,
     level: float = 0.05,
 ) -> GroupingProof:
     """Test a grouping's models (B) against one model for all (A).
@@ -165,6 +167,9 @@ def prove_grouping(
     held_out
         Whether the run has held-out rows. Without them the verdict is the figure of test rows alone, because
         a decision by test rows would bias that figure.
+    unseen
+        Where the method tested groupings and kept none, the least ``gain`` in Brier score that its tests
+        could have shown, with the number of ``rows`` held out.
     level
         Level of all tests together, in (0, 1).
 
@@ -213,7 +218,7 @@ def prove_grouping(
     shown, p_value, grouped = figure(everyone), last, last <= level
     collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
     if not several:
-        text, grouped = f"Train one model for all: {method} found no groups", False
+        text, grouped = f"Train one model for all: {method} found no groups{_unseen(unseen)}", False
     elif not held_out and shown.num_rows:
         text = f"{method}'s {number} clusters have {_better(whole, shown)}; no rows were held out to decide"
     elif not whole.num_clients:
@@ -235,7 +240,10 @@ def prove_grouping(
     else:
         text = "Train one model for all: no grouping was shown to be better; "
         text += _not_shown(f"{method}'s {number} clusters", whole, shown)
-    if collapsed:
+    if collapsed and grouped and shown.groups_inform:
+        # Where groups contradict each other, one model for all can be no better.
+        text += f"; {COLLAPSED[0].lower()}{COLLAPSED[1:]}, the groups' models do better"
+    elif collapsed:
         shown = replace(figure(everyone), collapsed=True)
         named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
         why = f" ({trouble})" if trouble else ""
@@ -252,6 +260,18 @@ def prove_grouping(
                 text += f" ({_clients(len(quiet))} {has} {why} and did not vote)"
     verdict = Verdict(text, grouped, p_value if several and whole.num_clients else None, shown)
     return GroupingProof(verdict, proofs, too_few, silent)
+
+
+def _unseen(least: Mapping[str, float] | None) -> str:
+    """Describe what a search for groups could not see."""
+    if least is None:
+        return ""
+    if least["gain"] >= LARGEST_BRIER:
+        return f", and could have shown none: {least['rows']} held-out rows are too few"
+    return (
+        f" (groups may still be better by less than {least['gain']:.2g} in Brier score, which "
+        f"{least['rows']:,} held-out rows cannot show)"
+    )
 
 
 def _clients(number: int) -> str:

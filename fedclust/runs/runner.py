@@ -328,6 +328,7 @@ class StrategyRun(Observer):
         measured, silent = questions.ask_differences(asking, theirs, clusters) if held_out else ({}, {})
         how: dict[str, Any] = {"method": name, "serve_best": best, "proven_before": strategy.proves_splits}
         how["held_out"] = held_out
+        how["unseen"] = strategy.findings(strategy.clusters).summary.get("unseen")
         shifts = None if decided is None else decided.shifts * (decided.layers == PRIOR)[:, None]
         tested, trouble = questions.ask_figures(asking, theirs, clusters, shifts), summaries.trouble(rounds)
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)

@@ -591,8 +591,8 @@ class FigureAnswer:
         Of four differences, lines of shape (3,) as of :class:`~fedclust.proof.Evidence`: Brier scores,
         accuracies, and the Brier score by class shares minus A's and minus B's.
     bets
-        Bets on the last two; and, where the question asks for them, before them on each margin for the Brier score,
-        against it, and likewise for the accuracy.
+        Bets on the last two; and, where the question asks for them, before them on each margin for the Brier
+        score, against it, and likewise for the accuracy.
     """
 
     place = codec.Place("figure", ArrayRecord)

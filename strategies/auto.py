@@ -231,8 +231,8 @@ class Auto(ClusteredStrategy):
         memory: TrialMemory = clusters.memory
         if self.coalitions.trained is not None:
             return clusters
-        given, looks = self.parameters, self._looks(federation)
-        due = federation.server_round > given.warmup * 2**memory.looks and memory.looks < looks
+        given, number = self.parameters, federation.server_round
+        due = given.warmup * 2**memory.looks < number <= federation.num_rounds - given.probation
         if memory.trials or not due or memory.level_spent >= given.level * (1 - 1e-9):
             return clusters
         travelled = _travelled(federation)
@@ -342,11 +342,6 @@ class Auto(ClusteredStrategy):
 
     # -- Inside ---------------------------------------------------------------------------------------------
 
-    def _looks(self, federation: Federation) -> int:
-        """Return how many looks the run has whose trials can end before it does."""
-        given = self.parameters
-        return len(auto.due_rounds(given.warmup, federation.num_rounds, given.probation))
-
     def _look(self, clusters: Clusters, federation: Federation) -> Clusters:
         """List groupings of each cluster that is large enough, and put them on trial."""
         memory: TrialMemory = clusters.memory
@@ -358,8 +353,8 @@ class Auto(ClusteredStrategy):
                 proposed, trained = self._proposed(clusters, cluster, federation)
                 found |= {cluster: proposed} if proposed else {}
                 spent += trained
-        looks_left = self._looks(federation) - memory.looks
-        level = auto.level_of_look(given.level - memory.level_spent, looks_left)
+        looks = len(auto.due_rounds(given.warmup, federation.num_rounds, given.probation))
+        level = auto.level_of_look(given.level - memory.level_spent, looks - memory.looks)
         trials: list[Trial] = []
         for cluster, proposed in found.items():
             state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))

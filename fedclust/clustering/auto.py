@@ -152,11 +152,12 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     """Bound what all trials of a run can cost.
 
     The first look is at one cluster; later ones are at no more than ⌊K/2s⌋ clusters, with s the smallest
-    part, as a look needs a cluster of at least 2s clients. Their cohorts together have at most min(K, ⌈ρK⌉ +
-    clusters) clients. A look costs a training of each client that it asks, one round for each proposal and
-    `probation` rounds for each finalist, as long as rounds are left; a round of one proposal costs at most
-    one training per client of its cluster's cohort. From the second look on, one model for two clusters may
-    train for all rounds of a trial.
+    part, as a look needs a cluster of at least 2s clients. There are at most ⌊K/s⌋ clusters of several
+    clients, and one of a single client more for each cluster that earlier looks were at; their cohorts
+    together have at most min(K, ⌈ρK⌉ + clusters) clients. A look costs a training of each client that it
+    asks, one round for each proposal and `probation` rounds for each finalist; a round of one proposal costs
+    at most one training per client of its cluster's cohort. From the second look on, models for two clusters
+    together may train for all rounds of a trial, each for clusters of their own.
 
     Parameters
     ----------
@@ -181,18 +182,15 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     if not parameters.can_split(num_clients):
         return Spending(0, 0.0, 0)
     cohort = math.ceil(round(participation * num_clients, 9))
-    looks = due_rounds(parameters.warmup, rounds)
-    finalists, total = min(parameters.finalists, MOST_PROPOSALS), 0
-    for number, due in enumerate(looks):
-        clusters = 1 if number == 0 else num_clients // (2 * parameters.min_cluster_size)
-        trained = min(num_clients, cohort if number == 0 else cohort + clusters)
-        asked = min(num_clients, parameters.most_asked * clusters)
-        left = rounds - due
-        first = min(1, left) * MOST_PROPOSALS
-        later = min(parameters.probation, max(left - 1, 0)) * finalists
-        union = min(1 + parameters.probation, left) if number else 0
-        total += asked + (first + later + union) * trained
-    return Spending(total, total / cohort, len(looks))
+    looks = len(due_rounds(parameters.warmup, rounds, parameters.probation))
+    later, total = parameters.probation * min(parameters.finalists, MOST_PROPOSALS), 0
+    large, parts = (num_clients // (each * parameters.min_cluster_size) for each in (2, 1))
+    for number in range(looks):
+        asked = min(num_clients, parameters.most_asked * (large if number else 1))
+        trained = min(num_clients, cohort + parts + number * large) if number else cohort
+        union = 1 + parameters.probation if number else 0
+        total += asked + (MOST_PROPOSALS + later + union) * trained
+    return Spending(total, total / cohort, looks)
 
 
 def nearest_pairs(vectors: Mapping[int, FloatArray]) -> list[tuple[int, int]]:

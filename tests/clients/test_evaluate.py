@@ -267,8 +267,8 @@ def test_figures_on_test_rows_are_of_the_rows_that_were_asked_for(
         assert found.hits.tolist() == right
         assert found.sums[0, 0] == pytest.approx(brier[0] - brier[1], abs=1e-4)
         assert found.sums[1, 0] == right[1] - right[0]
-        assert found.sums[2, 0] == pytest.approx(by_shares - brier[0], abs=1e-4)
-        assert found.bets.shape == (4 * 81 + 1, 8)
+        assert found.sums[2:, 0] == pytest.approx(by_shares - np.array(brier), abs=1e-4)
+        assert found.bets.shape == (4 * 81 + 2, 8)
 
 
 def test_class_shares_of_a_client_that_lacks_a_class() -> None:

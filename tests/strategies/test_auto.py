@@ -19,7 +19,7 @@ from fedclust.federation import ClientGrid, Clusters, Federation, FederationErro
 from fedclust.messages.models import from_state
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import Auto, ClusteredStrategy, auto as auto_module
-from fedclust.strategies.auto import Trial, placed
+from fedclust.strategies.auto import Trial, TrialMemory, placed
 from fedclust.training import LocalTraining
 from tests.strategies.helpers import Keeping, Lossy, assert_same_models, built, kept
 
@@ -70,7 +70,7 @@ def test_known_groups_are_kept_and_nothing_else(partition: list[str], number: in
         assert agrees(strategy, grid)
         (kept,) = [trial for trial in found["trials"] if trial["kept"]]
         assert kept["rounds"] == 3
-        assert kept["p_value_corrected"] <= kept["level"] == 0.025
+        assert kept["p_value_corrected"] <= kept["level"] == 0.05  # the only look
         assert "by updates, better on held-out rows (p " in watch.assignments[-1][2]
     # Neither prototypes nor anything else about classes is asked for, but the label counts of descriptions.
     losses = {"query.losses"} if number == 2 else set()
@@ -109,7 +109,7 @@ def proposing(monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> None:
 
     def proposed(strategy: Auto, clusters: Clusters, cluster: int, _federation: Federation):
         labels = np.array(next(left, [0] * 8))
-        return ([labels] if labels.any() else []), 0
+        return ([Trial(cluster, labels, ())] if labels.any() else []), 0
 
     monkeypatch.setattr(Auto, "_proposed", proposed)
 
@@ -132,7 +132,7 @@ def test_a_client_in_the_wrong_part_is_put_right(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("conventions", [1, 2])
-def test_two_clusters_become_one_unless_shown_to_be_better_apart(conventions: int, monkeypatch) -> None:
+def test_two_clusters_become_one_unless_they_are_better_apart(conventions: int, monkeypatch) -> None:
     # A verdict that finds anything better splits clients that are all alike, too, after round 7; the next
     # look, after round 8, has the two clusters together on trial for three rounds.
     proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])
@@ -233,16 +233,18 @@ def test_a_model_that_overflows_ends_its_trial_and_not_the_run(monkeypatch: pyte
         raise NotFinite("round 5: not finite")
 
     monkeypatch.setattr("fedclust.strategies.auto.train_beside", broken)
-    strategy, _ = run(*CONVENTIONS, rounds=6)
+    strategy, _ = run(*CONVENTIONS, rounds=7)
     assert {trial["why"] for trial in trials_of(strategy)} == {"round 5: not finite"}
     assert len(strategy.clusters.models) == 1
 
 
 def test_what_the_end_cuts_short_is_on_record() -> None:
-    strategy, _ = run(*CONVENTIONS, rounds=6)
-    decision = strategy.findings(strategy.clusters).summary["decision"]
-    assert "2 groupings were still on trial when the run ended" in decision
-    assert [trial["why"] for trial in trials_of(strategy)][-2:] == ["the run ended before it was decided"] * 2
+    strategy, _ = run(*IID, rounds=6)  # no look: its trial would end in round 7
+    assert strategy.findings(strategy.clusters).summary["decision"] == "one cluster: no trial took place"
+    trials = (Trial(0, np.array([0] * 6 + [1] * 6), (ArrayRecord(),) * 2),) * 2
+    found = strategy.findings(replace(strategy.clusters, memory=TrialMemory(1, trials))).summary
+    assert "2 groupings were still on trial when the run ended" in found["decision"]
+    assert [trial["why"] for trial in found["trials"]] == ["the run ended before it was decided"] * 2
 
 
 def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> list:
@@ -320,7 +322,7 @@ def test_three_finalists_may_all_be_better() -> None:
         strategy, nn.Linear(8, 6), list(zip(rows, labels, strict=True)), rounds=8, training=training
     )
     decided = [each for each in result.summary["trials"] if each["rounds"] > 1 and "level" in each]
-    assert [each["parts"] for each in decided] == [2, 3, 4]
+    assert [each["parts"] for each in decided] == [4, 2, 3]  # the preferred one first
     assert sum(each["kept"] for each in decided) == 1
 
 

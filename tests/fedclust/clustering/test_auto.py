@@ -26,28 +26,42 @@ def test_looks_come_after_twice_as_many_rounds_each(warmup: int, rounds: int, du
     assert auto.due_rounds(warmup, rounds) == due
 
 
-def test_all_looks_share_one_level() -> None:
-    assert level_of_look(0.05, 1, 1) == 0.025
-    assert level_of_look(0.05, 3, 2) == 0.05 / 8 / 2
-    assert sum(level_of_look(0.05, look, 1) for look in range(1, 60)) <= 0.05
+def test_a_look_whose_trials_cannot_end_does_not_begin() -> None:
+    # A trial takes 1 + 6 rounds: that of the third look ends in round 47.
+    assert [auto.due_rounds(10, rounds, probation=6) for rounds in (47, 46)] == [[10, 20, 40], [10, 20]]
+
+
+def test_looks_share_what_is_left_of_the_level() -> None:
+    # Three looks have a third each; of what a kept grouping leaves, later ones have equal parts.
+    assert level_of_look(0.06, 3) == 0.02
+    assert level_of_look(0.06 - 0.02, 2) == pytest.approx(0.02)
+    assert level_of_look(0.06, 2) == 0.03
+    assert level_of_look(0.06, 0) == 0.06
+
+
+def test_clusters_are_paired_that_are_nearest_to_each_other() -> None:
+    places = {1: 0.0, 2: 1.0, 5: 3.0, 6: 9.0, 7: 9.5}  # 5 is nearest to 2, which is nearer to 1
+    assert auto.nearest_pairs({each: np.array([place]) for each, place in places.items()}) == [(1, 2), (6, 7)]
+    assert auto.nearest_pairs({3: np.zeros(2)}) == []
 
 
 def test_most_spending_by_hand() -> None:
-    # 10 clients, half of them in a round: 5. One look, after round 2 of 6; it asks 10 clients. Then 3
-    # proposals for one round and 2 finalists for 3 more, but 4 rounds are left: 1 + 3.
+    # 10 clients, half of them in a round: 5. One look, after round 2; it asks 10 clients. Then 4 proposals
+    # train for one round and 2 finalists for 3 more.
     parameters = Parameters(warmup=2, probation=3)
-    first = 10 + (3 * 1 + 2 * 3) * 5
-    # After round 4 a second look, at most 10 // 4 = 2 clusters with cohorts of 5 + 2 at most; 2 rounds are
-    # left, one for all proposals and one for the finalists; one model for two clusters trains in both.
-    second = 10 + (3 * 1 + 2 * 1 + 2) * 7
-    assert most_spending(10, 0.5, 6, parameters) == auto.Spending(first + second, (first + second) / 5, 2)
+    first = 10 + (4 * 1 + 2 * 3) * 5
+    assert most_spending(10, 0.5, 6, parameters) == auto.Spending(first, first / 5, 1)
+    # After round 4 a second look, at 10 // 4 = 2 clusters at most. There may be 10 // 2 = 5 and 2 clients
+    # alone: cohorts of 5 + 7 clients, but there are 10. Pairs of clusters train in all 4 rounds.
+    second = 10 + (4 * 1 + 2 * 3 + 4) * 10
+    assert most_spending(10, 0.5, 8, parameters) == auto.Spending(first + second, (first + second) / 5, 2)
 
 
 def test_a_large_cluster_is_asked_in_part() -> None:
-    # 1,000 clients, 50 in a round: 100 are asked, then (3 + 2 * 6) * 50 train; of three proposals no more
-    # than three are finalists.
-    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 15 * 50
-    assert most_spending(1000, 0.05, 20, Parameters(finalists=9)).trainings == 100 + 21 * 50
+    # 1,000 clients, 50 in a round: 100 are asked, then (4 + 2 * 6) * 50 train; of four proposals no more
+    # than four are finalists.
+    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 16 * 50
+    assert most_spending(1000, 0.05, 20, Parameters(finalists=9)).trainings == 100 + 28 * 50
 
 
 def test_too_few_clients_or_rounds_cost_nothing() -> None:
@@ -110,6 +124,30 @@ def test_the_coarsest_that_passes_stands_or_what_beats_it(
     choice = auto.choose([comparison(p) for p in p_values], parts, proposals, 0.025, other)
     assert choice.kept == kept
     np.testing.assert_allclose(choice.p_values, corrected)
+
+
+@pytest.mark.parametrize(
+    ("p_values", "preferred", "proposals", "kept", "corrected"),
+    [
+        # The preferred one of three at half of the level: 0.01 * 2; the other, with one dropped, then has
+        # all of it: 0.02 * 2.
+        ([0.02, 0.01], 1, 3, 1, [0.04, 0.02]),
+        # It fails, 0.03 * 2; the others have half: 0.006 * 2 * 2.
+        ([0.006, 0.03], 1, 3, 0, [0.024, 0.06]),
+        ([0.007, 0.03], 1, 3, None, [0.028, 0.06]),
+    ],
+)
+def test_the_preferred_proposal_is_tested_first(p_values, preferred, proposals, kept, corrected) -> None:
+    tried = [comparison(p) for p in p_values]
+    choice = auto.choose(tried, [2] * len(tried), proposals, 0.025, preferred=preferred)
+    assert choice.kept == kept
+    np.testing.assert_allclose(choice.p_values, corrected)
+
+
+def test_the_preferred_proposal_goes_on_if_it_gained() -> None:
+    tried = [comparison(0.4), comparison(0.01), comparison(0.6, gain=-0.1), comparison(0.02)]
+    assert most_promising(tried, [2] * 4, 2, preferred=0) == [0, 1]
+    assert most_promising(tried, [2] * 4, 2, preferred=2) == [1, 3]  # it has lost
 
 
 def test_of_equally_coarse_ones_that_pass_the_one_that_gains_more_stands() -> None:

@@ -16,6 +16,7 @@ from fedclust.proof.paired import (
     hall,
     holm,
     inverse_hall,
+    least_gain,
     moments,
     most_rows,
     num_set_aside,
@@ -205,15 +206,36 @@ def test_a_comparison_by_hand() -> None:
     assert (found.num_clients, found.better_for, found.num_rows) == (2, 1, 3)
     assert found.gain == pytest.approx(0.2)
     assert found.p_value == found.p_value_of_others == p_value(evidence(np.array([0.5, 0.3, -0.2])))
-    numbers = {"voted": 2, "rows": 3, "better_for": 1}
+    # Deviations 0.3, 0.1 and −0.4 from the mean of 0.2: a variance of 0.26/3 over three rows.
+    assert found.error == found.error_of_others == pytest.approx(np.sqrt(0.26 / 3 / 3))
+    assert found.exceeds(0.2 - 0.17)
+    assert not found.exceeds(0.2 - 0.16)
+    numbers = {"voted": 2, "rows": 3, "better_for": 1, "gain_error": found.error}
     assert found.figures() == {**numbers, "gain": found.gain, "p_value": found.p_value}
+
+
+@pytest.mark.parametrize(("count", "deviation"), [(400, 0.5), (100, 0.5), (30, 0.2)])
+def test_the_least_gain_is_where_a_test_begins_to_pass(count: int, deviation: float) -> None:
+    least = least_gain(deviation / np.sqrt(count), count, level=0.05, margin=0.01)
+    halves = np.tile([-deviation, deviation], count // 2)
+    found = [compare([evidence(halves + least * times, [0.01])], 0.01).p_value for times in (0.98, 1.02)]
+    assert found[0] > 0.05 > found[1]
 
 
 def test_nobody_votes() -> None:
     for reports in ([], [evidence(np.zeros(0))] * 3):
         found = compare(reports)
         assert (found.num_clients, found.p_value, found.better_for, found.gains) == (0, 1.0, 0, False)
-        assert found.figures() == {"voted": 0, "rows": 0, "gain": None, "p_value": 1.0, "better_for": 0}
+        assert not found.exceeds(-2)
+        assert found.least_gain(0.05) == 2.0
+        assert found.figures() == {
+            "voted": 0,
+            "rows": 0,
+            "gain": None,
+            "gain_error": None,
+            "p_value": 1.0,
+            "better_for": 0,
+        }
 
 
 def test_without_the_most_and_the_least_favourable_votes() -> None:

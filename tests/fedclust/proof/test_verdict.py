@@ -85,9 +85,9 @@ def test_without_test_rows_the_verdict_speaks_of_held_out_ones() -> None:
 
 
 def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
-    # A's Brier score is 0.5 on every row; class shares alone have 0.45.
+    # A's Brier score is 0.5 on every row, B's about 0.1; class shares alone have 0.05.
     brier, hits = np.stack([np.full(100, 0.5), 0.1 + NOISE]), np.stack([np.zeros(100), np.ones(100)])
-    rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.45), hits, False))
+    rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.05), hits, False))
     found = prove_grouping(TWO, held_out([0.3] * 6), rows, method="FMCL", serve_best=True)
     assert found.verdict.text.startswith(
         f"{COLLAPSED}: no verdict on groups against it; FMCL's 2 clusters have 1.000 instead of 0.000 of"
@@ -103,9 +103,39 @@ def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
     assert alone.verdict.text == f"{COLLAPSED}: no verdict on groups against it; FMCL found no groups"
 
 
+def test_groups_that_contradict_each_other_are_found_where_one_model_cannot_learn() -> None:
+    # Class shares have 0.45: A's 0.5 is no better, B's 0.1 is.
+    brier, hits = np.stack([np.full(100, 0.5), 0.1 + NOISE]), np.stack([np.zeros(100), np.ones(100)])
+    rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.45), hits, False))
+    verdict = prove_grouping(TWO, held_out([0.3] * 6), rows, method="FMCL").verdict
+    assert verdict.text.startswith("Train in 2 groups: 1.000 instead of 0.000 of test rows predicted right")
+    assert verdict.text.endswith(
+        "; the one model for all predicts no better than each client's class shares, the groups' models do "
+        "better"
+    )
+    assert (verdict.grouped, verdict.summary()["collapsed"]) == (True, True)
+    # Held-out rows did not show them to be better than A.
+    other = prove_grouping(TWO, held_out([0.0] * 6), rows, method="FMCL").verdict
+    assert other.text.startswith(f"{COLLAPSED}: no verdict")
+    assert not other.grouped
+
+
+def test_what_a_search_for_groups_could_not_see_is_said() -> None:
+    def text(**unseen: float) -> str:
+        return prove_grouping(np.zeros(6, dtype=int), {}, {}, method="auto", unseen=unseen).verdict.text
+
+    assert text(gain=0.0812, rows=1500) == (
+        "Train one model for all: auto found no groups (groups may still be better by less than 0.081 in "
+        "Brier score, which 1,500 held-out rows cannot show)"
+    )
+    assert text(gain=2.0, rows=3).endswith(
+        "no groups, and could have shown none: 3 held-out rows are too few"
+    )
+
+
 def test_against_a_collapsed_model_the_figures_are_of_all_clusters() -> None:
     brier, hits = np.stack([np.full(100, 0.5), 0.1 + NOISE]), np.stack([np.zeros(100), np.ones(100)])
-    right, wrong = (Rows.of(brier, np.full(100, 0.45), each, False) for each in (hits, np.zeros((2, 100))))
+    right, wrong = (Rows.of(brier, np.full(100, 0.05), each, False) for each in (hits, np.zeros((2, 100))))
     found = prove_grouping(
         TWO, held_out([0.6] * 3 + [-0.6] * 3), {k: right if k < 3 else wrong for k in range(6)}, method="FMCL"
     )

@@ -564,7 +564,10 @@ class Auto(ClusteredStrategy):
         measured, _ = ask_differences(federation, together, apart, asked, least)
         comparison = compare(list(measured.values()), least)
         heard = {int(before[client]) for client, each in measured.items() if each.count}
-        kept = not comparison.exceeds(least) and len(heard) == 2
+        # A client alone has few rows among many: its own may decide, as when it was split off.
+        single = [client for client in measured if np.count_nonzero(before == before[client]) == 1]
+        tests = [comparison, *(compare([measured[client]], least) for client in single)]
+        kept = not any(each.exceeds(least) for each in tests) and len(heard) == 2
         tested = {"p_value_corrected": comparison.p_value, "kept": kept}
         why = f"two models are {'not ' * kept}better than one by a standard error"
         if len(heard) < 2:

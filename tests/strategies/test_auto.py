@@ -153,6 +153,18 @@ def test_two_clusters_become_one_unless_they_are_better_apart(conventions: int, 
     assert (union["p_value"] <= 0.05) == (conventions == 2)
 
 
+def test_one_client_of_many_is_split_off_by_its_own_rows() -> None:
+    # Client 9 alone names the classes the other way round. Of ten votes the most favourable does not count.
+    clients = own_clients(20, 40)[:9] + own_clients(20, 40)[19:]
+    summary = own_run(clients, rounds=12).summary
+    assert summary["assignment"] == [0] * 9 + [summary["assignment"][9]]
+    assert summary["cluster_sizes"].count(1) == 1
+    kept = [trial for trial in summary["trials"] if trial["kept"]]
+    assert [trial["sizes"] for trial in kept] == [[9, 1]]
+    # Nor is it joined with the others again: there is no trial of a union that is kept.
+    assert {trial["source"] for trial in summary["trials"]} == {"updates", "union"}
+
+
 def test_two_clusters_stay_two_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody answers a comparison after round 7, in which the clusters were made.
     proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])

@@ -12,12 +12,12 @@ from typing import Annotated
 import numpy as np
 
 from fedclust.clustering.shared.grouping import kmeans
-from fedclust.support.checks import Checked
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters(Checked):
+class Parameters(KnownNumber):
     """Settings of CLoVE.
 
     Attributes
@@ -43,10 +43,9 @@ class Parameters(Checked):
     >>> Parameters(num_clusters=0)
     Traceback (most recent call last):
         ...
-    ValueError: num_clusters must be >= 1, got 0
+    ValueError: num_clusters must be >= 1 or None, got 0
     """
 
-    num_clusters: Annotated[int, ">= 1"] = 2
     clustering_rounds: Annotated[int | None, ">= 1 or None"] = None
     num_starts: Annotated[int, ">= 1"] = 1
     stable_rounds: Annotated[int | None, ">= 1 or None"] = 3
@@ -75,7 +74,7 @@ def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     >>> labels == labels[0]
     array([ True,  True, False, False])
     """
-    number = min(parameters.num_clusters, len(np.unique(losses, axis=0)))
+    number = min(parameters.number, len(np.unique(losses, axis=0)))
     return kmeans(losses, number, seed, parameters.num_starts)
 
 

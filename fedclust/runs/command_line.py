@@ -263,6 +263,7 @@ def _checked(
     where: dict[str, Any] = {"searchpath": added, "name": name}
     if not arguments.multirun:
         config, hydra_config = compose_with_hydra(arguments.overrides, **where)
+        _pass_on(config, arguments.overrides)
         if not arguments.cfg:
             _check_device(config)
         checks.check(config, light=bool(arguments.cfg))
@@ -280,6 +281,7 @@ def _checked(
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
         raise ConfigError(f"{error}; put ++ before a key that only the swept choices have") from error
+    _pass_on(config, arguments.overrides)
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
     made_by_hydra = arguments.cfg or "output_dir" in swept
     return _main, nullcontext() if made_by_hydra else _folder(config, arguments.overrides)
@@ -314,12 +316,26 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
     with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
             quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-            # argparse takes settings from one place only, which --multirun may follow.
-            places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
-            sys.argv.insert(max(places, default=len(sys.argv)), f"output_dir='{quoted}'")
+            _add_argument(f"output_dir='{quoted}'", overrides)
             config.output_dir = str(folder)
             config.overrides.append(f"output_dir='{quoted}'")
         yield folder
+
+
+def _pass_on(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Give Hydra the partition that data of the user's own got, and tell the user if rows are dealt."""
+    for added in config.overrides:
+        if added.startswith("partition=") and added not in overrides:
+            _add_argument(added, overrides)
+            if added == "partition=iid":
+                dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
+                print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
+
+
+def _add_argument(added: str, overrides: Sequence[str]) -> None:
+    # argparse takes settings from one place only, which --multirun may follow.
+    places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
+    sys.argv.insert(max(places, default=len(sys.argv)), added)
 
 
 def _keys(overrides: Sequence[str]) -> list[str]:

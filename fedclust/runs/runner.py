@@ -355,8 +355,9 @@ class StrategyRun(Observer):
             alone = {"better_alone": {"better": better, "clients": asked}}
             epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
             what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
-            text = f"{verdict.text}; for {better} of {asked} clients {what}"
-            verdict = dataclasses.replace(verdict, text=text)
+            if asked:
+                text = f"{verdict.text}; for {better} of {asked} clients {what}"
+                verdict = dataclasses.replace(verdict, text=text)
         travelled = self._clients.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))

@@ -23,7 +23,7 @@ class Parameters(KnownNumber):
     Attributes
     ----------
     num_clusters
-        Number of models k, >= 1.
+        Number of models k, >= 1; None for a guess of 2, which the run names.
     clustering_rounds
         Clients are clustered before each of this many rounds, >= 1, and then keep their clusters. Null:
         before all rounds, unless ``stable_rounds`` ends it.

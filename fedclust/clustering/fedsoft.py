@@ -35,7 +35,7 @@ class Parameters(KnownNumber):
     Attributes
     ----------
     num_clusters
-        Number of centres k, >= 1.
+        Number of centres k, >= 1; None for a guess of 2, which the run names.
     interval
         τ, rounds between two measurements of the importance weights, >= 1.
     sigma

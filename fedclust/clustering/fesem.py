@@ -30,7 +30,7 @@ class Parameters(KnownNumber):
     Attributes
     ----------
     num_clusters
-        Number of centres k, >= 1.
+        Number of centres k, >= 1; None for a guess of 2, which the run names.
     num_starts
         Number of starts of k-means++ after round 1, >= 1; the best is kept.
 

@@ -28,7 +28,7 @@ class Parameters(KnownNumber):
     Attributes
     ----------
     num_clusters
-        Number of models k, >= 1.
+        Number of models k, >= 1; None for a guess of 2, which the run names.
     restarts
         Number of starts r, >= 1; each draws k models.
     restart_rounds

@@ -77,16 +77,14 @@ def test_the_matrix_fills_from_zero_before_a_first_test() -> None:
     # A slow loop over the expected square of every entry: of 100 clients ten meet in a round.
     step, met, entry, mean, rounds = 0.1, 45 / 4950, 0.5, 1.0, 0
     while mean >= 1e-5:
-        mean = 0.9 * mean + 0.1 * step**2 * entry * (10 / 100) ** 2
+        mean = 0.9 * mean + 0.1 * step**2 * entry * 10 * 9 / 100**2
         entry, rounds = (1 - met) * entry + met * 0.9**2 * entry, rounds + 1
     assert rounds == fedgwc.fills(PAPER.resolve(0.1), 10, 100, 1e-5, 10**4)
     # Measured on Fashion-MNIST with 100 clients: the first tests come in rounds 906 to 928.
-    assert 800 < rounds < 928
+    assert 850 < rounds < 928
     assert said(PAPER, 100, 0.1, rounds + 1) == []
     (caution,) = said(PAPER, 100, 0.1, rounds)
-    assert caution.startswith(
-        f"no split is likely before the last round, {rounds}: the matrix fills from zero"
-    )
+    assert caution.startswith(f"no split is likely before the last round, {rounds}: the matrix fills")
 
 
 def test_federations_that_are_too_small_are_named() -> None:

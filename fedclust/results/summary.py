@@ -294,6 +294,8 @@ _MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _POOLED = ("pooled_macro_f1", "pooled_auc")
 SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
+OF_SERVED = (*SERVED_FIGURES, "decisions", "collapsed")
+"""All keys of a summary that tell how well the models that serve predict."""
 
 _TOO_FEW = "no held-out rows"
 
@@ -400,18 +402,28 @@ def personal_summary(
     }
 
 
-def personal_table(table: pd.DataFrame, personal: Personal, layered: "Layered") -> pd.DataFrame:
-    """Add to the table of clients the layer that each uses, and its figures with each layer.
+def personal_table(
+    table: pd.DataFrame, without: ArrayLike, personal: Personal, layered: "Layered"
+) -> pd.DataFrame:
+    """Add to the table of clients the layer that each uses, and its accuracy with each layer.
+
+    Parameters
+    ----------
+    table
+        The table, whose figures are those with the layer that the client uses.
+    without
+        Accuracy of each client without a layer, shape (K,).
+    personal, layered
+        As for :func:`personal_summary`.
 
     Returns
     -------
-    The table with the columns ``personal`` (the layer that the client uses), ``personal_accuracy`` (with it),
+    The table with the columns ``personal`` (the layer that the client uses), ``accuracy_none`` (without one),
     ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and, if the label-prior
     correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
-    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
+    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist(), "accuracy_none": without}
     unknown = np.full(len(table), np.nan)
-    columns["personal_accuracy"] = layered.measured[personal.choice].figures.get("accuracy", unknown)
     for layer in personal.asked:
         made = layered.used[layer] == layer
         measured = layered.measured[layer].figures.get("accuracy", unknown)

@@ -124,9 +124,9 @@ def test_what_stands_in_a_summary() -> None:
 
 
 def test_columns_of_the_clients() -> None:
-    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), Auto(), LAYERED)
+    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), [0.5, 0.75], Auto(), LAYERED)
     assert table["personal"].tolist() == ["none", "finetune"]
-    assert table["personal_accuracy"].tolist() == [0.25, 1.0]
+    assert table["accuracy_none"].tolist() == [0.5, 0.75]
     assert table["accuracy_prior"].tolist() == [0.5, 0.75]
     # Who could not fine-tune has no accuracy of it, though its figures under finetune are those without.
     assert np.isnan(table["accuracy_finetune"][0])

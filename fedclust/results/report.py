@@ -428,7 +428,7 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _clusters(clients: pd.DataFrame, most: int) -> Table:
+def _clusters(clients: pd.DataFrame, most: int) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
     table = _table(*_right("cluster", "clients", "samples", "accuracy"), *more)
@@ -446,7 +446,8 @@ def _clusters(clients: pd.DataFrame, most: int) -> Table:
         table.add_row(str(cluster), str(size), *cells)
     if len(shown) < len(sizes):
         table.add_row("…", str(len(clients) - int(shown.sum())), *[""] * (2 + grouped + named))
-        table.caption = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
+        note = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
+        return Group(table, Text(note, style="dim italic"))  # a caption is broken at the table's width
     return table
 
 
@@ -471,7 +472,8 @@ def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) ->
                         for each, own in zip(layers, chosen, strict=True)
                     ]
                     title = "without layer" if choice == NONE else f"with personal={choice}"
-                    if {*values} != {"–"} and (keys is None or values != cells):
+                    same = all(value in ("–", cell) for value, cell in zip(values, cells, strict=True))
+                    if {*values} != {"–"} and not (keys is not None and same):
                         table.add_row(f"  {title}", *values)
     return table
 

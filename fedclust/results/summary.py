@@ -1,5 +1,6 @@
 """Make the table of a run's clients and the figures of its summary."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import KEEP
 from fedclust.support.checks import few
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from fedclust.federation import Measured
@@ -216,10 +217,14 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
-    """Return whether models predict test rows no better than each client's class shares.
+    """Return whether the models that serve predict test rows no better than each client's class shares.
 
-    As for a verdict (:func:`fedclust.proof.figure.measure`): better by no more than 0.01 Brier, without the
-    most and the least favourable tenth of ten clients or more. Scores that are not finite count as the worst.
+    Neither by their Brier score nor by their balanced accuracy. The score, as for a verdict
+    (:func:`fedclust.proof.figure.measure`): better by no more than 0.01, without the most and the least
+    favourable tenth of ten clients or more; scores that are not finite count as the worst. Balanced accuracy,
+    in the same way, of clients whose test rows have several classes: their most frequent one has 1/classes,
+    and more than 0.02 above that, and two standard errors of as many coins, is better. Where one class makes up nearly all of a
+    client's rows, as with few classes each, its share alone has a good score, and this still tells.
 
     Parameters
     ----------
@@ -238,10 +243,19 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     # The mean over test rows y of Σ_c (p_c − [c = y])² is 1 + Σ_c p_c² − 2 Σ_c p_c n_c/n.
     by_shares = 1 + np.square(shares).sum(axis=1) - 2 * (shares * there).sum(axis=1) / there.sum(axis=1)
     gains = by_shares - np.nan_to_num(clients["brier"].to_numpy(float)[rows], nan=LARGEST_BRIER)
-    aside = num_set_aside(len(rows))
-    middle = np.argsort(gains)[aside : len(rows) - aside]
-    weights = np.minimum(there.sum(axis=1), most_rows(there.sum(axis=1)))
-    return bool(np.average(gains[middle], weights=weights[middle]) <= NEGLIGIBLE)
+    classes, counts = (there > 0).sum(axis=1), there.sum(axis=1)
+    balanced = np.nan_to_num(clients["balanced_accuracy"].to_numpy(float)[rows]) - 1 / classes
+    weights = np.minimum(counts, most_rows(counts))
+
+    def mean(of: FloatArray, some: BoolArray) -> float:
+        order = np.flatnonzero(some)[np.argsort(of[some])]
+        aside = num_set_aside(len(order))
+        middle = order[aside : len(order) - aside]
+        return float(np.average(of[middle], weights=weights[middle])) if len(middle) else 0.0
+
+    several = classes > 1
+    chance = max(0.02, 1 / math.sqrt(max(1, counts[several].sum())))
+    return mean(gains, counts > 0) <= NEGLIGIBLE and mean(balanced, several) <= chance
 
 
 def _means(rates: FloatArray) -> list[float] | FloatArray:

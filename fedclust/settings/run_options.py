@@ -10,7 +10,7 @@ from fedclust.support.checks import Checked, check, check_held_out
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 
-COLLAPSED = "The models predict no better than each client's class shares"
+COLLAPSED = "The models that serve predict no better than each client's class shares"
 """Last line of such a run, by which it is recognised where only its log arrives."""
 
 AUTO = "auto"

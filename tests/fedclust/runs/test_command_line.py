@@ -186,7 +186,7 @@ def test_a_bad_job_does_not_end_a_sweep(
 
 def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) -> None:
     quick = ("strategy=fedavg", "partition=iid", "training.mode=sequential", "personal=none")
-    said = "The models predict no better than each client's class shares"
+    said = "The models that serve predict no better than each client's class shares"
     outcome = run(*quick, "rounds=1", "training.learning_rate=1e-9", "output_dir=chance")
     assert (outcome.code, outcome.printed.splitlines()[-1]) == (3, said)
     assert json.loads(Path("chance/summary.json").read_text())["collapsed"] is True

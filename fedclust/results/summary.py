@@ -223,8 +223,9 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     (:func:`fedclust.proof.figure.measure`): better by no more than 0.01, without the most and the least
     favourable tenth of ten clients or more; scores that are not finite count as the worst. Balanced accuracy,
     in the same way, of clients whose test rows have several classes: their most frequent one has 1/classes,
-    and more than 0.02 above that, and two standard errors of as many coins, is better. Where one class makes up nearly all of a
-    client's rows, as with few classes each, its share alone has a good score, and this still tells.
+    and more than 0.02 above that, and two standard errors of as many coins, is better. Where one class makes
+    up nearly all of a client's rows, as with few classes each, its share alone has a good score, and this
+    still tells.
 
     Parameters
     ----------

@@ -23,6 +23,7 @@ from torch import nn
 
 from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
 from fedclust.federation.answering import Answering, Flower, Here
@@ -287,7 +288,8 @@ class Plan:
             left_out = num_held_out(num_clients, self.settings.holdout_clients)
             check_delta(self.privacy, num_clients - left_out)
         for name, strategy in self.strategies.items():
-            asked = getattr(getattr(strategy, "parameters", None), "num_clusters", None)
+            given = getattr(strategy, "parameters", None)
+            asked = given.number if isinstance(given, KnownNumber) else getattr(given, "num_clusters", None)
             if isinstance(asked, int) and asked > num_clients - left_out:
                 most = f"<= {num_clients - left_out}, the number of clients"
                 raise ConfigError(f"strategy.parameters.num_clusters must be {most}, got {asked} for {name}")

@@ -6,7 +6,14 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-ALIKE = ("strategy=fedavg", "partition=iid", "partition.num_clients=30", "evaluate_every=99", "personal=none")
+ALIKE = (
+    "strategy=fedavg",
+    "partition=iid",
+    "partition.num_clients=30",
+    "row_cap=3",
+    "evaluate_every=99",
+    "personal=none",
+)
 
 
 @pytest.fixture

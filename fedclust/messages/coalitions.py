@@ -45,8 +45,12 @@ def _arms(at: codec.Reading) -> int:
     return 2 * at.asked.coalitions
 
 
+def _coalitions(at: codec.Reading) -> int:
+    return at.asked.coalitions
+
+
 def _fit_numbers(at: codec.Reading) -> int:
-    return Fit.width(at.asked.num_classes) * at.asked.others
+    return Fit.width(at.asked.num_classes) * (at.asked.others + 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +59,11 @@ class ScoresAnswer:
 
     Attributes
     ----------
-    count, means, products
+    count, means, products, auc, auc_error
         As of :class:`~fedclust.proof.coalitions.Scores`; the products in one list.
     fits
-        Of each further model, the numbers of a :class:`~fedclust.proof.coalitions.Fit`, in one list.
+        Of each further model, and of the site's own, cross-fitted, the numbers of a
+        :class:`~fedclust.proof.coalitions.Fit`, in one list.
     """
 
     place = codec.IN_CONFIG
@@ -66,6 +71,8 @@ class ScoresAnswer:
     count: Annotated[int, codec.Whole(0, codec.train_rows)]
     means: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=_arms)]
     products: Annotated[FloatArray, codec.Numbers(0, 4 + 1e-9, count=lambda at: _arms(at) ** 2)]
+    auc: Annotated[FloatArray, codec.Numbers(0, 1 + 1e-9, count=_coalitions)]
+    auc_error: Annotated[FloatArray, codec.Numbers(0, 1, count=_coalitions)]
     fits: Annotated[
         FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.num_classes - 1), count=_fit_numbers)
     ]
@@ -74,17 +81,22 @@ class ScoresAnswer:
         """Check that there may be such rows."""
         if not self.scores.possible():
             raise at.bad(f"means and products must be those of {self.count} rows, they are not")
+        errors = self.fits.reshape(at.asked.others + 1, -1)[:, [2, 4]]
+        if errors.min() <= 0:
+            raise at.bad(f"errors of fits must be > 0, got {errors.min()}")
 
     @classmethod
     def of(cls, scores: Scores, fits: Sequence[Fit]) -> "ScoresAnswer":
         """Make the answer of what a site measured."""
         numbers = np.array([(*astuple(each)[:5], *each.names) for each in fits], dtype=float).ravel()
-        return cls(scores.count, scores.means, scores.products.ravel(), numbers)
+        products = scores.products.ravel()
+        return cls(scores.count, scores.means, products, scores.auc, scores.auc_error, numbers)
 
     @property
     def scores(self) -> Scores:
         """The site's scores."""
-        return Scores(self.count, self.means, self.products.reshape(len(self.means), -1))
+        products = self.products.reshape(len(self.means), -1)
+        return Scores(self.count, self.means, products, self.auc, self.auc_error)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +106,8 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     Attributes
     ----------
     models
-        Of each coalition that contains the site, the models without each fold; then the further models.
+        Of each coalition that contains the site, itself last, the models without each fold; then the further
+        models.
     shares
         Share of each class in each coalition's training rows, shape (coalitions, C), in one list.
     pseudo_examples

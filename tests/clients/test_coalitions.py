@@ -126,8 +126,25 @@ def test_scores_are_those_of_rows_that_a_model_has_not_seen(site) -> None:
     np.testing.assert_allclose(answers[0].scores.products, table @ table.T / 23, rtol=1e-5)
     logits, labels = outputs(site, sent[-1], rows)  # the further model, on all rows
     assert answers[0].count == 23
-    assert len(answers[0].fits) == Fit.width(3)
-    assert answers[0].fits[0] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    further, own = answers[0].fits.reshape(2, Fit.width(3))
+    assert further[0] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    # The site's own is cross-fitted: the last coalition's models, each on the fold that it has not seen. In
+    # the same way each coalition's area, of each class against the rest, in pairs of rows of one fold.
+    areas: list[list[float]] = [[], []]
+    for coalition in (0, 1):
+        parts = [
+            outputs(site, sent[coalition * FOLDS + number], rows[fold == number]) for number in range(FOLDS)
+        ]
+        for label in range(3):
+            order = []
+            for logits, labels in parts:
+                chance = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))[:, label]
+                order += [one > other for one in chance[labels == label] for other in chance[labels != label]]
+            areas[coalition].append(np.mean(order))
+        right = np.concatenate([logits.argmax(axis=1) == labels for logits, labels in parts])
+    assert own[0] == pytest.approx(right.mean())
+    np.testing.assert_allclose(answers[0].auc, np.mean(areas, axis=1))
+    assert answers[0].auc_error[1] == 0 < answers[0].auc_error[0]
 
 
 def test_figures_are_of_test_rows_with_each_models_shift(site) -> None:

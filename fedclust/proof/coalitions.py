@@ -26,7 +26,8 @@ Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve
 Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other",
 Annals of Mathematical Statistics 18, 1947; that of a difference of two areas: DeLong, DeLong and
 Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic curves",
-Biometrics 44, 1988; several tests at one level: Holm, 1979, as in :func:`fedclust.proof.paired.holm`.
+Biometrics 44, 1988; several tests at one level: Holm, 1979, as in :func:`fedclust.proof.paired.holm`, and
+Tarone, "A modified Bonferroni method for discrete data", Biometrics 46, 1990.
 """
 
 import math
@@ -482,10 +483,11 @@ def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -
     """List the sites whose rows the others' models fit the wrong way round.
 
     Where the model of all others is the wrong way round, in a test at one level for all sites (Holm, two
-    ways), and more of the others' own models are than the right way, among them that of a site which has
-    learnt something: its model is better than by chance on its own rows, again at one level for all sites. A
-    model that has learnt nothing orders rows the one way or the other, which accuses nobody. The site with
-    the largest majority is named first, and has no vote from then on.
+    ways, of those whose rows suffice to reach it: Tarone), and more of the others' own models are than the
+    right way, among them that of a site which has learnt something: its model is better than by chance on its
+    own rows, again at one level for all sites. A model that has learnt nothing orders rows the one way or the
+    other, which accuses nobody. The site with the largest majority is named first, and has no vote from then
+    on.
 
     Parameters
     ----------
@@ -512,9 +514,10 @@ def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -
 
     wrong, right = ways(fits)
     against, better = _errors(together)
-    informed = together[:, 2] < 1  # of a site with one class nothing is known
+    # A site whose test could not reach the level, as with a single row of a class, takes no part in it.
+    testable = 2 * ndtr(-(1 - together[:, 1]) / together[:, 2]) <= level
     shown = np.zeros(len(fits), dtype=bool)
-    shown[informed] = holm(2 * ndtr(-np.maximum(against, better)[informed]).clip(0, 0.5)) <= level
+    shown[testable] = holm(2 * ndtr(-np.maximum(against, better)[testable]).clip(0, 0.5)) <= level
     own = np.nan_to_num(_errors(np.diagonal(fits).T)[1])
     learnt = holm(ndtr(-own)) <= level
     candidates, voting = shown & (against > better), np.ones(len(fits), dtype=bool)

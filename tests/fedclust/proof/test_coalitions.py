@@ -285,6 +285,16 @@ def test_a_finding_needs_its_share_of_the_level_and_a_model_that_has_learnt(own,
     assert turned_sites(matrix, areas_of([together])[0]) == named
 
 
+@pytest.mark.parametrize(("error", "named"), [(0.25, []), (0.26, [0])])
+def test_a_site_whose_rows_suffice_for_no_test_has_no_share_of_the_level(error, named) -> None:
+    # At best 0.5/0.25 = 2 errors, 4.6 % both ways, or 1.92 errors, 5.5 %. Without site 2, and site 1 sure,
+    # site 0 is to have 1.96 errors; with it, 2.24. It has 2.
+    matrix = areas_of([[0.9, 0.5, 0.5], [0.3, 0.9, 0.5], [0.3, 0.5, 0.9]])
+    (together,) = areas_of([[0.4, 0.9, 0.5]])
+    together[2, [2, 4]] = error, 2 * error
+    assert turned_sites(matrix, together) == named
+
+
 @pytest.mark.parametrize("learnt", [False, True])
 @pytest.mark.parametrize("number", [3, 6])
 def test_labels_at_random_accuse_somebody_in_one_run_of_twenty_at_most(number, learnt) -> None:

@@ -344,13 +344,15 @@ def headline(
         parts.append(f"{joined(some)} with some of the others")
     if alone:
         parts.append(f"{joined(alone)} {'stays' if len(alone) == 1 else 'stay'} out")
+    unsure = [site.name for site in sites if site.lowered() and site.name not in turned]
+    text = "; ".join([*parts, *([f"undecided by test rows: {joined(unsure)}"] if unsure else [])])
     if turned:
         every = 2 < len(sites) == len(turned)
         what = "codings of all sites" if every else f"coding of {joined(turned)}"
-        return f"Stop: check the {what} and run again. Until then: {'; '.join(parts)}"
+        return f"Stop: check the {what} and run again. Until then: {text}"
     if not (alone or some):
-        return "Train one model for all: no site gains by leaving it"
-    return "Who trains with whom: " + "; ".join(parts)
+        return f"Train one model for all: no site gains by leaving it{text.removeprefix(parts[0])}"
+    return f"Who trains with whom: {text}"
 
 
 def findings(

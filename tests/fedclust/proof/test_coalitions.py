@@ -144,7 +144,7 @@ def test_what_orders_rows_worse_than_alone_is_not_chosen(auc, chosen) -> None:
 
 
 def test_nobody_trains_with_whom_it_is_kept_apart_from() -> None:
-    columns = [(0.3, 0.3)] * 2 + [(0.5, 0.3), (0.45, 0.3)] + [(0.3, 0.3)] * 2 + [(0.55, 0.3)] * 2
+    columns = [(0.3, 0.3), (0.31, 0.3), (0.5, 0.3), (0.45, 0.3), *[(0.3, 0.3)] * 2, *[(0.55, 0.3)] * 2]
     listed = [ALL, PAIR, (0, 2), ALONE]
     assert choose(listed, scores_of(*columns)) == Choice(PRIOR, PRIOR)
     # Site 2 apart, everyone is the pair, and no other arm is better by 0.1 times 1/0.043.
@@ -228,6 +228,9 @@ def test_more_classes_fit_by_the_best_renaming_found_on_other_rows() -> None:
     found = fit_of(np.eye(3)[(labels + 1) % 3], labels, fold)
     assert (found.right, found.by_chance, found.renaming) == (0.0, pytest.approx(1 / 3), 1.0)
     assert found.names == (2, 0, 1)
+    # A model that never names a class that there is: no row is right, nor expected to be.
+    never = fit_of(np.eye(3)[np.full(40, 2)], np.arange(40) % 2, np.arange(40) % 5)
+    assert (never.right, never.by_chance, never.error) == (0.0, 0.0, pytest.approx(1 / 40))
     noise = np.random.default_rng(1).normal(size=(200, 10))
     gains = [fit_of(np.roll(noise, by, 0), np.arange(200) % 10, np.arange(200) % 5) for by in range(40)]
     # The best renaming of noise on the rows that it was found on gains 0.07; here it must gain nothing.

@@ -157,6 +157,13 @@ def test_the_headline_sums_up() -> None:
         "together; Basel and Long Beach train together"
     )
     assert headline(SITES[2:], NAMES) == "Train one model for all: no site gains by leaving it"
+    unsure = site(0, ALL, chosen=0.6, everyone=0.6, alone=0.7)
+    assert headline([unsure, SITES[2]], NAMES) == (
+        "Train one model for all: no site gains by leaving it; undecided by test rows: Cleveland"
+    )
+    assert headline([replace(unsure, coalition=(0,)), SITES[2]], NAMES, ["Cleveland"]).endswith(
+        "Basel trains with everyone; Cleveland stays out"
+    )
 
 
 def learning(brier: float, balanced: float, counts: tuple[int, int] = (50, 50)) -> Site:

@@ -118,6 +118,7 @@ def test_few_rows_of_a_class_are_counted(counts, text) -> None:
 def test_of_more_classes_those_without_rows_do_not_count() -> None:
     measured = {"num-examples": 30, "accuracy": 0.5, "balanced-accuracy": 0.5, "auc": 0.5}
     assert figures_of(measured, 0.3, np.array([0, 12, 18]))["auc"] == 0.5
+    assert figures_of(measured, 0.3, np.array([0, 3, 27]))["auc"] == 0.5
     assert figures_of(measured, 0.3, np.array([0, 2, 28]))["auc"] is None
     assert figures_of(measured, 0.3, np.array([0, 0, 30]))["auc"] is None
     nothing = figures_of(dict.fromkeys(measured, math.nan) | {"num-examples": 0}, 0.0, np.zeros(3, dtype=int))

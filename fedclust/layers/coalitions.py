@@ -38,6 +38,7 @@ from fedclust.messages.coalitions import (
 )
 from fedclust.messages.evaluation import FigureAnswer, FigureQuestion
 from fedclust.messages.models import canonical
+from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
 from fedclust.proof.coalitions import (
@@ -429,9 +430,9 @@ def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct
 
 def _figures_of(answer: SiteFigures | None, counts: IntArray) -> dict[str, dict[str, Any]]:
     """Return a site's figures of each arm; empty if it did not answer."""
-    arms = {} if answer is None else dict(enumerate(verdicts.SERVED))
+    if answer is None:
+        return {}
     return {
-        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]), counts)
-        for place, arm in arms.items()
-        if answer is not None
+        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]), counts, wilson)
+        for place, arm in enumerate(verdicts.SERVED)
     }

@@ -10,13 +10,12 @@ Annals of Mathematical Statistics 28, 1957: with m rows of the rarer class, the 
 most A(1 − A)/m, that of a share of m rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fedclust.metrics import wilson
 from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways
 from fedclust.proof.figure import NEGLIGIBLE, Figure
 from fedclust.typing import FloatArray, IntArray
@@ -31,7 +30,12 @@ FEW, FEWEST = 10, 3
 """Test rows of a class below which their number is reported, and below which there is no area."""
 
 
-def figures_of(measured: Mapping[str, float], brier: float, counts: IntArray) -> dict[str, Any]:
+def figures_of(
+    measured: Mapping[str, float],
+    brier: float,
+    counts: IntArray,
+    interval: Callable[[float, float], FloatArray],
+) -> dict[str, Any]:
     """Return the figures of one arm on a site's test rows; None where they are not defined.
 
     Parameters
@@ -43,11 +47,14 @@ def figures_of(measured: Mapping[str, float], brier: float, counts: IntArray) ->
     counts
         Test rows of each class, shape (C,); with fewer than three of a class that the site has, or of one
         class alone, there is no AUC.
+    interval
+        Returns the ends of the interval of a share, given a number and of how many.
 
     Examples
     --------
+    >>> from fedclust.metrics import wilson
     >>> measured = {"num-examples": 4, "accuracy": 0.75, "auc": 1.0}
-    >>> figures = figures_of(measured, brier=0.3, counts=np.array([3, 1]))
+    >>> figures = figures_of(measured, brier=0.3, counts=np.array([3, 1]), interval=wilson)
     >>> figures["accuracy"], round(figures["accuracy_low"], 2), figures["auc"]
     (0.75, 0.3, None)
     """
@@ -58,7 +65,7 @@ def figures_of(measured: Mapping[str, float], brier: float, counts: IntArray) ->
     ends: dict[str, Any] = {}
     for name, number in (("accuracy", rows), ("auc", rarest)):
         share = defined[name]
-        pair = (None, None) if share is None else wilson(share * number, number).tolist()
+        pair = (None, None) if share is None else interval(share * number, number).tolist()
         ends |= {f"{name}_low": pair[0], f"{name}_high": pair[1]}
     return defined | ends
 

@@ -28,7 +28,7 @@ def site(client: int, coalition: tuple[int, ...], *, prior: bool = False, gain: 
     figures = {}
     for arm, value in more.items():
         measured = {"num-examples": 100, "accuracy": value, "balanced-accuracy": value - 0.1, "auc": value}
-        figures[arm] = figures_of(measured, 0.3, counts)
+        figures[arm] = figures_of(measured, 0.3, counts, wilson)
     choice = Choice(Arm(0 if coalition == ALL else 5, prior), Arm(0, prior))
     over = Figure(100, (0.5, 0.6), gain, (gain - 0.08, gain + 0.1), 0.1, (0.0, 0.2), 1, 1, False)
     return Site(client, NAMES[client], coalition, choice, figures, 100, counts, ALL, over)
@@ -117,11 +117,13 @@ def test_few_rows_of_a_class_are_counted(counts, text) -> None:
 
 def test_of_more_classes_those_without_rows_do_not_count() -> None:
     measured = {"num-examples": 30, "accuracy": 0.5, "balanced-accuracy": 0.5, "auc": 0.5}
-    assert figures_of(measured, 0.3, np.array([0, 12, 18]))["auc"] == 0.5
-    assert figures_of(measured, 0.3, np.array([0, 3, 27]))["auc"] == 0.5
-    assert figures_of(measured, 0.3, np.array([0, 2, 28]))["auc"] is None
-    assert figures_of(measured, 0.3, np.array([0, 0, 30]))["auc"] is None
-    nothing = figures_of(dict.fromkeys(measured, math.nan) | {"num-examples": 0}, 0.0, np.zeros(3, dtype=int))
+    assert figures_of(measured, 0.3, np.array([0, 12, 18]), wilson)["auc"] == 0.5
+    assert figures_of(measured, 0.3, np.array([0, 3, 27]), wilson)["auc"] == 0.5
+    assert figures_of(measured, 0.3, np.array([0, 2, 28]), wilson)["auc"] is None
+    assert figures_of(measured, 0.3, np.array([0, 0, 30]), wilson)["auc"] is None
+    nothing = figures_of(
+        dict.fromkeys(measured, math.nan) | {"num-examples": 0}, 0.0, np.zeros(3, dtype=int), wilson
+    )
     assert set(nothing.values()) == {None}
 
 

@@ -106,8 +106,8 @@ class Chosen:
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
     fits, together
         How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
-        the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how the model
-        of all others fits each site's, shape (K, 5 or more).
+        the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
+        models together fit each site's, shape (K, 5 or more).
     figures, compared
         Of each site that answered, how its arm, everyone's and its own predict its test rows; and how its arm
         compares with its own, or if that was chosen with everyone's.
@@ -415,17 +415,16 @@ class Coalitions(Layer):
 
 
 def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool) -> ScoresQuestion:
-    """Ask a site how its arms predict its rows, and how the others' own models and all others' fit them."""
-    sites, own = trained.coalitions[0], trained.of(site)
-    others = tuple(other for other in sites if other != site)
+    """Ask a site how its arms predict its rows, and how the others' own models fit them."""
+    own, others = trained.of(site), [other for other in trained.coalitions[0] if other != site]
     models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
-    for members in [*((other,) for other in others), others]:
-        models.append(trained.on_all_rows(trained.coalitions.index(members)))
+    models += [trained.on_all_rows(trained.coalitions.index((other,))) for other in others]
     tables = [limit_sizes(counts[list(trained.coalitions[place])]) for place in own]
     shares = [table.sum(axis=0) / max(1, table.sum()) for table in tables]
     examples = [label_prior.pseudo_examples(each[each.any(axis=1)]) for each in tables]
     pseudo = [each if may_correct else math.inf for each in examples]
-    return ScoresQuestion.of(models, np.concatenate(shares), pseudo)
+    weights = counts[others].sum(axis=1) / max(1, counts[others].sum())
+    return ScoresQuestion.of(models, np.concatenate(shares), pseudo, weights)
 
 
 def _figures_of(answer: SiteFigures | None, counts: IntArray) -> dict[str, dict[str, Any]]:

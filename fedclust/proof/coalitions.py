@@ -4,21 +4,22 @@ An *arm* is a model that may serve a site: that of any coalition of sites that c
 the label-prior correction. The site alone and everyone together are two of them. Every coalition trains once
 without each fold of its sites' rows and once on all of them, so that each row has a prediction by a model
 that has not seen it. A site reports the mean of these rows' Brier scores by each arm and the mean of the
-products of any two, and how well each coalition orders its rows (:class:`Scores`): every standard error of a
-paired difference follows, and no row leaves it.
+products of any two, how well each coalition orders its rows, and each arm's balanced accuracy
+(:class:`Scores`): every standard error of a paired difference follows, and no row leaves it.
 
 *Findings come before choices.* The *cross-site matrix* has the results of each site's own model on every
-other site's rows, and of the model of all others on each site's. It shows what no site can see by itself:
+other site's rows, and of all others' models together on each site's. It shows what no site can see by itself:
 that the others' models order its rows the wrong way round (:func:`turned_sites`). Nobody trains with such a
 site (:func:`partners`), and *everyone* is everyone else from then on.
 
 The two arms of a coalition differ by the correction alone, which costs nothing where sites' labels are alike:
-the corrected arm of *everyone* is kept unless it is worse by more than one standard error. A site leaves it
-only for an arm that is better by two standard errors, corrected for the number of arms; it then takes the
-simplest arm within one standard error of the best: larger coalitions first, and corrected before plain.
-Scores favour models that predict a site's most frequent class. So a coalition that orders the site's rows
-worse than the site alone (area under the curve, by one standard error of the difference) is not chosen, and
-everyone's does not stand if that is two.
+the corrected arm of *everyone* is kept unless it is worse by more than one standard error, or has a lower
+balanced accuracy than the site alone and than the plain arm. A site leaves it only for an arm that is better
+by two standard errors, corrected for the number of arms; it then takes the simplest arm within one standard
+error of the best: larger coalitions first, and corrected before plain. Scores favour models that predict a
+site's most frequent class. So an arm that orders the site's rows worse than the site alone (area under the
+curve), or has a lower balanced accuracy, by one standard error of the difference, is not chosen, and
+everyone's does not stand if its area is lower by two.
 
 Sources: Stone, "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal
 Statistical Society B 36, 1974; the choice within one standard error: Breiman et al., "Classification and
@@ -129,6 +130,9 @@ class Scores:
     auc, auc_error
         Area under the curve of each coalition, in [0, 1], and the standard error of its difference to that of
         the site alone, which is the last one, shape (A/2,) each; see :func:`ranking`.
+    balanced, balanced_error
+        Balanced accuracy of each arm, in [0, 1], and the standard error of its difference to that of the site
+        alone as it is, shape (A,) each; see :func:`balance`.
     """
 
     count: int
@@ -136,15 +140,22 @@ class Scores:
     products: FloatArray
     auc: FloatArray
     auc_error: FloatArray
+    balanced: FloatArray
+    balanced_error: FloatArray
 
     @classmethod
-    def of(cls, brier: FloatArray, ranks: tuple[FloatArray, FloatArray] | None = None) -> "Scores":
-        """Reduce the scores of each arm on each row, shape (A, n), with their :func:`ranking` if known."""
+    def of(
+        cls, brier: FloatArray, ranks: Sequence[FloatArray] = (), balanced: Sequence[FloatArray] = ()
+    ) -> "Scores":
+        """Reduce the scores of each arm on each row, shape (A, n).
+
+        With the arms' :func:`ranking` and their :func:`balance`, if known.
+        """
         arms, count = brier.shape
-        auc, error = ranks or (np.full(arms // 2, 0.5), np.ones(arms // 2))
+        further = *(ranks or _unknown(arms // 2)), *(balanced or _unknown(arms))
         if not count:
-            return cls(0, np.zeros(arms), np.zeros((arms, arms)), auc, error)
-        return cls(count, brier.mean(axis=1), brier @ brier.T / count, auc, error)
+            return cls(0, np.zeros(arms), np.zeros((arms, arms)), *further)
+        return cls(count, brier.mean(axis=1), brier @ brier.T / count, *further)
 
     def difference(self, one: int, other: int) -> tuple[float, float]:
         """Return the mean of one arm's scores minus another's, and its standard error."""
@@ -157,6 +168,44 @@ class Scores:
         least = self.products - np.outer(self.means, self.means)
         symmetric = np.allclose(least, least.T, atol=1e-9)
         return bool(symmetric and np.linalg.eigvalsh(least).min(initial=0.0) > -1e-6 * max(1, len(least)))
+
+
+def _unknown(number: int) -> tuple[FloatArray, FloatArray]:
+    """Return a share of one half with an error of 1, of which nothing follows."""
+    return np.full(number, 0.5), np.ones(number)
+
+
+def balance(right: BoolArray, labels: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Compute each arm's balanced accuracy, the mean over classes of the share of their rows predicted right.
+
+    Parameters
+    ----------
+    right
+        Whether each arm predicts a row right, shape (A, n); the last but one is the site alone as it is.
+    labels
+        True classes, shape (n,); those with a single row do not count.
+
+    Returns
+    -------
+    The balanced accuracies, and the standard error of their difference to that of the site alone, shape (A,);
+    0.5 and 1 with fewer than two classes.
+
+    Examples
+    --------
+    >>> right = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 0]], dtype=bool)
+    >>> balance(right, np.array([0, 0, 1, 1]))[0]
+    array([0.75, 0.25, 0.25])
+    """
+    kinds = [labels == label for label in set(labels.tolist()) if (labels == label).sum() > 1]
+    if len(kinds) < 2:
+        return _unknown(len(right))
+    balanced, influence = np.zeros(len(right)), np.zeros(right.shape)
+    for kind in kinds:
+        rows, share = int(kind.sum()), right[:, kind].mean(axis=1)
+        balanced += share / len(kinds)
+        few = math.sqrt(rows / (rows - 1)) / (rows * len(kinds))
+        influence[:, kind] = few * (right[:, kind] - share[:, None])
+    return balanced, np.sqrt(np.square(influence - influence[-2]).sum(axis=1))
 
 
 def _in_order(scores: FloatArray, positive: BoolArray) -> FloatArray:
@@ -218,7 +267,7 @@ def ranking(logits: FloatArray, labels: IntArray, fold: IntArray) -> tuple[Float
         few = np.where(positive, *(math.sqrt(kind.sum() / (kind.sum() - 1)) for kind in kinds))
         influence += few * (own - area[:, None] * others) / pairs
     if not measured:
-        return np.full(number, 0.5), np.ones(number)
+        return _unknown(number)
     spread = np.sqrt(np.square(influence - influence[-1]).sum(axis=1)) / measured
     return areas / measured, np.minimum(spread, 1.0)
 
@@ -303,11 +352,13 @@ def choose(listed: Sequence[Coalition], scores: Scores | None, apart: Collection
         return Choice(arms[plain], arms[0], gain, error)
     if scores is None or scores.count < _FEWEST_ROWS:
         return Choice(arms[plain], arms[plain])
+    lost, unbalanced = scores.auc[alone] - scores.auc, scores.balanced[2 * alone] - scores.balanced
     worse, error = scores.difference(corrected, plain)
-    stands = plain if worse > WITHIN * error else corrected
-    lost = scores.auc[alone] - scores.auc  # area under the curve
-    able = [place for place in allowed if place == alone or lost[place] <= WITHIN * scores.auc_error[place]]
-    tried = [2 * place + corrected for place in able for corrected in (False, True)]
+    one_sided = unbalanced[corrected] > max(0, unbalanced[plain])
+    stands = plain if worse > WITHIN * error or one_sided else corrected
+    able = np.repeat(lost <= WITHIN * scores.auc_error, 2) & (unbalanced <= WITHIN * scores.balanced_error)
+    able[2 * alone :] = True
+    tried = [place for place, arm in enumerate(arms) if able[place] and arm.coalition in allowed]
     against = {place: scores.difference(stands, place) for place in [stands, *tried]}
     least = _standard_errors(2 * (len(allowed) - 1), scores.count)
     better = any(gain > least * error for gain, error in against.values())
@@ -482,7 +533,7 @@ def _errors(fits: FloatArray) -> tuple[FloatArray, FloatArray]:
 def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -> list[int]:
     """List the sites whose rows the others' models fit the wrong way round.
 
-    Where the model of all others is the wrong way round, in a test at one level for all sites (Holm, two
+    Where all others' models together are the wrong way round, in a test at one level for all sites (Holm, two
     ways, of those whose rows suffice to reach it: Tarone), and more of the others' own models are than the
     right way, among them that of a site which has learnt something: its model is better than by chance on its
     own rows, again at one level for all sites. A model that has learnt nothing orders rows the one way or the
@@ -494,7 +545,7 @@ def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -
     fits
         As for :func:`ways`.
     together
-        How the model of all others fits each site's rows, in the same numbers, shape (K, 5 or more).
+        How all others' models together fit each site's rows, in the same numbers, shape (K, 5 or more).
     level
         Level of all findings together, in (0, 1).
 

@@ -376,7 +376,7 @@ def findings(
     sites
         The sites' choices.
     fits, together
-        The cross-site matrix, and how the model of all others fits each site, as for
+        The cross-site matrix, and how all others' models together fit each site, as for
         :func:`~fedclust.proof.coalitions.turned_sites`.
     counts
         Training rows of each site and class, shape (K, C).
@@ -427,7 +427,7 @@ def findings(
             if clear:
                 gain = together[at, 0] + together[at, 3]
                 then = f"AUC {gain:.2f}" if len(classes) == 2 else f"{gain:.0%} right"
-                text += f" and run again: corrected, the model of all others would have {then} there"
+                text += f" and run again: corrected, the others' models together would have {then} there"
             add(site, "turned", f"{text}.")
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."

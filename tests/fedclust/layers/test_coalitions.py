@@ -142,7 +142,7 @@ def test_sites_choose_no_correction_that_personal_leaves_out() -> None:
 
 def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
     # 0.6 and 0.4 of the coalition's rows, and m̂ = 2; the site has 3 and 2, a row in each fold.
-    question = ScoresQuestion.of((MODEL,) * 10, np.array([0.6, 0.4, 0.6, 0.4]), [2.0, np.inf])
+    question = ScoresQuestion.of((MODEL,) * 10, np.array([0.6, 0.4, 0.6, 0.4]), [2.0, np.inf], np.zeros(0))
     parts = [(np.zeros((1, 2)), np.array([label])) for label in (0, 0, 0, 1, 1)]
     found, without = clients._shifts(question, parts)
     # Without the first row 2 and 2 are left: P = (2 + 2 · 0.6)/6, (2 + 2 · 0.4)/6. Without the last, 3 and 1.
@@ -282,7 +282,7 @@ def test_what_it_costs_is_said_before_round_1() -> None:
 
 def answer(scores: Scores, fits: list[Fit]) -> ScoresAnswer:
     """Decode an answer about one coalition, one further model and the site's own."""
-    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf])
+    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf], np.ones(1))
     bounds = Bounds(num_train=np.array([25]))
     content = encode(ScoresAnswer.of(scores, fits))
     return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))
@@ -292,35 +292,29 @@ BRIER = np.random.default_rng(0).uniform(0, 2, (2, 25))
 
 
 def test_scores_arrive_as_they_were_sent() -> None:
-    sent = Scores.of(BRIER, (np.array([0.75]), np.array([0.125])))
-    found = answer(sent, [Fit(), Fit(0.9, 0.5, 0.1, -0.8, 0.2)])
+    balanced = np.array([0.6, 0.5]), np.array([0.1, 0.0])
+    sent = Scores.of(BRIER, (np.array([0.75]), np.array([0.125])), balanced)
+    found = answer(sent, [Fit(), Fit(), Fit(0.9, 0.5, 0.1, -0.8, 0.2)])
     np.testing.assert_allclose(found.scores.products, BRIER @ BRIER.T / 25)
     assert (found.scores.auc.tolist(), found.scores.auc_error.tolist()) == ([0.75], [0.125])
-    assert found.fits.tolist() == [0.5, 0.5, 1.0, 0.0, 1.0, 0.9, 0.5, 0.1, -0.8, 0.2]
+    assert (found.scores.balanced.tolist(), found.scores.balanced_error.tolist()) == ([0.6, 0.5], [0.1, 0.0])
+    assert found.fits.tolist() == [0.5, 0.5, 1.0, 0.0, 1.0] * 2 + [0.9, 0.5, 0.1, -0.8, 0.2]
 
 
 @pytest.mark.parametrize(
-    ("auc", "error", "refused"),
-    [
-        ([1.01], [0.1], True),
-        ([-0.01], [0.1], True),
-        ([np.nan], [0.1], True),
-        ([0.5], [-0.1], True),
-        ([0.5], [np.inf], True),
-        ([0.5, 0.5], [0.1], True),
-        ([0.5], [0.1, 0.1], True),
-        ([0.5], [], True),
-        ([0.5], [1.0], False),
-        ([1.0], [0.0], False),
-    ],
+    ("share", "error"),
+    [(1.01, 0.1), (-0.01, 0.1), (np.nan, 0.1), (0.5, -0.1), (0.5, 1.1), (0.5, np.inf), (0.5, np.nan)],
 )
-def test_areas_are_bounded(auc, error, refused) -> None:
-    sent = Scores.of(BRIER, (np.array(auc), np.array(error)))
-    if not refused:
-        assert answer(sent, [Fit(), Fit()]).auc.tolist() == auc
-        return
-    with pytest.raises(BadReply, match="auc"):
-        answer(sent, [Fit(), Fit()])
+@pytest.mark.parametrize("figure", ["auc", "balanced"])
+def test_shares_are_bounded(figure, share, error) -> None:
+    scores = Scores.of(BRIER)
+    number = len(getattr(scores, figure))
+    for value, spread in (([share] * number, [error] * number), ([0.5] * (number + 1), [0.1] * number)):
+        wrong = replace(scores, **{figure: np.array(value), f"{figure}_error": np.array(spread)})
+        with pytest.raises(BadReply, match=figure):
+            answer(wrong, [Fit()] * 3)
+    ends = {figure: np.ones(number), f"{figure}_error": np.zeros(number)}
+    assert getattr(answer(replace(scores, **ends), [Fit()] * 3), figure).tolist() == [1.0] * number
 
 
 def test_scores_are_bounded() -> None:
@@ -331,8 +325,9 @@ def test_scores_are_bounded() -> None:
         Scores.of(np.tile(BRIER, (2, 1))),
     ):
         with pytest.raises(BadReply):
-            answer(scores, [Fit(), Fit()])
-    for fits in ([Fit()], [Fit()] * 3, [Fit(), Fit(error=0.0)], [Fit(renaming_error=-0.1), Fit()]):
+            answer(scores, [Fit()] * 3)
+    wrong = Fit(error=0.0), Fit(renaming_error=-0.1), Fit(right=2.1), Fit(renaming=-1.1)
+    for fits in ([Fit()] * 2, [Fit()] * 4, *([Fit(), each, Fit()] for each in wrong)):
         with pytest.raises(BadReply, match="fits"):
             answer(Scores.of(BRIER), fits)
 
@@ -343,7 +338,7 @@ def test_a_site_that_lies_keeps_others_away_and_accuses_nobody(monkeypatch: pyte
     def lying(node, asked):
         found, errors = scores(node, asked)
         made = found[1].fits.reshape(-1, 5).copy()
-        made[:-1] = 0.0, 0.5, 1e-9, 1.0, 1e-9  # every model is the wrong way round there
+        made[:-1] = 0.0, 0.5, 1e-9, 1.0, 1e-9  # all models are the wrong way round there
         found[1] = replace(found[1], fits=made.ravel())
         return found, errors
 

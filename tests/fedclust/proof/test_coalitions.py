@@ -12,6 +12,7 @@ from fedclust.proof.coalitions import (
     Fit,
     Scores,
     _standard_errors,
+    balance,
     choose,
     coalitions,
     fit_of,
@@ -58,7 +59,7 @@ def test_means_and_products_give_every_paired_standard_error() -> None:
 
 def test_numbers_that_no_rows_have_are_impossible() -> None:
     # A mean of 1 has a mean square of at least 1.
-    unknown = np.array([0.5]), np.array([1.0])
+    unknown = np.array([0.5]), np.array([1.0]), np.full(2, 0.5), np.ones(2)
     means = np.array([1.0, 0.0])
     assert not Scores(10, means, np.array([[0.5, 0.0], [0.0, 0.0]]), *unknown).possible()
     assert not Scores(10, means, np.array([[1.0, 0.3], [0.0, 0.0]]), *unknown).possible()
@@ -141,6 +142,38 @@ def test_what_orders_rows_worse_than_alone_is_not_chosen(auc, chosen) -> None:
     columns = [(0.5, 0.3), (0.6, 0.3), (0.3, 0.3), (0.3, 0.3), (0.55, 0.3), (0.55, 0.3)]
     scores = replace(scores_of(*columns), auc=np.array(auc), auc_error=np.array([0.05, 0.05, 0.0]))
     assert choose([ALL, PAIR, ALONE], scores).arm == chosen
+
+
+@pytest.mark.parametrize(
+    ("balanced", "chosen"),
+    [
+        # The site alone has 0.70, all errors are 0.05. The corrected pair has the best score by far.
+        ([0.7, 0.7, 0.7, 0.7], Arm(1, True)),
+        ([0.7, 0.7, 0.7, 0.66], Arm(1, True)),  # lower by 0.8 errors
+        ([0.7, 0.7, 0.7, 0.64], PRIOR),  # by 1.2; and no other arm is shown to be better
+        ([0.7, 0.69, 0.7, 0.64], EVERYONE),  # the correction costs balance that the site alone has
+        ([0.68, 0.69, 0.7, 0.64], PRIOR),  # or that the plain arm has not, either
+        ([0.9, 0.71, 0.7, 0.64], PRIOR),
+        ([0.5, 0.5, 0.5, 0.66], Arm(1, True)),
+    ],
+)
+def test_what_is_less_balanced_than_alone_is_not_chosen(balanced, chosen) -> None:
+    columns = [(0.5, 0.3), (0.5, 0.3), (0.45, 0.3), (0.3, 0.3), (0.5, 0.3), (0.5, 0.3)]
+    values, error = np.array([*balanced, 0.7, 0.7]), np.array([0.05, 0.05, 0.05, 0.05, 0.0, 0.0])
+    scores = replace(scores_of(*columns), balanced=values, balanced_error=error)
+    assert choose([ALL, PAIR, ALONE], scores).arm == chosen
+
+
+def test_balance_is_a_mean_over_classes_with_rows() -> None:
+    labels = np.array([0] * 4 + [1] * 2 + [2])  # one row of class 2: left out
+    right = np.array([[1, 1, 1, 0, 1, 0, 0], [1, 1, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0, 0]], dtype=bool)
+    balanced, error = balance(right, labels)
+    assert balanced.tolist() == [0.625, 0.75, 0.0]
+    # The first less the second: 0, 0, 1, 0 and 0, −1. Their sample variances are 1/4 and 1/2, so that of half
+    # the sum of their means is (1/16 + 1/4)/4.
+    assert error[:2].tolist() == [pytest.approx(math.sqrt(5 / 64)), 0.0]
+    nothing = balance(right[:, :5], labels[:5])
+    assert (nothing[0].tolist(), nothing[1].tolist()) == ([0.5] * 3, [1.0] * 3)
 
 
 def test_nobody_trains_with_whom_it_is_kept_apart_from() -> None:

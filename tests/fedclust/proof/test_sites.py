@@ -222,8 +222,8 @@ def test_what_is_odd_is_named() -> None:
             "Cleveland",
             "turned",
             "Stop: labels look exchanged (AUC of the others' models 0.10 to 0.25): what the others call "
-            "healthy it calls disease. Check its coding and run again: corrected, the model of all others "
-            "would have AUC 0.80 there.",
+            "healthy it calls disease. Check its coding and run again: corrected, the others' models "
+            "together would have AUC 0.80 there.",
         ),
         ("Basel", "one_class", "It holds only disease: nothing else can be learnt or measured there."),
     ]
@@ -270,7 +270,7 @@ def test_a_turned_site_is_told_which_class_is_which() -> None:
     crossed[1, 0, 5:] = 1, 0, 2  # one of three models takes other classes for one another
     (only,) = odd_ones(SITES, crossed, np.full((4, 3), 9), ("low", "mid", "high"))
     assert "what the others call mid and high it calls high and mid. Check its coding" in only["text"]
-    assert only["text"].endswith("corrected, the model of all others would have 90% right there.")
+    assert only["text"].endswith("corrected, the others' models together would have 90% right there.")
     # The three do not agree on any class.
     crossed[2, 0, 5:], crossed[3, 0, 5:] = (2, 1, 0), (0, 2, 1)
     (only,) = odd_ones(SITES, crossed, np.full((4, 3), 9), ("0", "1", "2"))

@@ -156,6 +156,17 @@ def test_scores_are_those_of_rows_that_a_model_has_not_seen(site) -> None:
     assert answers[0].auc_error[1] == 0 < answers[0].auc_error[0]
 
 
+def test_classes_of_positions_have_no_order() -> None:
+    brier, labels = np.full((2, 5), 0.5), np.zeros((1, 4), dtype=int)
+    crossed = [[(np.zeros((1, 4, 3)), labels)] * FOLDS]
+    further = [(np.zeros((5, 4, 3)), np.zeros((5, 4), dtype=int))]
+    question = ScoresQuestion.of(models(FOLDS + 1), np.full(3, 1 / 3), [np.inf], np.ones(1))
+    found = coalitions._answer(brier, np.ones((2, 5)), crossed, further, np.arange(5), question)
+    assert (found.auc.tolist(), found.balanced.tolist()) == ([0.5], [0.5, 0.5])
+    blank = [0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0, 2.0]
+    assert found.fits.tolist() == blank * 3
+
+
 def test_figures_are_of_test_rows_with_each_models_shift(site) -> None:
     sent, shifts = models(2), np.array([[0.0, 0.0, 0.0], [2.0, -1.0, 0.5]])
     question = SiteFiguresQuestion(sent, shifts.ravel())

@@ -203,6 +203,15 @@ def test_order_counts_within_folds() -> None:
     assert (own.right, own.error) == (0.75, pytest.approx(math.sqrt(4 / 3) / 4))
 
 
+def test_two_rows_of_a_class_are_enough_for_an_order() -> None:
+    labels, fold = np.array([0, 0, 0, 1, 1]), np.zeros(5, dtype=int)
+    scores = np.array([[0.0, 1.0, 2.0, 1.5, 3.0], [0.0, 1.0, 2.0, 3.0, 4.0]])
+    area, error = ranking(np.stack([0 * scores, scores], axis=2), labels, fold)
+    assert area.tolist() == [pytest.approx(5 / 6), 1.0]
+    # Rows' pairs in order less 5/6 of them: -1/2 and 1/2 of the ones; 1/3, 1/3 and -2/3 of the noughts.
+    assert error[0] == pytest.approx(math.sqrt(2 * 0.5 + 1.5 * 6 / 9) / 6)
+
+
 def test_the_error_of_a_difference_of_areas_is_that_over_samples() -> None:
     draws, areas, errors = np.random.default_rng(0), [], []
     for _ in range(300):
@@ -253,6 +262,7 @@ def test_two_classes_fit_by_the_area_under_the_curve() -> None:
     assert (found.right, found.by_chance, found.error) == (0.75, 0.5, pytest.approx(math.sqrt(5 / 48)))
     assert (found.renaming, found.renaming_error) == (-0.5, pytest.approx(2 * math.sqrt(5 / 48)))
     assert fit_of(logits, np.zeros(4, dtype=int), np.arange(4)) == Fit()
+    assert (Fit.width(2), Fit.width(3)) == (5, 8)
     assert fit_of(logits[:0], np.zeros(0, dtype=int), np.arange(0)) == Fit()
 
 
@@ -261,6 +271,12 @@ def test_more_classes_fit_by_the_best_renaming_found_on_other_rows() -> None:
     found = fit_of(np.eye(3)[(labels + 1) % 3], labels, fold)
     assert (found.right, found.by_chance, found.renaming) == (0.0, pytest.approx(1 / 3), 1.0)
     assert found.names == (2, 0, 1)
+    # Right for 3 of 6, 1 of 2 and 1 of 2 rows; by chance for 0.6·0.3 + 0.2·0.5 + 0.2·0.2 of all.
+    predicted, actual = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2]), np.repeat([0, 1, 2], [6, 2, 2])
+    predicted[9] = 1
+    half = fit_of(np.eye(3)[predicted], actual, np.arange(10) % 5)
+    assert (half.right, half.by_chance) == (0.5, pytest.approx(0.6 * 0.3 + 0.2 * 0.5 + 0.2 * 0.2))
+    assert half.error == pytest.approx(math.sqrt(0.25 / 10))
     # A model that never names a class that there is: no row is right, nor expected to be.
     never = fit_of(np.eye(3)[np.full(40, 2)], np.arange(40) % 2, np.arange(40) % 5)
     assert (never.right, never.by_chance, never.error) == (0.0, 0.0, pytest.approx(1 / 40))
@@ -286,7 +302,9 @@ def test_the_site_that_most_models_have_the_wrong_way_round_is_named() -> None:
     # Two sites: nobody knows which.
     two = areas_of([[0.9, 0.2], [0.3, 0.9]])
     assert turned_sites(two, two[[1, 0], [0, 1]]) == [0, 1]
-    assert partners(two, [0, 1]).tolist() == np.eye(2).astype(bool).tolist()
+    for other in (0.2, 0.6):  # one of the two is enough
+        two[1, 0] = areas_of([[other]])[0, 0]
+        assert partners(two, [0, 1]).tolist() == np.eye(2).astype(bool).tolist()
     near = areas_of([[0.9, 0.45, 0.7], [0.6, 0.9, 0.7], [0.5, 0.42, 0.9]])
     assert turned_sites(near, near[0]) == []
 

@@ -229,6 +229,9 @@ def test_what_is_odd_is_named() -> None:
     ]
     (other,) = odd_ones(SITES, fits(0.5), counts + 5, CLASSES)
     assert (other["name"], other["kind"]) == ("Cleveland", "population")
+    matrix = fits(0.5)
+    matrix[2, 0, [0, 3]] = 0.9, -0.8  # one model that is better than chance there is enough
+    assert odd_ones(SITES, matrix, counts + 5, CLASSES) == []
 
 
 def test_those_who_accuse_a_site_are_named_unless_all_do() -> None:

@@ -22,7 +22,8 @@ from fedclust.messages.coalitions import (
 from fedclust.messages.models import from_stacked, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof import brier_scores
-from fedclust.proof.coalitions import Scores, fit_of, folds
+from fedclust.proof.coalitions import Scores, balance, fit_of, folds, ranking
+from fedclust.proof.scores import hits
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.typing import FloatArray, IntArray
@@ -68,12 +69,12 @@ def train_arms(node: Node, asked: Mapping[int, Instruction]) -> dict[int, dict[s
 
 @answers(ScoresQuestion)
 def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
-    """Return cross-fitted Brier scores, reduced to means and products, and how other sites' models fit."""
+    """Return cross-fitted scores, reduced to what the choice needs, and how other sites' models fit."""
     found, errors = {}, {}
     for client, question in asked.items():
         rows, fold = rows_of(node, client)
         parts = [rows[fold == number] for number in range(FOLDS)]
-        own, blank = FOLDS * question.coalitions, fit_of(np.zeros((0, question.num_classes)), *[rows[:0]] * 2)
+        own = FOLDS * question.coalitions
         jobs = [
             Job(client, parts[place % FOLDS], to_state(each))
             for place, each in enumerate(question.models[:own])
@@ -81,21 +82,54 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
         jobs += [Job(client, rows, to_state(each)) for each in question.models[own:]]
         try:
             measured = node.trainer.logits(jobs)
-            brier = []
-            for first, shifts in zip(range(0, own, FOLDS), _shifts(question, measured[:FOLDS]), strict=True):
-                arms = measured[first : first + FOLDS]
-                brier.append(np.concatenate([brier_scores(*each) for each in arms]))
-                both = zip(arms, shifts, strict=True)
-                brier.append(np.concatenate([brier_scores(*each, shift) for each, shift in both]))
-            fits = [
-                fit_of(logits, labels, fold) if labels.ndim == 1 else blank
-                for logits, labels in measured[own:]
-            ]
-            found[client] = ScoresAnswer.of(Scores.of(np.array(brier)), fits)
+            crossed = [measured[first : first + FOLDS] for first in range(0, own, FOLDS)]
+            brier, right = [], []
+            for arms, shifts in zip(crossed, _shifts(question, crossed[0]), strict=True):
+                for shift in (np.zeros_like(shifts), shifts):
+                    both = [(*each, prior) for each, prior in zip(arms, shift, strict=True)]
+                    brier.append(np.concatenate([brier_scores(*each) for each in both]))
+                    right.append(np.concatenate([hits(*each) for each in both]))
+            found[client] = _answer(np.array(brier), np.array(right), crossed, measured[own:], fold, question)
         # The model is the user's code and may raise anything.
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"
     return found, errors
+
+
+def _answer(
+    brier: FloatArray,
+    right: FloatArray,
+    crossed: Sequence[Sequence[tuple[FloatArray, IntArray]]],
+    further: Sequence[tuple[FloatArray, IntArray]],
+    fold: IntArray,
+    question: ScoresQuestion,
+) -> ScoresAnswer:
+    """Reduce what a site measured to what the choice needs.
+
+    Parameters
+    ----------
+    brier, right
+        Brier score of each arm on each row, and whether it is right, shape (A, n).
+    crossed
+        Outputs and labels of each fold's rows by each coalition's model without it.
+    further
+        The same of all rows by other sites' models.
+    fold
+        Fold of each row, shape (n,).
+    question
+        The question.
+    """
+    labels = np.concatenate([each for _, each in crossed[0]])
+    if labels.ndim > 1:  # a class for every position of a row is in no order
+        blank = fit_of(np.zeros((0, question.num_classes)), *[fold[:0]] * 2)
+        return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
+    logits = np.stack([np.concatenate([each for each, _ in parts]) for parts in crossed])
+    fits = [fit_of(*each, fold) for each in further]
+    together = sum(weight * each for weight, (each, _) in zip(question.weights, further, strict=True))
+    fits.append(fit_of(together, further[0][1], fold))
+    fits.append(fit_of(logits[-1], labels, np.sort(fold), within=True))
+    scores = Scores.of(brier, ranking(logits, labels, np.sort(fold)), balance(right > 0, labels))
+    return ScoresAnswer.of(scores, fits)
 
 
 def _shifts(question: ScoresQuestion, parts: Sequence[tuple[FloatArray, IntArray]]) -> FloatArray:

@@ -36,6 +36,7 @@ from fedclust.messages.coalitions import (
     name_of,
     number_of,
 )
+from fedclust.messages.evaluation import FigureAnswer, FigureQuestion
 from fedclust.messages.models import canonical
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
@@ -50,7 +51,10 @@ from fedclust.proof.coalitions import (
     Fit,
     choose,
     coalitions,
+    partners,
+    turned_sites,
 )
+from fedclust.proof.figure import ENOUGH_ROWS, measure
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1
@@ -100,11 +104,13 @@ class Chosen:
         Of each site, its arm, by index of the coalition; None of one that joined late.
     shifts
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
-    fits
-        How the model of each site alone (rows) fits the rows of each other (columns), the numbers of a
-        :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more).
-    figures
-        Of each site that answered, how its arm, everyone's and its own predict its test rows.
+    fits, together
+        How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
+        the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
+        models together fit each site's, shape (K, 5 or more).
+    figures, compared
+        Of each site that answered, how its arm, everyone's and its own predict its test rows; and how its arm
+        compares with its own, or if that was chosen with everyone's.
     """
 
     common: ArrayRecord
@@ -112,7 +118,9 @@ class Chosen:
     choices: tuple[Choice | None, ...]
     shifts: FloatArray
     fits: FloatArray
+    together: FloatArray
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
+    compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,47 +293,39 @@ class Coalitions(Layer):
         self.trained = replace(self.trained, models=tuple(models))
         trained, federation = self.trained, run.federation
         clients, counts = now.clusters.num_clients, federation.describe().train_counts
-        sites = range(len(trained.coalitions[0]))
         may_correct = self._may_correct()
         shifts = [
             may_correct * prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
             for members in trained.coalitions
         ]
-        tables = [limit_sizes(counts[list(members)]) for members in trained.coalitions]
-        examples = [label_prior.pseudo_examples(each[each.any(axis=1)]) for each in tables]
-        alone = [trained.coalitions.index((site,)) for site in sites]
-        questions = {}
+        sites = range(len(trained.coalitions[0]))
+        asked = {site: _question(trained, site, counts, may_correct) for site in sites}
+        answers = federation.ask(asked, server_round=now.number).replies
+        fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
+        together = np.full(fits.shape[1:], np.nan)
+        for site, answer in answers.items():
+            others = [other for other in sites if other != site]
+            *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
+        may = partners(fits, turned_sites(fits, together))
+        choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
-            models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
-            models += [trained.on_all_rows(alone[other]) for other in sites if other != site]
-            pseudo = [examples[place] if may_correct else math.inf for place in own]
-            shares = np.concatenate(
-                [tables[place].sum(axis=0) / max(1, tables[place].sum()) for place in own]
-            )
-            questions[site] = ScoresQuestion.of(models, shares, pseudo)
-        answers = federation.ask(questions, server_round=now.number).replies
-        choices: list[Choice | None] = [None] * clients
-        fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
-        for site in sites:
-            own, answer = trained.of(site), answers.get(site)
-            scores = None if answer is None else answer.scores
-            found = choose([len(trained.coalitions[place]) for place in own], scores)
+            scores = answers[site].scores if site in answers else None
+            listed = [trained.coalitions[place] for place in own]
+            found = choose(listed, scores, apart=np.flatnonzero(~may[site]).tolist())
             arm, everyone = (
                 Arm(own[each.coalition], each.corrected and may_correct)
                 for each in (found.arm, found.everyone)
             )
             choices[site] = replace(found, arm=arm, everyone=everyone)
-            if answer is not None:
-                others = [other for other in sites if other != site]
-                fits[others, site] = answer.fits.reshape(len(others), -1)
         taken = [Arm(0, False) if each is None else each.arm for each in choices]
         serving = sorted({each.coalition for each in taken})
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
-        figures = self._figures(federation, choices, shifts, alone)
+        measured = self._figures(federation, choices, shifts)
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
-        self.trained = replace(trained, chosen=Chosen(*before, tuple(choices), corrected, fits, figures))
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, *measured)
+        self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
             assignment=np.array([serving.index(each.coalition) for each in taken]),
@@ -336,22 +336,30 @@ class Coalitions(Layer):
         return replace(now, clusters=clusters)
 
     def _figures(
-        self,
-        federation: Federation,
-        choices: Sequence[Choice | None],
-        shifts: Sequence[FloatArray],
-        alone: Sequence[int],
-    ) -> dict[str, SiteFigures]:
-        """Ask how well the chosen arm, everyone's and each site's own predict test rows."""
-        questions = {}
+        self, federation: Federation, choices: Sequence[Choice | None], shifts: Sequence[FloatArray]
+    ) -> tuple[dict[str, SiteFigures], dict[str, FigureAnswer]]:
+        """Ask how well the chosen arm, everyone's and each site's own predict test rows, and compare two."""
+        asked, pairs = {}, {}
+        rows = federation.describe().num_test
         for site, choice in enumerate(choices):
-            if choice is not None and self.trained is not None:
-                arms = choice.arm, choice.everyone, Arm(alone[site], False)
-                own = [shifts[each.coalition][site] * each.corrected for each in arms]
-                models = tuple(self.trained.on_all_rows(each.coalition) for each in arms)
-                questions[site] = SiteFiguresQuestion(models, np.concatenate(own))
-        answers = federation.ask(questions, server_round=federation.server_round)
-        return {str(site): each for site, each in answers.replies.items()}
+            if choice is None or self.trained is None:
+                continue
+            alone = self.trained.coalitions.index((site,))
+            arms = choice.arm, choice.everyone, Arm(alone, False)
+            own = [shifts[each.coalition][site] * each.corrected for each in arms]
+            models = tuple(self.trained.on_all_rows(each.coalition) for each in arms)
+            asked[site] = SiteFiguresQuestion(models, np.concatenate(own))
+            if rows[site]:
+                rival = 1 if choice.arm.coalition == alone else 2
+                pair = models[rival], models[0], own[rival], own[0]
+                pairs[site] = FigureQuestion(*pair, int(rows[site]), bool(rows[site] < ENOUGH_ROWS))
+        number = federation.server_round
+        figures = federation.ask(asked, server_round=number).replies
+        compared = federation.ask(pairs, server_round=number).replies
+        return (
+            {str(site): each for site, each in figures.items()},
+            {str(site): each for site, each in compared.items()},
+        )
 
     def cost(self) -> str:
         """Return in words what trained."""
@@ -364,26 +372,35 @@ class Coalitions(Layer):
         """Return what the sites chose, once they have."""
         if self.trained is None or (chosen := self.trained.chosen) is None:
             return None
-        described = run.federation.describe()
+        described, listed = run.federation.describe(), self.trained.coalitions
         names = described.client_names or [f"site {client}" for client in range(len(described.num_train))]
+        classes = described.class_names or [str(each) for each in range(described.num_classes)]
+        counts, tests = described.train_counts, described.test_counts
         sites = []
         for client, choice in enumerate(chosen.choices):
             if choice is not None:
-                figures = _figures_of(chosen.figures.get(str(client)))
-                coalition = self.trained.coalitions[choice.arm.coalition]
-                rows = int(described.num_test[client])
-                sites.append(verdicts.Site(client, names[client], coalition, choice, figures, rows))
-        found = verdicts.findings(sites, chosen.fits, described.train_counts, described.class_names)
+                answer = chosen.compared.get(str(client))
+                figures = _figures_of(chosen.figures.get(str(client)), tests[client])
+                rows = int(described.num_test[client]), tests[client]
+                coalitions_of = listed[choice.arm.coalition], choice, figures, *rows
+                everyone = listed[choice.everyone.coalition]
+                over = None if answer is None else measure([answer.rows])
+                sites.append(verdicts.Site(client, names[client], *coalitions_of, everyone, over))
+        found = verdicts.findings(sites, chosen.fits, chosen.together, counts, classes)
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
-        table = [
-            each.summary(names, [one["text"] for one in found if one["client"] == each.client])
-            for each in sites
-        ]
-        text = verdicts.headline(sites, [one["name"] for one in found if one["kind"] == "turned"])
+        learnt = verdicts.have_learnt(sites, counts)
+        table = []
+        for site in sites:
+            odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}
+            text = verdicts.advice(site, names, classes, odd.pop("turned", ""), learnt)
+            table.append(site.summary(names, classes, " ".join([text, *odd.values()])))
+        turned = [one["name"] for one in found if one["kind"] == "turned"]
+        text = verdicts.headline(sites, names, turned, learnt=learnt)
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
         late = len(chosen.choices) - len(chosen.fits)
         crossed = np.pad(chosen.fits[:, :, 0], (0, late), constant_values=np.nan)
+        np.fill_diagonal(crossed, np.nan)  # a picture of what others' models do
         return Decided(text, apart, np.array(layers), chosen.shifts, summary, crossed)
 
     # -- What is shown and kept -----------------------------------------------------------------------------
@@ -397,14 +414,24 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
-def _figures_of(answer: SiteFigures | None) -> dict[str, dict[str, Any]]:
+def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool) -> ScoresQuestion:
+    """Ask a site how its arms predict its rows, and how the others' own models fit them."""
+    own, others = trained.of(site), [other for other in trained.coalitions[0] if other != site]
+    models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
+    models += [trained.on_all_rows(trained.coalitions.index((other,))) for other in others]
+    tables = [limit_sizes(counts[list(trained.coalitions[place])]) for place in own]
+    shares = [table.sum(axis=0) / max(1, table.sum()) for table in tables]
+    examples = [label_prior.pseudo_examples(each[each.any(axis=1)]) for each in tables]
+    pseudo = [each if may_correct else math.inf for each in examples]
+    weights = counts[others].sum(axis=1) / max(1, counts[others].sum())
+    return ScoresQuestion.of(models, np.concatenate(shares), pseudo, weights)
+
+
+def _figures_of(answer: SiteFigures | None, counts: IntArray) -> dict[str, dict[str, Any]]:
     """Return a site's figures of each arm; empty if it did not answer."""
-    figures: dict[str, dict[str, Any]] = {}
     if answer is None:
-        return figures
-    for place, arm in enumerate(verdicts.SERVED):
-        measured = answer.figures[str(place)]
-        rows = measured["num-examples"]
-        ends = wilson(measured["accuracy"] * rows, rows)
-        figures[arm] = verdicts.figures_of(measured, float(answer.brier[place]), ends.tolist())
-    return figures
+        return {}
+    return {
+        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]), counts, wilson)
+        for place, arm in enumerate(verdicts.SERVED)
+    }

@@ -5,7 +5,7 @@ travels in, a record each, and come back in its reply: the messages are larger, 
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Annotated
 
 import numpy as np
@@ -45,8 +45,12 @@ def _arms(at: codec.Reading) -> int:
     return 2 * at.asked.coalitions
 
 
+def _coalitions(at: codec.Reading) -> int:
+    return at.asked.coalitions
+
+
 def _fit_numbers(at: codec.Reading) -> int:
-    return Fit.width(at.asked.num_classes) * at.asked.others
+    return Fit.width(at.asked.num_classes) * (at.asked.others + 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,10 +59,11 @@ class ScoresAnswer:
 
     Attributes
     ----------
-    count, means, products
+    count, means, products, auc, auc_error, balanced, balanced_error
         As of :class:`~fedclust.proof.coalitions.Scores`; the products in one list.
     fits
-        Of each further model, the numbers of a :class:`~fedclust.proof.coalitions.Fit`, in one list.
+        Of each further model, of all of them together, and of the site's own, cross-fitted, the numbers of a
+        :class:`~fedclust.proof.coalitions.Fit`, in one list.
     """
 
     place = codec.IN_CONFIG
@@ -66,6 +71,10 @@ class ScoresAnswer:
     count: Annotated[int, codec.Whole(0, codec.train_rows)]
     means: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=_arms)]
     products: Annotated[FloatArray, codec.Numbers(0, 4 + 1e-9, count=lambda at: _arms(at) ** 2)]
+    auc: Annotated[FloatArray, codec.Numbers(0, 1 + 1e-9, count=_coalitions)]
+    auc_error: Annotated[FloatArray, codec.Numbers(0, 1, count=_coalitions)]
+    balanced: Annotated[FloatArray, codec.Numbers(0, 1 + 1e-9, count=_arms)]
+    balanced_error: Annotated[FloatArray, codec.Numbers(0, 1, count=_arms)]
     fits: Annotated[
         FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.num_classes - 1), count=_fit_numbers)
     ]
@@ -74,17 +83,22 @@ class ScoresAnswer:
         """Check that there may be such rows."""
         if not self.scores.possible():
             raise at.bad(f"means and products must be those of {self.count} rows, they are not")
+        errors = self.fits.reshape(at.asked.others + 2, -1)[:, [2, 4]]
+        if errors.min() <= 0:
+            raise at.bad(f"errors of fits must be > 0, got {errors.min()}")
 
     @classmethod
     def of(cls, scores: Scores, fits: Sequence[Fit]) -> "ScoresAnswer":
         """Make the answer of what a site measured."""
         numbers = np.array([(*astuple(each)[:5], *each.names) for each in fits], dtype=float).ravel()
-        return cls(scores.count, scores.means, scores.products.ravel(), numbers)
+        given = {each.name: getattr(scores, each.name) for each in fields(scores)}
+        return cls(**given | {"products": scores.products.ravel(), "fits": numbers})
 
     @property
     def scores(self) -> Scores:
         """The site's scores."""
-        return Scores(self.count, self.means, self.products.reshape(len(self.means), -1))
+        given = {each.name: getattr(self, each.name) for each in fields(Scores)}
+        return Scores(**given | {"products": self.products.reshape(len(self.means), -1)})
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +108,12 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     Attributes
     ----------
     models
-        Of each coalition that contains the site, the models without each fold; then the further models.
+        Of each coalition that contains the site, itself last, the models without each fold; then the further
+        models.
     shares
         Share of each class in each coalition's training rows, shape (coalitions, C), in one list.
+    weights
+        How much the outputs of each further model count in all of them together.
     pseudo_examples
         m̂ of each coalition's label-prior correction, see :mod:`fedclust.clustering.label_prior`; 0 where it
         is infinite, for no correction. A site makes its own for each fold, from its labels without the fold.
@@ -107,15 +124,20 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
 
     models: Annotated[tuple[ArrayRecord, ...], codec.Spread(codec.Own(codec.Place("", ArrayRecord)))]
     shares: Annotated[FloatArray, codec.Numbers(0, 1)]
+    weights: Annotated[FloatArray, codec.Numbers(0)]
     pseudo_examples: Annotated[FloatArray, codec.Numbers(0, at_least=1)]
 
     @classmethod
     def of(
-        cls, models: Sequence[ArrayRecord], shares: FloatArray, pseudo_examples: Sequence[float]
+        cls,
+        models: Sequence[ArrayRecord],
+        shares: FloatArray,
+        pseudo_examples: Sequence[float],
+        weights: FloatArray,
     ) -> "ScoresQuestion":
         """Make the question; without a correction m̂ is infinite."""
         pseudo = np.array(pseudo_examples, dtype=float)
-        return cls(tuple(models), shares, np.where(np.isinf(pseudo), 0, pseudo))
+        return cls(tuple(models), shares, weights, np.where(np.isinf(pseudo), 0, pseudo))
 
     @property
     def coalitions(self) -> int:

@@ -4,31 +4,41 @@ An *arm* is a model that may serve a site: that of any coalition of sites that c
 the label-prior correction. The site alone and everyone together are two of them. Every coalition trains once
 without each fold of its sites' rows and once on all of them, so that each row has a prediction by a model
 that has not seen it. A site reports the mean of these rows' Brier scores by each arm and the mean of the
-products of any two (:class:`Scores`): every standard error of a paired difference follows, and no row leaves
-it.
+products of any two, how well each coalition orders its rows, and each arm's balanced accuracy
+(:class:`Scores`): every standard error of a paired difference follows, and no row leaves it.
+
+*Findings come before choices.* The *cross-site matrix* has the results of each site's own model on every
+other site's rows, and of all others' models together on each site's. It shows what no site can see by itself:
+that the others' models order its rows the wrong way round (:func:`turned_sites`). Nobody trains with such a
+site (:func:`partners`), and *everyone* is everyone else from then on.
 
 The two arms of a coalition differ by the correction alone, which costs nothing where sites' labels are alike:
-the corrected arm of *everyone* is kept unless it is worse by more than one standard error. A site leaves it
-only for an arm that is better by more than two; it then takes the simplest arm within one standard error of
-the best: larger coalitions first, and corrected before plain.
-
-The *cross-site matrix* has the results of each site's own model on every other site's rows. It shows what no
-site can see by itself: that the others' models order its rows the wrong way round.
+the corrected arm of *everyone* is kept unless it is worse by more than one standard error, or has a lower
+balanced accuracy than the site alone and than the plain arm. A site leaves it only for an arm that is better
+by two standard errors, corrected for the number of arms; it then takes the simplest arm within one standard
+error of the best: larger coalitions first, and corrected before plain. Scores favour models that predict a
+site's most frequent class. So an arm that orders the site's rows worse than the site alone (area under the
+curve), or has a lower balanced accuracy, by one standard error of the difference, is not chosen, and
+everyone's does not stand if its area is lower by two.
 
 Sources: Stone, "Cross-validatory choice and assessment of statistical predictions", Journal of the Royal
 Statistical Society B 36, 1974; the choice within one standard error: Breiman et al., "Classification and
 Regression Trees", 1984, Section 3.4.3; the variance of the area under the curve of random scores:
 Mann and Whitney, "On a test of whether one of two random variables is stochastically larger than the other",
-Annals of Mathematical Statistics 18, 1947.
+Annals of Mathematical Statistics 18, 1947; that of a difference of two areas: DeLong, DeLong and
+Clarke-Pearson, "Comparing the areas under two or more correlated receiver operating characteristic curves",
+Biometrics 44, 1988; several tests at one level: Holm, 1979, as in :func:`fedclust.proof.paired.holm`, and
+Tarone, "A modified Bonferroni method for discrete data", Biometrics 46, 1990.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
 
+from fedclust.proof.paired import holm
 from fedclust.support.checks import check_shapes
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -41,6 +51,8 @@ MOST_SITES = 10
 ALL_UP_TO = 5
 LEAVE, WITHIN = 2.0, 1.0
 """Standard errors by which an arm must beat everyone's, and within which arms count as equal."""
+LEVEL = 0.05
+"""Level of all findings of a run together."""
 _FEWEST_ROWS = 8
 
 
@@ -105,35 +117,45 @@ def folds(num_rows: int, draws: np.random.Generator, persons: IntArray | None = 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Cross-fitted Brier scores of a site's rows, reduced to what the choice needs.
+    """Cross-fitted results of a site's rows, reduced to what the choice needs.
 
     Attributes
     ----------
     count
         Number of rows n.
     means
-        Mean score of each of A arms, in [0, 2], shape (A,).
+        Mean Brier score of each of A arms, in [0, 2], shape (A,).
     products
         Mean over rows of the products of two arms' scores, shape (A, A).
-
-    Examples
-    --------
-    >>> scores = Scores.of(np.array([[0.2, 0.4], [0.1, 0.1]]))  # two arms, two rows
-    >>> [round(value, 6) for value in scores.difference(0, 1)]  # of 0.1 and 0.3
-    [0.2, 0.1]
+    auc, auc_error
+        Area under the curve of each coalition, in [0, 1], and the standard error of its difference to that of
+        the site alone, which is the last one, shape (A/2,) each; see :func:`ranking`.
+    balanced, balanced_error
+        Balanced accuracy of each arm, in [0, 1], and the standard error of its difference to that of the site
+        alone as it is, shape (A,) each; see :func:`balance`.
     """
 
     count: int
     means: FloatArray
     products: FloatArray
+    auc: FloatArray
+    auc_error: FloatArray
+    balanced: FloatArray
+    balanced_error: FloatArray
 
     @classmethod
-    def of(cls, brier: FloatArray) -> "Scores":
-        """Reduce the scores of each arm on each row, shape (A, n)."""
+    def of(
+        cls, brier: FloatArray, ranks: Sequence[FloatArray] = (), balanced: Sequence[FloatArray] = ()
+    ) -> "Scores":
+        """Reduce the scores of each arm on each row, shape (A, n).
+
+        With the arms' :func:`ranking` and their :func:`balance`, if known.
+        """
         arms, count = brier.shape
+        further = *(ranks or _unknown(arms // 2)), *(balanced or _unknown(arms))
         if not count:
-            return cls(0, np.zeros(arms), np.zeros((arms, arms)))
-        return cls(count, brier.mean(axis=1), brier @ brier.T / count)
+            return cls(0, np.zeros(arms), np.zeros((arms, arms)), *further)
+        return cls(count, brier.mean(axis=1), brier @ brier.T / count, *further)
 
     def difference(self, one: int, other: int) -> tuple[float, float]:
         """Return the mean of one arm's scores minus another's, and its standard error."""
@@ -146,6 +168,108 @@ class Scores:
         least = self.products - np.outer(self.means, self.means)
         symmetric = np.allclose(least, least.T, atol=1e-9)
         return bool(symmetric and np.linalg.eigvalsh(least).min(initial=0.0) > -1e-6 * max(1, len(least)))
+
+
+def _unknown(number: int) -> tuple[FloatArray, FloatArray]:
+    """Return a share of one half with an error of 1, of which nothing follows."""
+    return np.full(number, 0.5), np.ones(number)
+
+
+def balance(right: BoolArray, labels: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Compute each arm's balanced accuracy, the mean over classes of the share of their rows predicted right.
+
+    Parameters
+    ----------
+    right
+        Whether each arm predicts a row right, shape (A, n); the last but one is the site alone as it is.
+    labels
+        True classes, shape (n,); those with a single row do not count.
+
+    Returns
+    -------
+    The balanced accuracies, and the standard error of their difference to that of the site alone, shape (A,);
+    0.5 and 1 with fewer than two classes.
+
+    Examples
+    --------
+    >>> right = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [1, 0, 0, 0]], dtype=bool)
+    >>> balance(right, np.array([0, 0, 1, 1]))[0]
+    array([0.75, 0.25, 0.25])
+    """
+    kinds = [labels == label for label in set(labels.tolist()) if (labels == label).sum() > 1]
+    if len(kinds) < 2:
+        return _unknown(len(right))
+    balanced, influence = np.zeros(len(right)), np.zeros(right.shape)
+    for kind in kinds:
+        rows, share = int(kind.sum()), right[:, kind].mean(axis=1)
+        balanced += share / len(kinds)
+        few = math.sqrt(rows / (rows - 1)) / (rows * len(kinds))
+        influence[:, kind] = few * (right[:, kind] - share[:, None])
+    return balanced, np.sqrt(np.square(influence - influence[-2]).sum(axis=1))
+
+
+def _in_order(scores: FloatArray, positive: BoolArray) -> FloatArray:
+    """Count for each row the rows of the other kind that are in order with it; ties count one half."""
+    counts = np.zeros(len(scores))
+    for own, sign in ((positive, 1), (~positive, -1)):
+        others, mine = np.sort(sign * scores[~own]), sign * scores[own]
+        counts[own] = (others.searchsorted(mine, "left") + others.searchsorted(mine, "right")) / 2
+    return counts
+
+
+def ranking(logits: FloatArray, labels: IntArray, fold: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Measure how well each coalition's models order a site's rows.
+
+    By the area under the curve; with more than two classes, its mean over classes of two rows or more, each
+    against the rest. Only pairs within a fold are compared, because each fold has a model of its own.
+
+    Parameters
+    ----------
+    logits
+        Outputs for each row by each coalition's model without its fold, shape (coalitions, n, C); the last
+        coalition is the site alone.
+    labels
+        True classes, shape (n,).
+    fold
+        Fold of each row, shape (n,).
+
+    Returns
+    -------
+    The area of each coalition, and the standard error of its difference to that of the site alone, shape
+    (coalitions,); 0.5 and 1 where it cannot be measured.
+
+    Examples
+    --------
+    >>> logits = np.array([[0.0, 1.0, 2.0, 3.0], [3.0, 1.0, 2.0, 0.0]])[..., None] * [0, 1]
+    >>> ranking(logits, np.array([0, 0, 1, 1]), fold=np.zeros(4))[0]
+    array([1.  , 0.25])
+    """
+    number, rows, classes = logits.shape
+    areas, influence, measured = np.zeros(number), np.zeros((number, rows)), 0
+    for label in range(classes) if classes > 2 else [1]:
+        positive = labels == label
+        kinds = (positive, ~positive)
+        pairs = sum(int(positive[fold == each].sum() * (~positive[fold == each]).sum()) for each in set(fold))
+        if min(kind.sum() for kind in kinds) < 2 or not pairs:
+            continue
+        measured += 1
+        rest = np.logaddexp.reduce(np.delete(logits, label, axis=2), axis=2)
+        scores, own = logits[..., label] - rest, np.zeros((number, rows))
+        others = np.zeros(rows)
+        for each in set(fold):
+            here = fold == each
+            others[here] = np.where(positive[here], (~positive[here]).sum(), positive[here].sum())
+            for place in range(number):
+                own[place, here] = _in_order(scores[place, here], positive[here])
+        area = own[:, positive].sum(axis=1) / pairs
+        areas += area
+        # Each row's part in the area; a kind's rows are a sample, so their squares count n/(n − 1).
+        few = np.where(positive, *(math.sqrt(kind.sum() / (kind.sum() - 1)) for kind in kinds))
+        influence += few * (own - area[:, None] * others) / pairs
+    if not measured:
+        return _unknown(number)
+    spread = np.sqrt(np.square(influence - influence[-1]).sum(axis=1)) / measured
+    return areas / measured, np.minimum(spread, 1.0)
 
 
 # -- The choice ---------------------------------------------------------------------------------------------
@@ -199,45 +323,67 @@ class Choice:
     error: float = 0.0
 
 
-def choose(sizes: Sequence[int], scores: Scores | None) -> Choice:
+def choose(listed: Sequence[Coalition], scores: Scores | None, apart: Collection[int] = ()) -> Choice:
     """Choose the arm that serves a site.
 
     Parameters
     ----------
-    sizes
-        Number of sites of each coalition that contains it, the first that of everyone.
+    listed
+        The coalitions that contain the site: everyone first, larger ones before smaller ones, itself last.
     scores
         The site's cross-fitted scores by the :func:`arms_of` these coalitions; None if it reported none. With
         fewer than eight rows there is no choice: everyone's model serves as it is.
+    apart
+        Sites with which it must not train; *everyone* is the largest coalition without them. If that is the
+        site alone, there is no choice, either.
 
     Examples
     --------
     >>> everyone, alone = np.full((2, 8), 0.5), np.full((2, 8), 0.1)  # scores as it is and corrected, 8 rows
-    >>> choose([3, 1], Scores.of(np.concatenate([everyone, alone]))).arm
+    >>> choose([(0, 1, 2), (0,)], Scores.of(np.concatenate([everyone, alone]))).arm
     Arm(coalition=1, corrected=False)
     """
-    arms = arms_of(len(sizes))
-    plain, corrected = 0, 1
+    arms, alone = arms_of(len(listed)), len(listed) - 1
+    allowed = [place for place, members in enumerate(listed) if not set(members) & set(apart)]
+    together = allowed[0]
+    plain, corrected = 2 * together, 2 * together + 1
+    if together == alone:
+        gain, error = (0.0, 0.0) if scores is None else scores.difference(0, plain)
+        return Choice(arms[plain], arms[0], gain, error)
     if scores is None or scores.count < _FEWEST_ROWS:
         return Choice(arms[plain], arms[plain])
+    lost, unbalanced = scores.auc[alone] - scores.auc, scores.balanced[2 * alone] - scores.balanced
     worse, error = scores.difference(corrected, plain)
-    stands = plain if worse > WITHIN * error else corrected
-    against = [scores.difference(stands, place) for place in range(len(arms))]
-    if not any(gain > LEAVE * error for gain, error in against):
+    one_sided = unbalanced[corrected] > max(0, unbalanced[plain])
+    stands = plain if worse > WITHIN * error or one_sided else corrected
+    able = np.repeat(lost <= WITHIN * scores.auc_error, 2) & (unbalanced <= WITHIN * scores.balanced_error)
+    able[2 * alone :] = True
+    tried = [place for place, arm in enumerate(arms) if able[place] and arm.coalition in allowed]
+    against = {place: scores.difference(stands, place) for place in [stands, *tried]}
+    least = _standard_errors(2 * (len(allowed) - 1), scores.count)
+    better = any(gain > least * error for gain, error in against.values())
+    if not better and lost[together] <= LEAVE * scores.auc_error[together]:
         return Choice(arms[stands], arms[stands])
-    best = int(np.argmin(scores.means))
-    behind = [scores.difference(place, best) for place in range(len(arms))]
-    within = [place for place, (more, error) in enumerate(behind) if more <= WITHIN * error or place == best]
+    best = min(tried, key=lambda place: float(scores.means[place]))
+    behind = {place: scores.difference(place, best) for place in tried}
+    within = [place for place, (more, error) in behind.items() if more <= WITHIN * error or place == best]
 
     def order(place: int) -> tuple[int, bool, float]:
         arm = arms[place]
-        size = sizes[arm.coalition]
+        size = len(listed[arm.coalition])
         # Of everyone's arms the one that stands; alone there is nothing to correct.
-        preferred = arms[stands].corrected if arm.coalition == 0 else size > 1
+        preferred = arms[stands].corrected if arm.coalition == together else size > 1
         return -size, arm.corrected != preferred, float(scores.means[place])
 
     taken = min(within, key=order)
     return Choice(arms[taken], arms[stands], *against[taken])
+
+
+def _standard_errors(tests: int, rows: int) -> float:
+    """Return how many standard errors one of several tests needs, for two of a single normal variable."""
+    from scipy.special import stdtrit
+
+    return -float(stdtrit(rows - 1, math.erfc(LEAVE / math.sqrt(2)) / 2 / tests))
 
 
 # -- The cross-site matrix ----------------------------------------------------------------------------------
@@ -276,7 +422,7 @@ class Fit:
         return 5 + (num_classes if num_classes > 2 else 0)
 
 
-def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
+def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray, *, within: bool = False) -> Fit:
     """Measure how well a model fits rows that it has not seen.
 
     With two classes, by the area under the curve A, which is 1 − A after renaming. With more, by the share of
@@ -291,6 +437,8 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
         True classes, shape (n,).
     fold
         Fold of each row, shape (n,).
+    within
+        Whether each fold has a model of its own; rows' order then counts within folds.
 
     Returns
     -------
@@ -307,13 +455,16 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
     if len(np.unique(labels)) < 2:
         return Fit(names=tuple(range(classes)) if classes > 2 else ())
     if classes == 2:
-        from scipy.stats import rankdata
-
-        positive = labels == 1
-        n1, n0 = int(positive.sum()), int((~positive).sum())
-        ranks = rankdata(logits[:, 1] - logits[:, 0])
-        area = float(ranks[positive].sum() - n1 * (n1 + 1) / 2) / (n1 * n0)
-        error = math.sqrt((n1 + n0 + 1) / (12 * n1 * n0))
+        scores, positive = logits[:, 1] - logits[:, 0], labels == 1
+        in_order = pairs = variance = 0.0
+        for part in [fold == each for each in set(fold)] if within else [np.ones(rows, dtype=bool)]:
+            n1, n0 = int(positive[part].sum()), int((~positive[part]).sum())
+            in_order += float(_in_order(scores[part], positive[part])[positive[part]].sum())
+            pairs += n1 * n0
+            variance += n1 * n0 * (n1 + n0 + 1) / 12
+        if not pairs:
+            return Fit()
+        area, error = in_order / pairs, math.sqrt(variance) / pairs
         return Fit(area, 0.5, error, 1 - 2 * area, 2 * error)
     from scipy.optimize import linear_sum_assignment
 
@@ -336,7 +487,7 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
     return Fit(
         share,
         chance,
-        math.sqrt(max(share * (1 - share), chance * (1 - chance)) / rows),
+        math.sqrt(max(share * (1 - share), chance * (1 - chance), 1 / rows) / rows),
         float(gains.mean()),
         max(float(gains.std()), 1 / rows) / math.sqrt(rows),
         tuple(best(np.ones(rows, dtype=bool)).tolist()),
@@ -344,50 +495,114 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray) -> Fit:
 
 
 def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Find the models that fit a site's rows the wrong way round, or the right way, by two standard errors.
+    """Find the models that fit another site's rows the wrong way round, or the right way.
+
+    Each by two standard errors.
 
     Parameters
     ----------
     fits
         The numbers of each :class:`Fit`, the model's site first, NaN where unknown, shape (K, K, 5 or more).
+        Those of a site's own rows are cross-fitted.
 
     Returns
     -------
     wrong, right
         Whether more is right with the classes renamed; if not, whether more is right than by chance. Each of
-        shape (K, K).
+        shape (K, K), False for a site's own rows.
 
     Examples
     --------
-    >>> names = "right by_chance error renaming renaming_error".split()
     >>> good, turned = [0.9, 0.5, 0.1, -0.8, 0.2], [0.1, 0.5, 0.1, 0.8, 0.2]
-    >>> wrong, right = ways(np.array([[good, turned], [turned, good]]))
-    >>> wrong.tolist(), right.tolist()
-    ([[False, True], [True, False]], [[True, False], [False, True]])
+    >>> wrong, right = ways(np.array([[good, turned, good]] * 3))
+    >>> wrong[:, 1].tolist(), right[:, 2].tolist()
+    ([True, False, True], [True, True, False])
     """
+    against, better = _errors(fits)
+    others = ~np.eye(len(fits), dtype=bool)
+    wrong = others & (against > 2)
+    return wrong, others & ~wrong & (better > 2)
+
+
+def _errors(fits: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return by how many standard errors more is right with classes renamed, and more than by chance."""
     right, chance, error, renaming, renaming_error = np.moveaxis(fits[..., :5], -1, 0)
-    wrong = renaming > 2 * renaming_error
-    return wrong, ~wrong & (right - chance > 2 * error)
+    return renaming / renaming_error, (right - chance) / error
 
 
-def turned_sites(fits: FloatArray) -> list[int]:
-    """List the sites whose rows more of the others' models fit the wrong way round than the right way.
+def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -> list[int]:
+    """List the sites whose rows the others' models fit the wrong way round.
+
+    Where all others' models together are the wrong way round, in a test at one level for all sites (Holm, two
+    ways, of those whose rows suffice to reach it: Tarone), and more of the others' own models are than the
+    right way, among them that of a site which has learnt something: its model is better than by chance on its
+    own rows, again at one level for all sites. A model that has learnt nothing orders rows the one way or the
+    other, which accuses nobody. The site with the largest majority is named first, and has no vote from then
+    on.
 
     Parameters
     ----------
     fits
         As for :func:`ways`.
+    together
+        How all others' models together fit each site's rows, in the same numbers, shape (K, 5 or more).
+    level
+        Level of all findings together, in (0, 1).
 
     Returns
     -------
-    Ids of the sites. Of two sites both, because it is unknown which of them is turned.
+    Ids of the sites, sorted. Of two sites both, because it is unknown which of them is turned; likewise with
+    equal majorities.
 
     Examples
     --------
     >>> good, turned = [0.9, 0.5, 0.1, -0.8, 0.2], [0.1, 0.5, 0.1, 0.8, 0.2]
     >>> fits = [[good, good, turned], [good, good, turned], [turned, turned, good]]
-    >>> turned_sites(np.array(fits))
+    >>> turned_sites(np.array(fits), together=np.array([good, good, turned]))
     [2]
     """
+    from scipy.special import ndtr
+
     wrong, right = ways(fits)
-    return np.flatnonzero(wrong.sum(axis=0) > right.sum(axis=0)).tolist()
+    against, better = _errors(together)
+    # A site whose test could not reach the level, as with a single row of a class, takes no part in it.
+    testable = 2 * ndtr(-(1 - together[:, 1]) / together[:, 2]) <= level
+    shown = np.zeros(len(fits), dtype=bool)
+    shown[testable] = holm(2 * ndtr(-np.maximum(against, better)[testable]).clip(0, 0.5)) <= level
+    own = np.nan_to_num(_errors(np.diagonal(fits).T)[1])
+    learnt = holm(ndtr(-own)) <= level
+    candidates, voting = shown & (against > better), np.ones(len(fits), dtype=bool)
+    while True:
+        accusers = wrong & voting[:, None]
+        accused = candidates & voting & (accusers & learnt[:, None]).any(axis=0)
+        majority = np.where(accused, accusers.sum(axis=0) - (right & voting[:, None]).sum(axis=0), 0)
+        if majority.max(initial=0) <= 0:
+            return np.flatnonzero(~voting).tolist()
+        voting &= majority < majority.max()
+
+
+def partners(fits: FloatArray, turned: Collection[int]) -> BoolArray:
+    """Return which sites may train with each other, shape (K, K).
+
+    Nobody may with a turned site. Where as many sites are named as not, nobody knows which of them are
+    turned: then those may not whose models fit each other's rows the wrong way round.
+
+    Parameters
+    ----------
+    fits
+        As for :func:`ways`.
+    turned
+        Ids of the :func:`turned_sites`.
+
+    Examples
+    --------
+    >>> fits = np.tile([0.9, 0.5, 0.1, -0.8, 0.2], (3, 3, 1))
+    >>> partners(fits, turned=[2]).tolist()
+    [[True, True, False], [True, True, False], [False, False, True]]
+    """
+    number = len(fits)
+    named = np.isin(np.arange(number), list(turned))
+    wrong = ways(fits)[0]
+    unclear = 2 * len(turned) >= number
+    apart = wrong | wrong.T if unclear else named[:, None] | named
+    return np.asarray(~apart | np.eye(number, dtype=bool))

@@ -1,17 +1,23 @@
 """The report to each site: with whom to train, how well that works, and what is odd about its rows.
 
-The choice itself is made in :mod:`fedclust.proof.coalitions`. Accuracy favours models that predict a site's
-most frequent class, so balanced accuracy and the area under the curve are shown next to it, and the sentence
-mentions if the chosen arm lowers one of them.
+The choice itself is made in :mod:`fedclust.proof.coalitions`, by training rows; the figures are of test rows.
+Accuracy favours models that predict a site's most frequent class, so balanced accuracy and the area under the
+curve are shown next to it. A site is advised only if these figures do not contradict the choice; otherwise it
+is undecided. A site with turned labels is warned first.
+
+Source of the area's interval: Birnbaum and Klose, "Bounds for the variance of the Mann-Whitney statistic",
+Annals of Mathematical Statistics 28, 1957: with m rows of the rarer class, the variance of an area A is at
+most A(1 − A)/m, that of a share of m rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways
+from fedclust.proof.figure import NEGLIGIBLE, Figure
 from fedclust.typing import FloatArray, IntArray
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc", "brier")
@@ -19,9 +25,17 @@ SERVED = ("chosen", "everyone", "alone")
 """The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
 
 _LOWERED = 0.02
+_OTHERS = "the others", "the others' models"
+FEW, FEWEST = 10, 3
+"""Test rows of a class below which their number is reported, and below which there is no area."""
 
 
-def figures_of(measured: Mapping[str, float], brier: float, ends: Sequence[float]) -> dict[str, Any]:
+def figures_of(
+    measured: Mapping[str, float],
+    brier: float,
+    counts: IntArray,
+    interval: Callable[[float, float], FloatArray],
+) -> dict[str, Any]:
     """Return the figures of one arm on a site's test rows; None where they are not defined.
 
     Parameters
@@ -30,21 +44,39 @@ def figures_of(measured: Mapping[str, float], brier: float, ends: Sequence[float
         Metrics of an evaluation, with its number of rows.
     brier
         Mean Brier score.
-    ends
-        Ends of the accuracy's interval.
+    counts
+        Test rows of each class, shape (C,); with fewer than three of a class that the site has, or of one
+        class alone, there is no AUC.
+    interval
+        Returns the ends of the interval of a share, given a number and of how many.
 
     Examples
     --------
-    >>> measured = {"num-examples": 4, "accuracy": 0.75, "auc": float("nan")}
-    >>> figures = figures_of(measured, brier=0.3, ends=(0.3, 0.95))
-    >>> figures["accuracy"], figures["accuracy_low"], figures["auc"]
+    >>> from fedclust.metrics import wilson
+    >>> measured = {"num-examples": 4, "accuracy": 0.75, "auc": 1.0}
+    >>> figures = figures_of(measured, brier=0.3, counts=np.array([3, 1]), interval=wilson)
+    >>> figures["accuracy"], round(figures["accuracy_low"], 2), figures["auc"]
     (0.75, 0.3, None)
     """
-    rows = int(measured["num-examples"])
+    rows, rarest = int(measured["num-examples"]), _rarest(counts)[1]
     values = {name: measured.get(name.replace("_", "-"), np.nan) for name in FIGURES} | {"brier": brier}
+    values["auc"] = values["auc"] if rarest >= FEWEST else np.nan
     defined = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
-    low, high = ends if rows else (None, None)
-    return {**defined, "accuracy_low": low, "accuracy_high": high}
+    ends: dict[str, Any] = {}
+    for name, number in (("accuracy", rows), ("auc", rarest)):
+        share = defined[name]
+        pair = (None, None) if share is None else interval(share * number, number).tolist()
+        ends |= {f"{name}_low": pair[0], f"{name}_high": pair[1]}
+    return defined | ends
+
+
+def _rarest(counts: IntArray) -> tuple[int, int]:
+    """Return the class with the fewest test rows and their number: of two classes, or of those with rows."""
+    there = np.arange(len(counts)) if len(counts) == 2 else np.flatnonzero(counts)
+    if not len(there):
+        return 0, 0
+    label = int(there[np.argmin(np.asarray(counts)[there])])
+    return label, int(counts[label]) if len(there) > 1 else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,8 +93,13 @@ class Site:
         The choice.
     figures
         The :func:`figures_of` each of :data:`SERVED`; empty if the site did not answer.
-    num_test
-        Number of its test rows.
+    num_test, test_counts
+        Number of its test rows, and how many labels they have of each class, shape (C,).
+    everyone
+        The sites whose model its choice was compared with: all, but for those that nobody trains with.
+    over_alone
+        How much better its choice predicts its test rows than its own model; of a site that chose its own,
+        than everyone's. None if it did not answer.
     """
 
     client: int
@@ -71,59 +108,190 @@ class Site:
     choice: Choice
     figures: Mapping[str, Mapping[str, Any]]
     num_test: int
+    test_counts: IntArray
+    everyone: Coalition
+    over_alone: Figure | None = None
 
-    def summary(self, names: Sequence[str], odd: Sequence[str] = ()) -> dict[str, Any]:
+    @property
+    def leaves(self) -> bool:
+        """Whether its model is not that of everyone whom it may train with."""
+        return self.coalition != self.everyone
+
+    @property
+    def rival(self) -> str:
+        """The arm that :attr:`over_alone` compares with."""
+        return "alone" if len(self.coalition) > 1 else "everyone"
+
+    def summary(self, names: Sequence[str], classes: Sequence[str], text: str) -> dict[str, Any]:
         """Return the choice as plain values, for JSON.
 
         Parameters
         ----------
         names
             Names of all sites.
-        odd
-            What is odd about its rows, in sentences.
+        classes
+            Names of the classes.
+        text
+            What it is to be advised, as of :func:`advice`.
         """
+        over = {} if self.over_alone is None else {f"over_{self.rival}": self.over_alone.summary()}
+        if over:
+            kept = "accuracy_gain", "accuracy_interval", "gain", "interval"
+            over = {arm: {key: each[key] for key in kept} for arm, each in over.items()}
         return {
             "client": self.client,
             "name": self.name,
             "train_with": [names[site] for site in self.coalition if site != self.client],
+            "leaves": self.leaves,
             "correction": "prior" if self.choice.arm.corrected else "none",
             "gain": self.choice.gain,
             "gain_error": self.choice.error,
             "test_rows": self.num_test,
+            "test_rows_of": dict(zip(classes, self.test_counts.tolist(), strict=True)),
             **{arm: dict(figures) for arm, figures in self.figures.items()},
-            "text": " ".join([self._text(names), *odd]),
+            **over,
+            "text": text,
         }
 
-    def _text(self, names: Sequence[str]) -> str:
-        """Write the verdict in one sentence, or two where a figure is lower."""
-        others = [names[site] for site in self.coalition if site != self.client]
-        everyone = self.choice.arm.coalition == self.choice.everyone.coalition
-        what = f"train with {'everyone' if everyone else joined(others)}" if others else "stay out"
-        if self.choice.arm.corrected:
-            what += ", with the prior correction"
-        rivals = {"everyone": "with everyone", "alone": "alone"}
-        same = "everyone" if everyone else "" if others else "alone"
-        parts = []
-        if (own := self.figures.get("chosen", {})).get("accuracy") is not None:
-            parts.append(f"{own['accuracy']:.2f} ({own['accuracy_low']:.2f} to {own['accuracy_high']:.2f})")
-            parts += [
-                f"{words} {self.figures[arm]['accuracy']:.2f}" for arm, words in rivals.items() if arm != same
-            ]
-        text = f"{self.name}: {what}{': ' if parts else ''}{', '.join(parts)}."
-        lowered = []
-        for key, title in (("balanced_accuracy", "balanced accuracy"), ("auc", "AUC")):
-            known = {
-                arm: self.figures[arm][key]
-                for arm in rivals
-                if self.figures.get(arm, {}).get(key) is not None
-            }
-            if own.get(key) is not None and known:
-                best = max(known, key=lambda arm: known[arm])
-                if own[key] < known[best] - _LOWERED:
-                    lowered.append(
-                        f"its {title} is lower, {own[key]:.2f} instead of {known[best]:.2f} {rivals[best]}"
-                    )
-        return text + (f" But {', and '.join(lowered)}." if lowered else "")
+    def lowered(self) -> list[str]:
+        """List the figures by which everyone's model, or its own, is better by more than 0.02, in words."""
+        lower = []
+        own, words = self.figures.get("chosen", {}), {"everyone": "with everyone", "alone": "alone"}
+        for key, title in (
+            ("accuracy", "accuracy"),
+            ("balanced_accuracy", "balanced accuracy"),
+            ("auc", "AUC"),
+        ):
+            known = [(self.figures[arm][key], words[arm]) for arm in words if self.figures]
+            best, where = max((each for each in known if each[0] is not None), default=(-1.0, ""))
+            if own.get(key) is not None and own[key] < best - _LOWERED:
+                lower.append(f"{title} {own[key]:.2f}, {where} {best:.2f}")
+        return lower
+
+
+def partners_of(site: Site, names: Sequence[str]) -> str:
+    """Name the sites that a site trains with.
+
+    Examples
+    --------
+    >>> from fedclust.proof.coalitions import Arm
+    >>> choice = Choice(Arm(1, corrected=False), Arm(0, corrected=False))
+    >>> for coalition in ((0, 1, 2, 3), (0, 1, 2), (0, 3)):
+    ...     site = Site(0, "Bern", coalition, choice, {}, 0, np.zeros(2), everyone=(0, 1, 2, 3))
+    ...     partners_of(site, ["Bern", "Graz", "Linz", "Ulm"])
+    'everyone'
+    'everyone but Ulm'
+    'Ulm'
+    """
+    others = [names[each] for each in site.coalition if each != site.client]
+    missing = [name for each, name in enumerate(names) if each not in site.coalition]
+    if not (missing and others):
+        return "everyone" if others else "nobody"
+    return f"everyone but {joined(missing)}" if len(missing) < len(others) else joined(others)
+
+
+def advice(
+    site: Site, names: Sequence[str], classes: Sequence[str], stop: str = "", learnt: bool = True
+) -> str:
+    """Write with whom a site is to train, with figures that agree.
+
+    Parameters
+    ----------
+    site
+        The site.
+    names, classes
+        Names of all sites and of the classes.
+    stop
+        Why its coding has to be checked first, a sentence.
+    learnt
+        Whether the models have learnt enough for any advice.
+
+    Examples
+    --------
+    >>> from fedclust.proof.coalitions import Arm
+    >>> choice = Choice(Arm(0, corrected=True), Arm(0, corrected=True))
+    >>> site = Site(0, "Graz", (0, 1), choice, {}, 0, np.zeros(2, dtype=int), everyone=(0, 1))
+    >>> advice(site, ["Graz", "Ulm"], ["ill", "well"])
+    'Graz: train with everyone, with the prior correction.'
+    """
+    alone, corrected = len(site.coalition) == 1, site.choice.arm.corrected
+    correction = ", with the prior correction" * corrected
+    chosen = site.figures.get("chosen", {})
+    measured = chosen.get("accuracy") is not None
+    partners = partners_of(site, names)
+    served = f"it is served {'its own model' if alone else f'the model that it trains with {partners}'}"
+    lowered = site.lowered() if learnt and not stop else []
+    if stop:
+        text = f"{stop} Until then {served}"
+    elif not learnt:
+        text = f"no advice, the models have learnt too little; {served}"
+    elif lowered:
+        text = f"undecided; by its training rows {served}"
+    else:
+        text = "stay out" if alone else f"train with {partners}"
+    text = f"{site.name}: {text}{correction}"
+    if not measured:
+        return f"{text}."
+    parts = [
+        f"accuracy {chosen['accuracy']:.2f} ({chosen['accuracy_low']:.2f} to {chosen['accuracy_high']:.2f})"
+    ]
+    for arm, words in (("alone", "alone"), ("everyone", "with everyone")):
+        if (arm == "alone" and alone) or (arm == "everyone" and not site.leaves):
+            continue
+        part = f"{words} {site.figures[arm]['accuracy']:.2f}"
+        if arm == site.rival and site.over_alone is not None:
+            low, high = site.over_alone.accuracy_interval
+            part += f" (difference {site.over_alone.accuracy_gain:+.2f}, {low:+.2f} to {high:+.2f})"
+        parts.append(part)
+    parts += [each for each in lowered if not each.startswith("accuracy")]
+    return f"{text}: {', '.join(parts)}.{_few(site, classes) if learnt else ''}"
+
+
+def _few(site: Site, classes: Sequence[str]) -> str:
+    """Describe the AUC where a class has few test rows; empty if all have many."""
+    label, number = _rarest(site.test_counts)
+    if number >= FEW or (len(site.test_counts) > 2 and np.count_nonzero(site.test_counts) < 2):
+        return ""
+    auc = "too few for an AUC"
+    if (chosen := site.figures["chosen"]).get("auc") is not None:
+        auc = f"AUC {chosen['auc']:.2f} ({chosen['auc_low']:.2f} to {chosen['auc_high']:.2f})"
+    verb = "is" if number == 1 else "are"
+    return f" Of its {site.num_test:,} test rows {number or 'none'} {verb} {classes[label]}: {auc}."
+
+
+def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
+    """Return whether the models that sites chose have learnt enough for advice.
+
+    Their mean Brier score on test rows is better than that of each site's class shares by more than 0.01, or
+    their balanced accuracy better than that of one answer, by more than 0.02 and two standard errors of as
+    many coins; and not every site has one answer for all its rows.
+
+    Parameters
+    ----------
+    sites
+        The sites' choices.
+    train_counts
+        Training rows of each site and class, shape (K, C).
+    """
+    known = [each for each in sites if each.figures and each.test_counts.any()]
+    if not known:
+        return True
+    there = np.stack([each.test_counts for each in known])
+    train = np.asarray(train_counts, dtype=float)[[each.client for each in known]]
+    shares = train / np.maximum(train.sum(axis=1, keepdims=True), 1)
+    rows, classes = there.sum(axis=1), (there > 0).sum(axis=1)
+    # The mean over test rows y of Σ_c (p_c − [c = y])² is 1 + Σ_c p_c² − 2 Σ_c p_c n_c/n.
+    by_shares = 1 + np.square(shares).sum(axis=1) - 2 * (shares * there).sum(axis=1) / rows
+    chosen = [each.figures["chosen"] for each in known]
+    gains = by_shares - np.array([each["brier"] for each in chosen])
+    above = np.array([each["balanced_accuracy"] or 0.0 for each in chosen]) - 1 / classes
+    several = classes > 1
+    if not several.any():
+        return True
+    coins = max(_LOWERED, 1 / np.sqrt(rows[several].sum()))
+    score = np.average(gains, weights=rows) > NEGLIGIBLE
+    balanced = np.average(above[several], weights=rows[several]) > coins
+    return bool((score or balanced) and (above[several] > 1e-9).any())
 
 
 def joined(names: Sequence[str]) -> str:
@@ -138,41 +306,66 @@ def joined(names: Sequence[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def headline(sites: Sequence[Site], turned: Sequence[str] = ()) -> str:
-    """Summarise the choices in one sentence, with the names of sites whose classes are turned round.
+def headline(
+    sites: Sequence[Site], names: Sequence[str], turned: Sequence[str] = (), *, learnt: bool = True
+) -> str:
+    """Summarise the choices in one sentence.
+
+    Parameters
+    ----------
+    sites
+        The sites' choices.
+    names
+        Names of all sites.
+    turned
+        Names of sites whose classes are turned round.
+    learnt
+        Whether the models have learnt enough for any advice.
 
     Examples
     --------
     >>> from fedclust.proof.coalitions import Arm
     >>> choice = Choice(Arm(0, corrected=False), Arm(0, corrected=False))
-    >>> sites = [Site(client, name, (0, 1), choice, {}, 9) for client, name in enumerate(["Graz", "Ulm"])]
-    >>> headline(sites)
+    >>> rest = (0, 1), choice, {}, 9, np.zeros(2), (0, 1)
+    >>> sites = [Site(client, name, *rest) for client, name in enumerate(["Graz", "Ulm"])]
+    >>> headline(sites, ["Graz", "Ulm"])
     'Train one model for all: no site gains by leaving it'
     """
-    everyone = [site for site in sites if site.choice.arm.coalition == site.choice.everyone.coalition]
+    if not learnt:
+        return "No advice on who trains with whom: the models have learnt too little"
     alone = [site.name for site in sites if len(site.coalition) == 1]
-    some = [site.name for site in sites if site not in everyone and site.name not in alone]
+    some = [site.name for site in sites if site.leaves and site.name not in alone]
+    groups: dict[Coalition, list[Site]] = {}
+    for site in sites:
+        if site.name not in (*alone, *some):
+            groups.setdefault(site.coalition, []).append(site)
     parts = []
-    if everyone:
-        one = f"{everyone[0].name} trains"
-        many = f"{len(everyone)} of {len(sites)} sites train"
-        parts.append(f"{one if len(everyone) == 1 else many} with everyone")
+    for coalition, members in groups.items():
+        missing, who = len(names) - len(coalition), joined([each.name for each in members])
+        if missing and missing + 1 >= len(coalition):
+            parts.append(f"{who} train together" if len(members) > 1 else f"{who} trains with a few")
+        else:
+            number = f"{len(members)} of {len(sites)} sites train" if len(members) > 1 else f"{who} trains"
+            parts.append(f"{number} with {partners_of(members[0], names)}")
     if some:
         parts.append(f"{joined(some)} with some of the others")
     if alone:
         parts.append(f"{joined(alone)} {'stays' if len(alone) == 1 else 'stay'} out")
-    text = "Who trains with whom: " + "; ".join(parts)
-    if len(everyone) == len(sites):
-        text = "Train one model for all: no site gains by leaving it"
-    if not turned:
-        return text
-    every = 2 < len(sites) == len(turned)
-    return f"{text}; check {'the codings of all sites' if every else f'the coding of {joined(turned)}'} first"
+    unsure = [site.name for site in sites if site.lowered() and site.name not in turned]
+    text = "; ".join([*parts, *([f"undecided by test rows: {joined(unsure)}"] if unsure else [])])
+    if turned:
+        every = 2 < len(sites) == len(turned)
+        what = "codings of all sites" if every else f"coding of {joined(turned)}"
+        return f"Stop: check the {what} and run again. Until then: {text}"
+    if not (alone or some):
+        return f"Train one model for all: no site gains by leaving it{text.removeprefix(parts[0])}"
+    return f"Who trains with whom: {text}"
 
 
 def findings(
     sites: Sequence[Site],
     fits: FloatArray,
+    together: FloatArray,
     counts: IntArray,
     classes: Sequence[str],
 ) -> list[dict[str, Any]]:
@@ -182,12 +375,13 @@ def findings(
     ----------
     sites
         The sites' choices.
-    fits
-        The cross-site matrix, as for :func:`~fedclust.proof.coalitions.ways`.
+    fits, together
+        The cross-site matrix, and how all others' models together fit each site, as for
+        :func:`~fedclust.proof.coalitions.turned_sites`.
     counts
         Training rows of each site and class, shape (K, C).
     classes
-        Names of the classes; their numbers if empty.
+        Names of the classes.
 
     Returns
     -------
@@ -198,37 +392,47 @@ def findings(
     --------
     >>> from fedclust.proof.coalitions import Arm
     >>> choice = Choice(Arm(0, corrected=False), Arm(0, corrected=False))
-    >>> sites = [Site(client, name, (0, 1), choice, {}, 9) for client, name in enumerate(["Graz", "Ulm"])]
-    >>> counts = np.array([[5, 5], [9, 0]])
-    >>> [odd["text"] for odd in findings(sites, np.full((2, 2, 5), np.nan), counts, ["ill", "well"])]
+    >>> rest = (0, 1), choice, {}, 9, np.zeros(2), (0, 1)
+    >>> sites = [Site(client, name, *rest) for client, name in enumerate(["Graz", "Ulm"])]
+    >>> counts, nothing = np.array([[5, 5], [9, 0]]), np.full((2, 2, 5), np.nan)
+    >>> [odd["text"] for odd in findings(sites, nothing, nothing[0], counts, ["ill", "well"])]
     ['It holds only ill: nothing else can be learnt or measured there.']
     """
-    labels = list(classes) or [str(label) for label in range(counts.shape[1])]
-    turned, (wrong_way, right_way) = turned_sites(fits), ways(fits)
+    turned, (wrong_way, right_way) = turned_sites(fits, together), ways(fits)
     odd = list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
         odd.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
 
-    if len(sites) == 2 and turned:
-        first, second = (site.name for site in sites)
-        this, that = _renamed(fits[:1, 1, 5:], labels)
-        for site in sites:
-            names = f"Of {first} and {second}, what {first} calls {this} {second} calls {that}"
-            add(site, "turned", f"{names}. Check both codings.")
+    def right(values: FloatArray) -> str:
+        """Return how right models are, as a range."""
+        low, high = (f"{each:.2f}" for each in (values.min(), values.max()))
+        ends = low if low == high else f"{low} to {high}"
+        return f"AUC of {{}} {ends}" if len(classes) == 2 else f"{{}} right on a share of {ends}"
+
+    clear = 2 * len(turned) < len(sites)
     for site in sites:
-        held = np.flatnonzero(counts[site.client])
-        if len(sites) > 2 and site.client in turned:
-            this, that = _renamed(fits[wrong_way[:, site.client], site.client, 5:], labels)
-            wrong = [each.name for each in sites if wrong_way[each.client, site.client]]
-            others = "the others" if len(wrong) == len(sites) - 1 else joined(wrong)
-            verb = "calls" if len(wrong) == 1 else "call"
-            text = f"What {others} {verb} {this} it calls {that}. Check its coding."
-            add(site, "turned", text)
+        at, held = site.client, np.flatnonzero(counts[site.client])
+        accusers = np.flatnonzero(wrong_way[:, at])
+        if at in turned and len(accusers):
+            this, that = _renamed(fits[accusers, at, 5:], classes)
+            wrong = [each.name for each in sites if each.client in accusers]
+            of = f"model{'s' * (len(wrong) > 1)} of {joined(wrong)}"
+            named = joined(wrong), f"the {of}"
+            others, models = named if len(wrong) < max(2, len(sites) - 1) else _OTHERS
+            measured = right(fits[accusers, at, 0]).format(models)
+            what = f"what {others} call{'s' * (len(wrong) == 1)} {this} it calls {that}"
+            text = f"Stop: labels look exchanged ({measured}): {what}. "
+            text += "Check both codings" if len(sites) == 2 else "Check its coding"
+            if clear:
+                gain = together[at, 0] + together[at, 3]
+                then = f"AUC {gain:.2f}" if len(classes) == 2 else f"{gain:.0%} right"
+                text += f" and run again: corrected, the others' models together would have {then} there"
+            add(site, "turned", f"{text}.")
         elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
-            text = f"It holds only {labels[held[0]]}: nothing else can be learnt or measured there."
+            text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."
             add(site, "one_class", text)
-        elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, site.client].any():
+        elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():
             text = "No other site's model is better than chance there: "
             add(site, "population", f"{text}its rows may be of another population, or in other units.")
     return odd

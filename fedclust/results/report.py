@@ -304,7 +304,10 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     return Group(*parts, *(Text(line) for line in lines if line))
 
 
-EVERYONE = "everyone: one model for all, with the prior correction where that suits the site"
+EVERYONE = (
+    "everyone: one model for all but sites whose labels look exchanged, with the prior correction where that "
+    "suits the site"
+)
 SITE_COLUMNS = ("site", "trains with", "accuracy", "95 % interval", "balanced accuracy", "AUC", "Brier score")
 """Titles of the columns of :func:`site_rows`."""
 

@@ -104,15 +104,15 @@ def test_a_model_that_fails_is_missing(site) -> None:
 
 
 def test_scores_are_those_of_rows_that_a_model_has_not_seen(site) -> None:
-    sent = models(2 * FOLDS + 1)
-    shares = np.array([0.5, 0.3, 0.2, 0.2, 0.2, 0.6])
-    answers, errors = coalitions.scores(site, {0: ScoresQuestion.of(sent, shares, [2.0, np.inf])})
+    sent = models(2 * FOLDS + 2)
+    shares, weights = np.array([0.5, 0.3, 0.2, 0.2, 0.2, 0.6]), np.array([0.9, 0.1])
+    answers, errors = coalitions.scores(site, {0: ScoresQuestion.of(sent, shares, [2.0, np.inf], weights)})
     assert errors == {}
     rows, fold = coalitions.rows_of(site, 0)
     counts = np.bincount(site.data.labels[rows].numpy(), minlength=3)
-    expected = []
+    expected, balanced = [], []
     for coalition, own in enumerate(shares.reshape(2, 3)):
-        plain, corrected = [], []
+        plain, corrected, hits = [], [], []
         for number in range(FOLDS):
             part = rows[fold == number]
             logits, labels = outputs(site, sent[coalition * FOLDS + number], part)
@@ -120,14 +120,51 @@ def test_scores_are_those_of_rows_that_a_model_has_not_seen(site) -> None:
             shift = np.log((left + 2.0 * own) / (left.sum() + 2.0) / own) if coalition == 0 else 0.0
             plain.append(brier(logits, labels))
             corrected.append(brier(logits + shift, labels))
+            hits.append([(each.argmax(axis=1) == labels, labels) for each in (logits, logits + shift)])
         expected += [np.concatenate(plain), np.concatenate(corrected)]
+        for right, labels in (
+            map(np.concatenate, zip(*each, strict=True)) for each in zip(*hits, strict=True)
+        ):
+            balanced.append(np.mean([right[labels == label].mean() for label in range(3)]))
     table = np.array(expected)
     np.testing.assert_allclose(answers[0].means, table.mean(axis=1), rtol=1e-5)
     np.testing.assert_allclose(answers[0].scores.products, table @ table.T / 23, rtol=1e-5)
-    logits, labels = outputs(site, sent[-1], rows)  # the further model, on all rows
+    np.testing.assert_allclose(answers[0].balanced, balanced)
+    first, second, together, own = answers[0].fits.reshape(4, Fit.width(3))
+    both = [outputs(site, each, rows) for each in sent[-2:]]  # the further models, on all rows
+    both.append((0.9 * both[0][0] + 0.1 * both[1][0], both[0][1]))
+    for fit, (logits, labels) in zip((first, second, together), both, strict=True):
+        assert fit[0] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    assert together[0] != first[0]
     assert answers[0].count == 23
-    assert len(answers[0].fits) == Fit.width(3)
-    assert answers[0].fits[0] == pytest.approx((logits.argmax(axis=1) == labels).mean())
+    # The site's own is cross-fitted: the last coalition's models, each on the fold that it has not seen. In
+    # the same way each coalition's area, of each class against the rest, in pairs of rows of one fold.
+    areas: list[list[float]] = [[], []]
+    for coalition in (0, 1):
+        parts = [
+            outputs(site, sent[coalition * FOLDS + number], rows[fold == number]) for number in range(FOLDS)
+        ]
+        for label in range(3):
+            order = []
+            for logits, labels in parts:
+                chance = (np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True))[:, label]
+                order += [one > other for one in chance[labels == label] for other in chance[labels != label]]
+            areas[coalition].append(np.mean(order))
+        right = np.concatenate([logits.argmax(axis=1) == labels for logits, labels in parts])
+    assert own[0] == pytest.approx(right.mean())
+    np.testing.assert_allclose(answers[0].auc, np.mean(areas, axis=1))
+    assert answers[0].auc_error[1] == 0 < answers[0].auc_error[0]
+
+
+def test_classes_of_positions_have_no_order() -> None:
+    brier, labels = np.full((2, 5), 0.5), np.zeros((1, 4), dtype=int)
+    crossed = [[(np.zeros((1, 4, 3)), labels)] * FOLDS]
+    further = [(np.zeros((5, 4, 3)), np.zeros((5, 4), dtype=int))]
+    question = ScoresQuestion.of(models(FOLDS + 1), np.full(3, 1 / 3), [np.inf], np.ones(1))
+    found = coalitions._answer(brier, np.ones((2, 5)), crossed, further, np.arange(5), question)
+    assert (found.auc.tolist(), found.balanced.tolist()) == ([0.5], [0.5, 0.5])
+    blank = [0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0, 2.0]
+    assert found.fits.tolist() == blank * 3
 
 
 def test_figures_are_of_test_rows_with_each_models_shift(site) -> None:
@@ -146,7 +183,7 @@ def test_figures_are_of_test_rows_with_each_models_shift(site) -> None:
 
 def test_a_site_that_cannot_score_is_an_error(site) -> None:
     wrong = from_state({"weight": torch.zeros(3, 2)})
-    asked = ScoresQuestion.of((wrong,) * FOLDS, np.full(3, 1 / 3), [np.inf])
+    asked = ScoresQuestion.of((wrong,) * FOLDS, np.full(3, 1 / 3), [np.inf], np.zeros(0))
     answers, errors = coalitions.scores(site, {0: asked})
     assert answers == {}
     assert errors[0].startswith("ValueError: client 0: state must have the model's tensors, lacks ['bias']")

@@ -2,6 +2,7 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import nn
 
 import fedclust
 from fedclust.clients import coalitions as clients
+from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
 from fedclust.layers.coalitions import notes, worthwhile
 from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
@@ -55,10 +57,23 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     assert result.sites["train_with"].map(len).tolist() == [0, 1, 1]
     (odd,) = result.summary["site_findings"]
     assert (odd["client"], odd["kind"]) == (0, "turned")
-    assert odd["text"].startswith("What the others call 0 it calls 1")
+    assert odd["text"].startswith("Stop: labels look exchanged (AUC of the others' models 0.0")
+    assert "what the others call 0 it calls 1. Check its coding and run again" in odd["text"]
+    assert "would have AUC 0.99 there" in odd["text"]
+    # Nobody trains with it, and everyone is everyone else.
+    assert result.sites["train_with"].tolist() == [[], ["site 2"], ["site 1"]]
+    assert result.sites["leaves"].tolist() == [True, False, False]
+    assert [each["text"].split(":")[1] for each in result.summary["sites"]] == [
+        " Stop",
+        " train with site 2, with the prior correction",
+        " train with site 1, with the prior correction",
+    ]
+    assert result.sites["over_alone_accuracy_gain"].tolist()[1:] == pytest.approx(
+        (result.sites["chosen_accuracy"] - result.sites["alone_accuracy"]).tolist()[1:]
+    )
     table = result.sites
     assert (table["chosen_accuracy"] > 0.85).all()
-    assert table["everyone_accuracy"].min() < 0.6
+    assert table["everyone_accuracy"].tolist()[0] < 0.6
     # The models that serve are those whose figures stand in the table.
     served = [
         float((result.predict(site, torch.tensor(test[0])).argmax(1).numpy() == test[1]).mean())
@@ -67,7 +82,9 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     assert served == pytest.approx(table["chosen_accuracy"].tolist())
     verdict = result.verdict
     assert verdict["grouped"]
-    assert "check the coding of site 0 first" in verdict["text"]
+    assert verdict["text"].startswith(
+        "Stop: check the coding of site 0 and run again. Until then: site 1 and"
+    )
     crossed = dict(SavedRun(result.folder).matrices())["cross_site"]
     assert np.nanmax(crossed[0]) < 0.2
     assert np.nanmax(crossed[1:, 0]) < 0.2
@@ -90,8 +107,11 @@ def test_of_six_sites_those_that_updates_put_together_train_together() -> None:
     assert result.assignment.tolist() == [0, 0, 0, 1, 1, 1]
     assert result.sites["train_with"].tolist()[0] == ["site 1", "site 2"]
     (text,) = {each["text"] for each in result.summary["site_findings"] if each["client"] == 0}
-    assert text == "What site 3, site 4 and site 5 call 0 it calls 1. Check its coding."
-    assert "check the codings of all sites first" in result.summary["decision"]
+    assert "what site 3, site 4 and site 5 call 0 it calls 1. Check its coding." in text
+    assert result.summary["decision"].startswith(
+        "Stop: check the codings of all sites and run again. Until then: site 0, site 1 and site 2 train "
+        "together; site 3, site 4 and site 5 train together"
+    )
 
 
 def skewed(share: float = 0.9) -> list:
@@ -122,7 +142,7 @@ def test_sites_choose_no_correction_that_personal_leaves_out() -> None:
 
 def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
     # 0.6 and 0.4 of the coalition's rows, and m̂ = 2; the site has 3 and 2, a row in each fold.
-    question = ScoresQuestion.of((MODEL,) * 10, np.array([0.6, 0.4, 0.6, 0.4]), [2.0, np.inf])
+    question = ScoresQuestion.of((MODEL,) * 10, np.array([0.6, 0.4, 0.6, 0.4]), [2.0, np.inf], np.zeros(0))
     parts = [(np.zeros((1, 2)), np.array([label])) for label in (0, 0, 0, 1, 1)]
     found, without = clients._shifts(question, parts)
     # Without the first row 2 and 2 are left: P = (2 + 2 · 0.6)/6, (2 + 2 · 0.4)/6. Without the last, 3 and 1.
@@ -135,7 +155,21 @@ def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
 def test_models_that_learn_nothing_say_so_first() -> None:
     draws = np.random.default_rng(0)
     data = [(draws.normal(size=(80, 2)).astype("f4"), draws.integers(0, 2, 80)) for _ in range(3)]
-    assert run(data, proof=True).verdict["text"].startswith(f"{COLLAPSED}; ")
+    result = run(data, proof=True)
+    assert result.verdict["text"].startswith(f"{COLLAPSED}; No advice on who trains with whom")
+    assert not result.summary["site_findings"]
+    assert {each["text"].split(", ")[0].split(": ")[1] for each in result.summary["sites"]} == {"no advice"}
+
+
+def test_models_with_one_answer_for_all_rows_are_no_ground_for_advice() -> None:
+    # Nine of ten rows are of one class at every site; after a round no model predicts the other.
+    draws, data = np.random.default_rng(0), []
+    for _ in range(3):
+        labels = [(draws.random(count) < 0.1).astype(np.int64) for count in (60, 0, 40)]
+        data.append(tuple((draws.normal(size=(len(each), 2)).astype("f4"), each) for each in labels))
+    result = run(data, 1)
+    assert result.sites["chosen_balanced_accuracy"].max() <= 0.5
+    assert result.summary["decision"].startswith("No advice on who trains with whom")
 
 
 def test_alike_sites_train_one_model() -> None:
@@ -195,7 +229,7 @@ def test_a_site_that_cannot_score_is_served_everyones_model(monkeypatch: pytest.
 
     monkeypatch.setattr(clients, "rows_of", lacking)
     result = run(sites())
-    assert result.summary["sites"][1]["train_with"] == ["site 0", "site 2"]
+    assert result.summary["sites"][1]["train_with"] == ["site 2"]  # everyone but the turned site
     assert result.summary["sites"][0]["train_with"] == []  # who does not depend on it
     assert result.sites["everyone_accuracy"].notna().all()
 
@@ -246,24 +280,72 @@ def test_what_it_costs_is_said_before_round_1() -> None:
     assert "no coalitions are trained" in refused
 
 
-def answer(scores: Scores) -> ScoresAnswer:
-    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf])
+def answer(scores: Scores, fits: list[Fit]) -> ScoresAnswer:
+    """Decode an answer about one coalition, one further model and the site's own."""
+    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf], np.ones(1))
     bounds = Bounds(num_train=np.array([25]))
-    content = encode(ScoresAnswer.of(scores, [Fit()]))
+    content = encode(ScoresAnswer.of(scores, fits))
     return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))
 
 
+BRIER = np.random.default_rng(0).uniform(0, 2, (2, 25))
+
+
+def test_scores_arrive_as_they_were_sent() -> None:
+    balanced = np.array([0.6, 0.5]), np.array([0.1, 0.0])
+    sent = Scores.of(BRIER, (np.array([0.75]), np.array([0.125])), balanced)
+    found = answer(sent, [Fit(), Fit(), Fit(0.9, 0.5, 0.1, -0.8, 0.2)])
+    np.testing.assert_allclose(found.scores.products, BRIER @ BRIER.T / 25)
+    assert (found.scores.auc.tolist(), found.scores.auc_error.tolist()) == ([0.75], [0.125])
+    assert (found.scores.balanced.tolist(), found.scores.balanced_error.tolist()) == ([0.6, 0.5], [0.1, 0.0])
+    assert found.fits.tolist() == [0.5, 0.5, 1.0, 0.0, 1.0] * 2 + [0.9, 0.5, 0.1, -0.8, 0.2]
+
+
+@pytest.mark.parametrize(
+    ("share", "error"),
+    [(1.01, 0.1), (-0.01, 0.1), (np.nan, 0.1), (0.5, -0.1), (0.5, 1.1), (0.5, np.inf), (0.5, np.nan)],
+)
+@pytest.mark.parametrize("figure", ["auc", "balanced"])
+def test_shares_are_bounded(figure, share, error) -> None:
+    scores = Scores.of(BRIER)
+    number = len(getattr(scores, figure))
+    for value, spread in (([share] * number, [error] * number), ([0.5] * (number + 1), [0.1] * number)):
+        wrong = replace(scores, **{figure: np.array(value), f"{figure}_error": np.array(spread)})
+        with pytest.raises(BadReply, match=figure):
+            answer(wrong, [Fit()] * 3)
+    ends = {figure: np.ones(number), f"{figure}_error": np.zeros(number)}
+    assert getattr(answer(replace(scores, **ends), [Fit()] * 3), figure).tolist() == [1.0] * number
+
+
 def test_scores_are_bounded() -> None:
-    brier = np.random.default_rng(0).uniform(0, 2, (2, 25))
-    np.testing.assert_allclose(answer(Scores.of(brier)).scores.products, brier @ brier.T / 25)
     for scores in (
-        Scores.of(np.tile(brier, 2)),  # 50 rows of 25
-        Scores.of(brier + 1),
-        Scores(25, np.array([1.0, 1.0]), np.full((2, 2), 0.5)),
-        Scores.of(np.tile(brier, (2, 1))),
+        Scores.of(np.tile(BRIER, 2)),  # 50 rows of 25
+        Scores.of(BRIER + 1),
+        replace(Scores.of(BRIER), means=np.array([1.0, 1.0]), products=np.full((2, 2), 0.5)),
+        Scores.of(np.tile(BRIER, (2, 1))),
     ):
         with pytest.raises(BadReply):
-            answer(scores)
+            answer(scores, [Fit()] * 3)
+    wrong = Fit(error=0.0), Fit(renaming_error=-0.1), Fit(right=2.1), Fit(renaming=-1.1)
+    for fits in ([Fit()] * 2, [Fit()] * 4, *([Fit(), each, Fit()] for each in wrong)):
+        with pytest.raises(BadReply, match="fits"):
+            answer(Scores.of(BRIER), fits)
+
+
+def test_a_site_that_lies_keeps_others_away_and_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = clients.scores
+
+    def lying(node, asked):
+        found, errors = scores(node, asked)
+        made = found[1].fits.reshape(-1, 5).copy()
+        made[:-1] = 0.0, 0.5, 1e-9, 1.0, 1e-9  # all models are the wrong way round there
+        found[1] = replace(found[1], fits=made.ravel())
+        return found, errors
+
+    monkeypatch.setitem(WORK, ScoresQuestion.kind, lying)
+    result = run(sites(turned=None))
+    assert [each["client"] for each in result.summary["site_findings"]] == [1]
+    assert result.sites["train_with"].tolist() == [["site 2"], [], ["site 0"]]
 
 
 def test_the_parameter_is_checked() -> None:

@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ import fedclust.data.partitioners as partitioners
 from fedclust.data.dataset import Dataset
 from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
-from fedclust.support.checks import check, check_entries, check_value
+from fedclust.support.checks import Checked, check_entries, check_value
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -444,7 +444,7 @@ def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> In
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Protocol(Checked):
     """The keys that every ``partition`` node has; all other keys are settings of its partitioner.
 
     Attributes
@@ -470,14 +470,16 @@ class Protocol:
     """
 
     test: Test = "holdout"
-    test_fraction: float = 0.2
+    test_fraction: Annotated[float, "in (0, 1)"] = 0.2
     validation_fraction: float | Literal["auto"] = 0.0
     group: str | None = None
     file: str | None = None
     seed: int | None = None
 
+    node = "partition."
+
     def __post_init__(self) -> None:
-        check(self, "partition.", test=Test, test_fraction="in (0, 1)")
+        super().__post_init__()
         fraction_of(self.validation_fraction)
 
     @classmethod

@@ -8,13 +8,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked, check
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -79,7 +79,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class ClientPartitioner(ABC):
+class ClientPartitioner(Checked, ABC):
     """A rule that assigns all examples at once, in milliseconds for thousands of clients.
 
     Attributes
@@ -97,6 +97,7 @@ class ClientPartitioner(ABC):
 
     def __post_init__(self) -> None:
         check(self, num_clients=">= 1 or None")
+        super().__post_init__()
 
     @abstractmethod
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
@@ -261,12 +262,8 @@ class QuantitySkew(ClientPartitioner):
     """
 
     num_clients: int
-    alpha: float
-    min_samples: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, alpha="> 0 and finite", min_samples=">= 1")
+    alpha: Annotated[float, "> 0 and finite"]
+    min_samples: Annotated[int, ">= 1"] = 2
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw sizes, then deal the examples at random."""
@@ -311,11 +308,7 @@ class Similarity(ClientPartitioner):
     """
 
     num_clients: int
-    similarity: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, similarity="in [0, 1]")
+    similarity: Annotated[float, "in [0, 1]"]
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Deal both parts so that clients' sizes differ by at most one example."""
@@ -331,9 +324,6 @@ class Similarity(ClientPartitioner):
         clients[order[:random]] = np.repeat(everyone, alike)
         clients[rest] = np.repeat(everyone, blocks(len(labels), self.num_clients) - alike)
         return Assignment(clients)
-
-
-Choice = Literal["first-deterministic", "deterministic", "random"]
 
 
 @dataclass(frozen=True)
@@ -361,12 +351,8 @@ class Pathological(ClientPartitioner):
     """
 
     num_clients: int
-    classes_per_client: int
-    choice: Choice = "first-deterministic"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, classes_per_client=">= 1", choice=Choice)
+    classes_per_client: Annotated[int, ">= 1"]
+    choice: Literal["first-deterministic", "deterministic", "random"] = "first-deterministic"
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Choose the classes of each client, then divide every class among its clients."""
@@ -419,11 +405,7 @@ class Natural(ClientPartitioner):
     """
 
     num_clients: int | None = None
-    min_samples: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, min_samples=">= 1")
+    min_samples: Annotated[int, ">= 1"] = 2
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Make each user with enough examples a client."""
@@ -493,15 +475,14 @@ class Dirichlet(ClientPartitioner):
     """
 
     num_clients: int
-    alpha: float
+    alpha: Annotated[float, "> 0 and finite"]
     equal_sizes: bool = False
     samples_per_client: int | None = None
-    min_samples: int = 2
+    min_samples: Annotated[int, ">= 1"] = 2
     self_balancing: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, alpha="> 0 and finite", min_samples=">= 1")
         if self.samples_per_client is not None and not self.equal_sizes:
             got = self.samples_per_client
             raise ValueError(f"samples_per_client must be null without equal_sizes=true, got {got}")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.check.findings import not_classes
 from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
-from fedclust.support.checks import few, nearest
+from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
 
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Checked):
     """A dataset's location: a local path or a hub id.
 
     Attributes
@@ -102,6 +102,7 @@ class Source:
     label_pattern: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
             if unknown := [key for key in getattr(self, name) if key not in known]:
                 raise SourceError(f"dataset.{name} takes {', '.join(known)}, got {', '.join(unknown)}")
@@ -498,10 +499,6 @@ class SourcedDataset(Source, DatasetBuilder):
 
     # The source enters the key through its identity, so that a folder may be moved.
     not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
-
-    def __post_init__(self) -> None:
-        Source.__post_init__(self)
-        DatasetBuilder.__post_init__(self)
 
     def write(self, folder: Path) -> None:
         """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""

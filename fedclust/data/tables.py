@@ -16,7 +16,6 @@ from fedclust.data.check.findings import ELSEWHERE, Finding, check_table
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
 from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["number", "category"]
@@ -68,7 +67,6 @@ class Tables(SourcedDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "dataset.", encoding=Encoding)
         if both := sorted(set(self.numbers or ()) & set(self.categories or ())):
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 

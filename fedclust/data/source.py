@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.check.findings import not_classes
+from fedclust.data.check import not_classes
 from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal, TypeAlias
 import numpy as np
 
 from fedclust.data.cache import digest
-from fedclust.data.check.findings import spelling
+from fedclust.data.check import spelling
 from fedclust.data.input_encoders import (
     MISSING,
     CategoryColumn,
@@ -170,7 +170,7 @@ class Statement:
     words
         For texts without a pretrained tokenizer: the count of each word in the training rows.
     warnings
-        What somebody should look at in the data, without values; see :mod:`fedclust.data.check.findings`.
+        What somebody should look at in the data, without values; see :mod:`fedclust.data.check`.
     """
 
     labels: tuple[Label, ...]

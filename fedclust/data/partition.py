@@ -34,7 +34,7 @@ A file without the key is loaded with a warning, because it does not name its da
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
@@ -659,14 +659,14 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
 
 
 def hold_out(
-    train: Sequence[IntArray], fraction: float, seed: int, persons: IntArray | None = None
+    train: Mapping[int, IntArray], fraction: float, seed: int, persons: IntArray | None = None
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
     """Divide each client's training rows into those to train on and those to hold out.
 
     Parameters
     ----------
     train
-        Each client's training rows.
+        Each client's training rows, by the number that its draw depends on.
     fraction, seed
         As for :func:`hold_out_client`.
     persons
@@ -677,11 +677,11 @@ def hold_out(
     Rows to train on and rows held out of each client, in their original order.
     """
     held = []
-    for client, rows in enumerate(train):
+    for client, rows in train.items():
         people, unit = np.unique(rows if persons is None else persons[rows], return_inverse=True)
         drawn = hold_out_client(len(people), fraction, seed, client)
         held.append(drawn if persons is None else np.flatnonzero(np.isin(unit, drawn)))
-    pairs = list(zip(train, held, strict=True))
+    pairs = list(zip(train.values(), held, strict=True))
     return tuple(np.delete(rows, each) for rows, each in pairs), tuple(rows[each] for rows, each in pairs)
 
 

@@ -489,11 +489,9 @@ class Dirichlet(ClientPartitioner):
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw the clients' class counts, then the examples."""
-        sizes = examples.class_sizes
+        sizes, alphas = examples.class_sizes, np.full(self.num_clients, self.alpha)
         if self.equal_sizes:
-            alphas = np.full(self.num_clients, self.alpha)
-            samples = client_size(sizes, alphas, self.samples_per_client)
-            counts = counts_by_client(sizes, alphas, samples, draws)
+            counts = counts_by_client(sizes, alphas, self.samples_per_client, draws)
         else:
             counts = counts_by_class(sizes, self, draws)
         return Assignment(deal(examples.labels, counts, draws))
@@ -619,7 +617,7 @@ def client_size(class_sizes: IntArray, alphas: FloatArray, samples: int | None) 
 
 
 def counts_by_client(
-    class_sizes: IntArray, alphas: FloatArray, samples: int, draws: np.random.Generator
+    class_sizes: IntArray, alphas: FloatArray, samples_per_client: int | None, draws: np.random.Generator
 ) -> IntArray:
     """Draw the class shares of each client and the counts that follow.
 
@@ -634,15 +632,21 @@ def counts_by_client(
         Examples of each class, shape (C,).
     alphas
         Concentration of each client, shape (K,); 0 means one class.
-    samples
-        Examples per client, as :func:`client_size` allows.
+    samples_per_client
+        Examples per client; None uses the largest possible number, see :func:`client_size`.
     draws
         Random generator for the shares and for the classes of one-class clients.
 
     Returns
     -------
-    Examples of each class that each client gets, shape (K, C); every row sums to `samples`.
+    Examples of each class that each client gets, shape (K, C); all rows have the same sum.
+
+    Raises
+    ------
+    ValueError
+        As :func:`client_size`.
     """
+    samples = client_size(class_sizes, alphas, samples_per_client)
     counts = np.zeros((len(alphas), len(class_sizes)), dtype=np.int64)
     single = np.flatnonzero(alphas == 0)
     classes = draws.permutation(len(class_sizes))  # so that class 0 does not win every tie
@@ -733,8 +737,7 @@ class Heterogeneity(ClientPartitioner):
         """Draw every client's class shares with its group's alpha."""
         groups = np.repeat(np.arange(len(self.groups)), self.groups)
         alphas = np.array(self.alphas, dtype=float)[groups]
-        samples = client_size(examples.class_sizes, alphas, self.samples_per_client)
-        counts = counts_by_client(examples.class_sizes, alphas, samples, draws)
+        counts = counts_by_client(examples.class_sizes, alphas, self.samples_per_client, draws)
         return Assignment(deal(examples.labels, counts, draws), groups)
 
 

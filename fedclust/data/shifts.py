@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
-from fedclust.support.checks import Checked
+from fedclust.support.checks import Checked, read_as
 
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
@@ -260,11 +260,11 @@ def shift_from_dict(values: Mapping[str, Any]) -> Shift:
     Raises
     ------
     ValueError
-        If the kind is unknown.
+        If the kind is unknown, or the other values are not its attributes.
     """
     if (kind := values.get("kind")) not in _KINDS:
         raise ValueError(f"kind of shift must be one of {sorted(_KINDS)}, got {kind!r}")
-    shift: Shift = _KINDS[kind](**{name: value for name, value in values.items() if name != "kind"})
+    shift: Shift = read_as(_KINDS[kind], {name: value for name, value in values.items() if name != "kind"})
     return shift
 
 

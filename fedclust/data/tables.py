@@ -93,11 +93,8 @@ class Tables(SourcedDataset):
             kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
             kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
             return kinds
-        taken = {*self.ignore, *([find_column(part, self.label, "label")] if self.label else [])}
-        if self.natural is not None:
-            taken.add(find_column(part, self.natural, "natural"))
-        if self.group is not None:
-            taken.add(find_column(part, self.group, "group"))
+        roles = {"label": self.label, "natural": self.natural, "group": self.group}
+        taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
     def findings(self, parts: Sequence[Part]) -> list[Finding]:

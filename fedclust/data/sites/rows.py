@@ -19,7 +19,7 @@ from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes
 from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
-from fedclust.data.partition import IN_BOTH_FILES, hold_out_client, holdout
+from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables
@@ -162,7 +162,7 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
         persons = builder.persons(parts, kept)
         person = np.arange(len(labels)) if persons is None else persons
         seed = seed if own.seed is None else own.seed
-        held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
+        held: dict[str, tuple[IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
             rows = np.flatnonzero(owner == number)
@@ -179,17 +179,15 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
                 alone = np.zeros(len(people), np.int64)
                 chosen = holdout(alone, ranks[rows[first]], own.test_fraction, draws)
                 tested = np.isin(person[rows], people[chosen])
-            train = rows[~tested]
-            people = np.unique(person[train])
-            held_out = people[hold_out_client(len(people), own.fraction, seed, key_of(client))]
-            validated = np.flatnonzero(np.isin(person[train], held_out))
-            if len(train):
-                held[client] = np.delete(train, validated), rows[tested], train[validated]
+            if not tested.all():
+                held[client] = rows[~tested], rows[tested]
         if not held:
             what = "rows" if persons is None else "persons"
             raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
-        train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
-        about = name, builder, parts, kept, labels, num_train, tuple(held), train_rows, test_rows
+        fitted = {key_of(client): train for client, (train, _) in held.items()}
+        train, validation = hold_out(fitted, own.fraction, seed, person)
+        test = tuple(rows for _, rows in held.values())
+        about = name, builder, parts, kept, labels, num_train, tuple(held), train, test
         return SiteRows(*about, validation if own.fraction else (), findings, persons)
 
 
@@ -271,7 +269,7 @@ def describe(rows: SiteRows) -> agreement.Statement:
             trained = table.iloc[rows.trained]
             unfit = builder.unfit(rows.findings)
             columns = {
-                name: _column(size, table[name], trained[name], kind or agreement.CATEGORY, unfit.get(name))
+                name: _column(size, table[name], trained[name], kind or "category", unfit.get(name))
                 for name, kind in kinds.items()
             }
             return dataclasses.replace(statement, columns=columns)
@@ -287,14 +285,14 @@ def _column(
     num_train: int, values: "pd.Series[Any]", trained: "pd.Series[Any]", kind: Kind, unfit: str | None
 ) -> agreement.Column:
     if values.isna().all():
-        return agreement.Column(agreement.EMPTY, agreement.Moments(rows=len(trained)))
+        return agreement.Column("empty", agreement.Moments(rows=len(trained)))
     if unfit:  # without the values at the end of the reason
         return agreement.Column(kind, unfit=re.split(", (?!and )", unfit)[0])
-    if kind == agreement.NUMBER:
+    if kind == "number":
         try:
             trained = trained.astype(np.float64)
         except (TypeError, ValueError):  # texts instead of the configured numbers: they are not described
-            return agreement.Column(agreement.CATEGORY)
+            return agreement.Column("category")
         return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.

@@ -74,7 +74,7 @@ class EmdKMeans(ClientPartitioner):
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Cluster the examples, then mix the clusters until the target is reached."""
-        features = examples.columns["features"]
+        features = examples.features()
         clients = _kmeans(features, self.num_clients, draws).labels_.astype(np.int64)
         sizes = np.bincount(clients, minlength=self.num_clients)
         if sizes.min() < self.min_samples:

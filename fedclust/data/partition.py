@@ -135,16 +135,22 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     divided = size if pooled else dataset.num_train
     partitioner = partitioner_of(partition)
     first, unit = _persons(dataset, divided, partitioner)
-    columns = _Columns(dataset, first, seed)
+    labels = _labels(dataset)
+    owners = None if dataset.natural is None else dataset.natural[first]
     if isinstance(partitioner, partitioners.ClientPartitioner):
-        examples = partitioners.Examples(columns.size, columns, dataset.num_classes)
+        draws = generator(seed, "features")
+        examples = partitioners.Examples(
+            labels[first],
+            dataset.num_classes,
+            lambda: features(dataset.inputs[first], _DIMENSIONS, draws),
+            owners,
+        )
         assigned = partitioner.assignment(examples, seed)
     else:
-        partitioner.dataset = columns.table()
+        partitioner.dataset = _table(labels[first], dataset.num_classes, owners)
         assigned = partitioners.Assignment(_clients(partitioner))
     clients, num_clients = assigned.clients[unit], assigned.num_clients
 
-    labels = _labels(dataset)
     draws = generator(seed, "local test")
     if pooled:
         held_out = holdout(assigned.clients, labels[first], protocol.test_fraction, draws)[unit]
@@ -209,37 +215,21 @@ def _persons(dataset: Dataset, size: int, partitioner: Any) -> tuple[Any, Any]:
     return first, unit.reshape(-1)
 
 
-class _Columns(dict[str, NDArray[Any]]):
-    """Columns of some rows of a dataset that partitioners read; features are computed on access."""
-
-    def __init__(self, dataset: Dataset, rows: Any, seed: int) -> None:
-        labels = _labels(dataset)[rows]
-        super().__init__(row=np.arange(len(labels)), label=labels)
-        if dataset.natural is not None:
-            self["natural"] = dataset.natural[rows]
-        self.dataset, self.rows, self.size, self.seed = dataset, rows, len(labels), seed
-
-    def __missing__(self, name: str) -> NDArray[Any]:
-        if name != "features":
-            owners = "writers, users or regions"
-            raise ValueError(f"a natural partition needs {owners}, {self.dataset.name} has none")
-        draws = generator(self.seed, "features")
-        return self.setdefault(name, features(self.dataset.inputs[self.rows], _DIMENSIONS, draws))
-
-    def table(self) -> Any:
-        """Return the table that partitioners of flwr-datasets read."""
-        import datasets
-
-        table = datasets.Dataset.from_dict(self)
-        return table.cast_column("label", datasets.ClassLabel(num_classes=self.dataset.num_classes))
-
-
 def _labels(dataset: Dataset) -> IntArray:
     """Return one class per row; for labels per position, the largest of the row.
 
     So one of FedGMCC's genomic reads counts as sensitive if any of its bases is.
     """
     return (dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)).numpy()
+
+
+def _table(labels: IntArray, num_classes: int, natural: IntArray | None) -> Any:
+    """Return the table that partitioners of flwr-datasets read."""
+    import datasets
+
+    owners = {} if natural is None else {"natural": natural}
+    table = datasets.Dataset.from_dict({"row": np.arange(len(labels)), "label": labels, **owners})
+    return table.cast_column("label", datasets.ClassLabel(num_classes=num_classes))
 
 
 def _clients(partitioner: Any) -> IntArray:

@@ -5,13 +5,12 @@ example is assigned to at most one client.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
 from fedclust.support.checks import Checked, check
@@ -23,27 +22,30 @@ NOBODY = -1  # stands for no client: nobody holds this example
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
 class Examples:
-    """The columns of examples that a partitioner reads.
+    """What a partitioner reads of the examples.
 
     Attributes
     ----------
-    size
-        Number of examples N.
-    columns
-        By name, each of shape (N, …): ``"label"``, class indices; ``"natural"``, the example's writer, user
-        or region, negative if it has none; ``"features"``, vectors.
+    labels
+        Class of each example, an index, shape (N,).
     num_classes
         Number of classes C.
+    features
+        Function that computes a vector of each example, shape (N, d).
+    natural
+        Writer, user or region of each example, negative if it has none, shape (N,); None if the data has no
+        such owners.
     """
 
-    size: int
-    columns: Mapping[str, NDArray[Any]]
-    num_classes: int = 0
+    labels: IntArray
+    num_classes: int
+    features: Callable[[], FloatArray]
+    natural: IntArray | None = None
 
     @property
-    def labels(self) -> IntArray:
-        """Class of each example, shape (N,)."""
-        return self.columns["label"]
+    def size(self) -> int:
+        """Number of examples N."""
+        return len(self.labels)
 
     @property
     def class_sizes(self) -> IntArray:
@@ -409,7 +411,9 @@ class Natural(ClientPartitioner):
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Make each user with enough examples a client."""
-        users, owner, sizes = np.unique(examples.columns["natural"], return_inverse=True, return_counts=True)
+        if examples.natural is None:
+            raise ValueError("a natural partition needs writers, users or regions, the dataset has none")
+        users, owner, sizes = np.unique(examples.natural, return_inverse=True, return_counts=True)
         somebody, few = users >= 0, sizes < self.min_samples
         chosen = np.flatnonzero(somebody & ~few)
         wanted = len(chosen) if self.num_clients is None else self.num_clients

@@ -179,8 +179,7 @@ class Source(Checked):
 
         kind = files[0].name.lower()
         names = [file.relative_to(root).as_posix() for file in files]
-        more = ", …" if len(files) > 3 else ""
-        place = str(files[0]) if len(files) == 1 else f"{root} ({', '.join(names[:3])}{more})"
+        place = str(files[0]) if len(files) == 1 else f"{root} ({few(names, 3)})"
         if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
                 self._read(file, lambda file: ds.dataset(file, format="parquet"))

@@ -38,7 +38,7 @@ T = TypeVar("T")
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
-HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
+HUB_OPTIONS = ("subset", "revision", "data_dir")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 SEPARATORS = (";", "\t", "|", ",")
 _VALIDATION = {"validation", "valid", "val", "dev"}
@@ -108,12 +108,10 @@ class Source(Checked):
                 raise SourceError(f"dataset.{name} takes {', '.join(known)}, got {', '.join(unknown)}")
         if self.hub is not None and not _HUB_ID.fullmatch(self.hub):
             raise SourceError(f"dataset.hub must be OWNER/NAME, got {self.hub}")
-        for name in ("data_dir", "data_files"):
-            for each in _texts(self.hub_options.get(name)):
-                if each.startswith(("/", "~")) or ":" in each or ".." in Path(each).parts:
-                    # `datasets` would read it on this machine, or elsewhere
-                    rule = f"dataset.hub_options.{name} must name files of the dataset"
-                    raise SourceError(f"{rule}, got {each}")
+        folder = str(self.hub_options.get("data_dir", ""))
+        if folder.startswith(("/", "~")) or ":" in folder or ".." in Path(folder).parts:
+            # `datasets` would read it on this machine, or elsewhere
+            raise SourceError(f"dataset.hub_options.data_dir must name a folder of the dataset, got {folder}")
 
     def identity(self) -> list[Any]:
         """Return values that identify this source, without reading any data.
@@ -278,16 +276,6 @@ class Source(Checked):
             # files are broken.
             reason = f"{type(error).__name__}: {error}"
             raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            yield from _texts(each)
-    elif value is not None:
-        yield str(value)
 
 
 def _read_arrow(file: Path) -> "pa.Table":

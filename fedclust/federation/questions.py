@@ -18,7 +18,7 @@ from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
 from fedclust.personal.layers import NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
-from fedclust.proof.paired import Evidence, most_rows
+from fedclust.proof.paired import Evidence, most_rows, num_set_aside
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 # -- The proof ----------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ def ask_personal(
     if isinstance(personal, Auto):
         rows, own = federation.describe().num_validation, np.full(len(clients), NONE, dtype="<U16")
         own[list(answers.replies)] = [answer.chosen for answer in answers.replies.values()]
-        together = choose_together(losses, rows)
+        together = choose_together(losses, rows, num_set_aside(int(np.count_nonzero(rows))))
         names = np.where(rows >= OWN_ROWS, own, used.get(together, NONE))
         used[personal.choice] = names if chosen is None else chosen[0]
     measured = dict.fromkeys(used, serving.measured)

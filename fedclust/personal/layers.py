@@ -12,7 +12,6 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from fedclust.proof.paired import num_set_aside
 from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
@@ -225,12 +224,12 @@ OWN_ROWS = 50
 """Validation rows from which a client's own decide; with fewer, those of all clients do."""
 
 
-def choose_together(losses: Mapping[str, FloatArray], rows: IntArray) -> str:
+def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int = 0) -> str:
     """Choose a layer for clients with few validation rows: the simplest within a standard error of the best.
 
     Five rows favour fine-tuning in one client of four where no layer helps, and rows of all clients show it.
     A client counts for its rows; the standard error is that of the weighted mean of the clients' differences
-    from the best layer. The most and the least favourable tenth of ten clients or more are set aside.
+    from the best layer.
 
     Parameters
     ----------
@@ -239,6 +238,8 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray) -> str:
         not finite or not known, each of shape (K,).
     rows
         Validation rows of each client, shape (K,).
+    aside
+        Number of the most and of the least favourable clients that do not count, as in a proof.
 
     Returns
     -------
@@ -254,7 +255,7 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray) -> str:
     having = np.flatnonzero((rows > 0) & np.isfinite(losses[NONE]))
     if len(having) < 2:
         return NONE
-    aside, weights = num_set_aside(len(having)), rows[having].astype(float)
+    weights = rows[having].astype(float)
     means = {}
     for layer in (each for each in _SIMPLEST_FIRST if each in losses):
         more = np.nan_to_num((losses[layer] - losses[NONE])[having], nan=np.inf)

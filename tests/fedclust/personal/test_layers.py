@@ -111,4 +111,5 @@ def test_who_has_no_rows_or_no_loss_does_not_choose() -> None:
     assert choose_together(better | {"prior": np.array([np.nan, 0.8, 0.7])}, np.array([5, 5, 5])) == "none"
     # Of ten, one may be without: the least favourable tenth does not count.
     ten = of([1.0] * 10, prior=[np.nan, *[0.8] * 9])
-    assert choose_together(ten, np.full(10, 5)) == "prior"
+    assert choose_together(ten, np.full(10, 5), aside=1) == "prior"
+    assert choose_together(ten, np.full(10, 5)) == "none"

@@ -763,6 +763,7 @@ class _Shifted(ClientPartitioner):
 
     def __post_init__(self) -> None:
         check(self, num_clients=">= 1")
+        super().__post_init__()
         if self.alpha is not None and self.base is not None:
             raise ValueError(f"alpha must be null if a base partition is given, got {self.alpha}")
         if isinstance(self.base, _Shifted):
@@ -905,14 +906,13 @@ class FlippedFeatures(_Shifted):
 
     num_clients: int
     groups: Sequence[int]
-    most: int
+    most: Annotated[int, ">= 1"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_groups(self.groups, self.num_clients)
         if len(self.groups) != 2:
             raise ValueError(f"groups must be two sizes, unchanged and flipped, got {list(self.groups)}")
-        FlipLabels(self.most)
 
     def kinds(self, _: int, __: np.random.Generator) -> Any:
         """Flip the labels of the second group."""

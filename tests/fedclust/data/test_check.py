@@ -87,7 +87,8 @@ def test_a_column_of_another_type_is_never_an_input() -> None:
         (["ill"] * 5 + ["well"] * 95, None),  # 5 %
         (["ill"] * 40, ("warning", "one class", 0)),
         (["ill", "well", None, "ill"] * 10, ("error", "unlabelled", 10)),
-        (list(range(10)) * 10, None),
+        ((list(range(10)) * 3)[:25], None),  # 10 numbers in 20 rows are classes, in 19 they are measured
+        ((list(range(10)) * 2)[:19], ("error", "continuous", 0)),
         (["stage 1; mild", "stage 1; grave", "stage 2; new"] * 10, None),
     ],
 )

@@ -263,7 +263,7 @@ def _checked(
     where: dict[str, Any] = {"searchpath": added, "name": name}
     if not arguments.multirun:
         config, hydra_config = compose_with_hydra(arguments.overrides, **where)
-        _pass_on(config, arguments.overrides)
+        _pass_on(config, arguments.overrides, tell=not arguments.cfg)
         if not arguments.cfg:
             _check_device(config)
         checks.check(config, light=bool(arguments.cfg))
@@ -277,11 +277,15 @@ def _checked(
     options = [sweep.choices(override) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
         checks.check(config := compose(overrides, **where))
+        if _added_partition(config, overrides):  # Hydra, which composes the jobs, would not add it
+            raise ConfigError(
+                "a sweep must say how data of your own are split: partition=natural, which makes a client of "
+                "each owner in dataset.natural=, or partition=iid"
+            )
     try:  # Hydra first composes the overrides that are not swept
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
         raise ConfigError(f"{error}; put ++ before a key that only the swept choices have") from error
-    _pass_on(config, arguments.overrides)
     swept = {choices[0].partition("=")[0] for choices in options if len(choices) > 1}
     made_by_hydra = arguments.cfg or "output_dir" in swept
     return _main, nullcontext() if made_by_hydra else _folder(config, arguments.overrides)
@@ -322,14 +326,20 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
         yield folder
 
 
-def _pass_on(config: DictConfig, overrides: Sequence[str]) -> None:
+def _added_partition(config: DictConfig, overrides: Sequence[str]) -> str | None:
+    """Return the partition that data of the user's own got without being asked for; None if there is none."""
+    added = (each for each in config.overrides if each.startswith("partition=") and each not in overrides)
+    return next(added, None)
+
+
+def _pass_on(config: DictConfig, overrides: Sequence[str], tell: bool) -> None:
     """Give Hydra the partition that data of the user's own got, and tell the user if rows are dealt."""
-    for added in config.overrides:
-        if added.startswith("partition=") and added not in overrides:
-            _add_argument(added, overrides)
-            if added == "partition=iid":
-                dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
-                print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
+    if (added := _added_partition(config, overrides)) is None:
+        return
+    _add_argument(added, overrides)
+    if tell and added == "partition=iid":
+        dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
+        print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
 
 
 def _add_argument(added: str, overrides: Sequence[str]) -> None:

@@ -112,7 +112,7 @@ def compose_with_hydra(
         try:
             _refuse_paths(overrides)
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
-            if added := own_partition(composed, overrides):
+            if name == "config" and (added := own_partition(composed, overrides)):
                 composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
             return with_choices(composed, composed.hydra), composed.hydra
         # ValueError and TypeError: a list's key, a choice that is no text.

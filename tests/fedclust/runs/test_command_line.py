@@ -200,6 +200,23 @@ def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) ->
     assert job.endswith(said)
 
 
+def test_a_sweep_over_data_of_the_users_own_must_say_how_they_are_split(run, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "x,ward,ill\n" + "".join(f"{row / 7:.3f},{row % 4},{row % 3 % 2}\n" for row in range(120))
+    )
+    own = ["dataset=csv", f"dataset.path={table}", "dataset.label=ill", "task=inspect"]
+    for swept in ("seed=0,1", "dataset.natural=ward,null"):
+        outcome = run("-m", *own, swept, f"output_dir={tmp_path / 'sweep'}")
+        _assert_one_line(outcome, "a sweep must say how data of your own are split: partition=natural")
+    swept = run("-m", *own, "partition=iid,quantity_skew", f"output_dir={tmp_path / 'both'}")
+    assert swept.code == 0, swept.complained
+    assert "Rows are dealt" not in swept.printed
+    single = run(*own, f"output_dir={tmp_path / 'one'}")
+    assert (single.code, "Rows are dealt at random to 30 clients" in single.printed) == (0, True)
+    assert "Rows are dealt" not in run("--cfg", "job", *own).printed
+
+
 def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     arguments = ("strategy=fmcl,clust_psi_pfl", "rounds=1", "training.mode=sequential", "compare=[fedavg]")
     small = ("partition.num_clients=6", "partition.groups=[3,3]", "personal=none")

@@ -227,3 +227,10 @@ def test_a_users_own_dataset_file_keeps_its_labels(tmp_path: Path) -> None:
     config = compose(["dataset=mine"], searchpath=[str(tmp_path)])
     assert config.choices.partition == "natural"
     assert config.overrides == ["dataset=mine", "partition=natural"]
+
+
+def test_a_configuration_of_the_users_own_keeps_its_partition(tmp_path: Path) -> None:
+    text = "defaults: [config, {override dataset: csv}, {override partition: conventions}, _self_]\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    config = compose([], searchpath=[str(tmp_path)], name="mine")
+    assert (config.choices.dataset, config.choices.partition) == ("csv", "conventions")

@@ -9,14 +9,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 import fedclust.data.cache as cache
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
-from fedclust.support.checks import check, check_held_out
+from fedclust.support.checks import Checked, check_held_out
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -112,7 +112,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DatasetBuilder(ABC):
+class DatasetBuilder(Checked, ABC):
     """Prepare a :class:`Dataset` in the cache on first use; afterwards only map it into memory.
 
     Attributes
@@ -131,16 +131,17 @@ class DatasetBuilder(ABC):
     """
 
     name: str
-    num_classes: int
+    num_classes: Annotated[int, ">= 2"]
     input_shape: Sequence[int]
 
+    node = "dataset."
     format: ClassVar[int] = 1  # increase it when the same source and settings give other files
     not_in_key: ClassVar[tuple[str, ...]] = ()  # settings that do not affect the files
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_.-]+", self.name):
             raise ValueError(f"dataset.name must be letters, digits, '_', '.' and '-', got {self.name!r}")
-        check(self, "dataset.", num_classes=">= 2")
+        super().__post_init__()
         if not self.input_shape or min(self.input_shape) < 1:
             raise ValueError(f"dataset.input_shape must be sizes >= 1, got {list(self.input_shape)}")
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 
 from fedclust.data.dataset import SourceError, Statistics
 from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Padding: TypeAlias = Literal["valid", "same"]
@@ -47,14 +46,13 @@ class Dna(SourcedDataset):
 
     sequence: str | Sequence[str] = "sequence"
     encoding: Literal["kmer", "onehot"] = "kmer"
-    k: int = 3
+    k: Annotated[int, "in [1, 12]"] = 3
     padding: Padding = "valid"
     vocabulary_size: int | None = None
     by_frequency: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "dataset.", encoding=Literal["kmer", "onehot"], padding=Padding, k="in [1, 12]")
         tokens, size = 4**self.k + 1, self.vocabulary_size
         if self.encoding == "kmer" and size != tokens:
             raise ValueError(f"dataset.vocabulary_size must be {tokens} for k = {self.k}, got {size}")

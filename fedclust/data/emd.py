@@ -18,7 +18,7 @@ Source: FedGMCC, Appendix, "Artificial Partitioning" and Eqs. 7 to 9. Choices an
 import warnings
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -63,19 +63,18 @@ class EmdKMeans(ClientPartitioner):
     num_clients: int
     target: float
     relative: bool = True
-    step: float = 0.05
-    bins: int = 20
+    step: Annotated[float, "in (0, 0.5]"] = 0.05
+    bins: Annotated[int, ">= 2"] = 20
     normality: bool = True
-    min_samples: int = 2
+    min_samples: Annotated[int, ">= 1"] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, target="in (0, 1]" if self.relative else "> 0", step="in (0, 0.5]")
-        check(self, bins=">= 2", min_samples=">= 1")
+        check(self, target="in (0, 1]" if self.relative else "> 0")
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Cluster the examples, then mix the clusters until the target is reached."""
-        features = examples.columns["features"]
+        features = examples.features()
         clients = _kmeans(features, self.num_clients, draws).labels_.astype(np.int64)
         sizes = np.bincount(clients, minlength=self.num_clients)
         if sizes.min() < self.min_samples:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedclust.data.dataset import SourceError, Statistics
 from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
 from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column, walk
-from fedclust.support.checks import check
 from fedclust.typing import IntArray
 
 CHUNK = 128  # images decoded by one thread at a time
@@ -60,7 +59,6 @@ class Images(SourcedDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "dataset.", resize=Resize)
         if len(self.input_shape) != 3 or self.input_shape[0] not in MODES:
             shape = list(self.input_shape)
             raise ValueError(f"dataset.input_shape must be [1 or 3 channels, height, width], got {shape}")

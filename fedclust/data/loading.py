@@ -146,7 +146,7 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     parts = rows_of_clients(data, partition, seed)
     seed = seed if parts.seed is None else parts.seed
     fraction = fraction_of(partition.get(_VALIDATION, 0))
-    train, validation = hold_out(parts.train, fraction, seed, data.persons) if fraction else (parts.train, ())
+    train, held_out = hold_out(dict(enumerate(parts.train)), fraction, seed, data.persons)
     trained = np.sort(np.concatenate(train))
     # The dataset's own inputs are fitted on exactly the official training part.
     if data.refit is not None and not np.array_equal(trained, np.arange(data.num_train)):
@@ -154,7 +154,7 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     about = {} if parts.groups is None else {"groups": parts.groups}
     about["left_out"] = np.array(list(parts.left_out), dtype=np.int64)
     about["left_out_rows"] = np.array(list(parts.left_out.values()), dtype=np.int64)
-    cache.save_parts(folder / "clients.npz", train, parts.test, validation, **about)
+    cache.save_parts(folder / "clients.npz", train, parts.test, held_out if fraction else (), **about)
     _write_shifted(folder, data, parts, seed)  # held-out rows included: noise is drawn row by row
 
 

@@ -34,11 +34,11 @@ A file without the key is loaded with a warning, because it does not name its da
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ import fedclust.data.partitioners as partitioners
 from fedclust.data.dataset import Dataset
 from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
-from fedclust.support.checks import check, check_entries, check_value
+from fedclust.support.checks import Checked, check_entries, check_value
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -135,16 +135,22 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     divided = size if pooled else dataset.num_train
     partitioner = partitioner_of(partition)
     first, unit = _persons(dataset, divided, partitioner)
-    columns = _Columns(dataset, first, seed)
+    labels = _labels(dataset)
+    owners = None if dataset.natural is None else dataset.natural[first]
     if isinstance(partitioner, partitioners.ClientPartitioner):
-        examples = partitioners.Examples(columns.size, columns, dataset.num_classes)
+        draws = generator(seed, "features")
+        examples = partitioners.Examples(
+            labels[first],
+            dataset.num_classes,
+            lambda: features(dataset.inputs[first], _DIMENSIONS, draws),
+            owners,
+        )
         assigned = partitioner.assignment(examples, seed)
     else:
-        partitioner.dataset = columns.table()
+        partitioner.dataset = _table(labels[first], dataset.num_classes, owners)
         assigned = partitioners.Assignment(_clients(partitioner))
     clients, num_clients = assigned.clients[unit], assigned.num_clients
 
-    labels = _labels(dataset)
     draws = generator(seed, "local test")
     if pooled:
         held_out = holdout(assigned.clients, labels[first], protocol.test_fraction, draws)[unit]
@@ -209,37 +215,21 @@ def _persons(dataset: Dataset, size: int, partitioner: Any) -> tuple[Any, Any]:
     return first, unit.reshape(-1)
 
 
-class _Columns(dict[str, NDArray[Any]]):
-    """Columns of some rows of a dataset that partitioners read; features are computed on access."""
-
-    def __init__(self, dataset: Dataset, rows: Any, seed: int) -> None:
-        labels = _labels(dataset)[rows]
-        super().__init__(row=np.arange(len(labels)), label=labels)
-        if dataset.natural is not None:
-            self["natural"] = dataset.natural[rows]
-        self.dataset, self.rows, self.size, self.seed = dataset, rows, len(labels), seed
-
-    def __missing__(self, name: str) -> NDArray[Any]:
-        if name != "features":
-            owners = "writers, users or regions"
-            raise ValueError(f"a natural partition needs {owners}, {self.dataset.name} has none")
-        draws = generator(self.seed, "features")
-        return self.setdefault(name, features(self.dataset.inputs[self.rows], _DIMENSIONS, draws))
-
-    def table(self) -> Any:
-        """Return the table that partitioners of flwr-datasets read."""
-        import datasets
-
-        table = datasets.Dataset.from_dict(self)
-        return table.cast_column("label", datasets.ClassLabel(num_classes=self.dataset.num_classes))
-
-
 def _labels(dataset: Dataset) -> IntArray:
     """Return one class per row; for labels per position, the largest of the row.
 
     So one of FedGMCC's genomic reads counts as sensitive if any of its bases is.
     """
     return (dataset.labels if dataset.labels.ndim == 1 else dataset.labels.amax(dim=1)).numpy()
+
+
+def _table(labels: IntArray, num_classes: int, natural: IntArray | None) -> Any:
+    """Return the table that partitioners of flwr-datasets read."""
+    import datasets
+
+    owners = {} if natural is None else {"natural": natural}
+    table = datasets.Dataset.from_dict({"row": np.arange(len(labels)), "label": labels, **owners})
+    return table.cast_column("label", datasets.ClassLabel(num_classes=num_classes))
 
 
 def _clients(partitioner: Any) -> IntArray:
@@ -444,7 +434,7 @@ def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> In
 
 
 @dataclass(frozen=True)
-class Protocol:
+class Protocol(Checked):
     """The keys that every ``partition`` node has; all other keys are settings of its partitioner.
 
     Attributes
@@ -470,14 +460,16 @@ class Protocol:
     """
 
     test: Test = "holdout"
-    test_fraction: float = 0.2
+    test_fraction: Annotated[float, "in (0, 1)"] = 0.2
     validation_fraction: float | Literal["auto"] = 0.0
     group: str | None = None
     file: str | None = None
     seed: int | None = None
 
+    node = "partition."
+
     def __post_init__(self) -> None:
-        check(self, "partition.", test=Test, test_fraction="in (0, 1)")
+        super().__post_init__()
         fraction_of(self.validation_fraction)
 
     @classmethod
@@ -657,14 +649,14 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
 
 
 def hold_out(
-    train: Sequence[IntArray], fraction: float, seed: int, persons: IntArray | None = None
+    train: Mapping[int, IntArray], fraction: float, seed: int, persons: IntArray | None = None
 ) -> tuple[tuple[IntArray, ...], tuple[IntArray, ...]]:
     """Divide each client's training rows into those to train on and those to hold out.
 
     Parameters
     ----------
     train
-        Each client's training rows.
+        Each client's training rows, by the number that its draw depends on.
     fraction, seed
         As for :func:`hold_out_client`.
     persons
@@ -675,11 +667,11 @@ def hold_out(
     Rows to train on and rows held out of each client, in their original order.
     """
     held = []
-    for client, rows in enumerate(train):
+    for client, rows in train.items():
         people, unit = np.unique(rows if persons is None else persons[rows], return_inverse=True)
         drawn = hold_out_client(len(people), fraction, seed, client)
         held.append(drawn if persons is None else np.flatnonzero(np.isin(unit, drawn)))
-    pairs = list(zip(train, held, strict=True))
+    pairs = list(zip(train.values(), held, strict=True))
     return tuple(np.delete(rows, each) for rows, each in pairs), tuple(rows[each] for rows, each in pairs)
 
 

@@ -5,16 +5,15 @@ example is assigned to at most one client.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked, check
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -23,27 +22,30 @@ NOBODY = -1  # stands for no client: nobody holds this example
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare arrays
 class Examples:
-    """The columns of examples that a partitioner reads.
+    """What a partitioner reads of the examples.
 
     Attributes
     ----------
-    size
-        Number of examples N.
-    columns
-        By name, each of shape (N, …): ``"label"``, class indices; ``"natural"``, the example's writer, user
-        or region, negative if it has none; ``"features"``, vectors.
+    labels
+        Class of each example, an index, shape (N,).
     num_classes
         Number of classes C.
+    features
+        Function that computes a vector of each example, shape (N, d).
+    natural
+        Writer, user or region of each example, negative if it has none, shape (N,); None if the data has no
+        such owners.
     """
 
-    size: int
-    columns: Mapping[str, NDArray[Any]]
-    num_classes: int = 0
+    labels: IntArray
+    num_classes: int
+    features: Callable[[], FloatArray]
+    natural: IntArray | None = None
 
     @property
-    def labels(self) -> IntArray:
-        """Class of each example, shape (N,)."""
-        return self.columns["label"]
+    def size(self) -> int:
+        """Number of examples N."""
+        return len(self.labels)
 
     @property
     def class_sizes(self) -> IntArray:
@@ -79,7 +81,7 @@ class Assignment:
 
 
 @dataclass(frozen=True)
-class ClientPartitioner(ABC):
+class ClientPartitioner(Checked, ABC):
     """A rule that assigns all examples at once, in milliseconds for thousands of clients.
 
     Attributes
@@ -97,6 +99,7 @@ class ClientPartitioner(ABC):
 
     def __post_init__(self) -> None:
         check(self, num_clients=">= 1 or None")
+        super().__post_init__()
 
     @abstractmethod
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
@@ -261,12 +264,8 @@ class QuantitySkew(ClientPartitioner):
     """
 
     num_clients: int
-    alpha: float
-    min_samples: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, alpha="> 0 and finite", min_samples=">= 1")
+    alpha: Annotated[float, "> 0 and finite"]
+    min_samples: Annotated[int, ">= 1"] = 2
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw sizes, then deal the examples at random."""
@@ -311,11 +310,7 @@ class Similarity(ClientPartitioner):
     """
 
     num_clients: int
-    similarity: float
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, similarity="in [0, 1]")
+    similarity: Annotated[float, "in [0, 1]"]
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Deal both parts so that clients' sizes differ by at most one example."""
@@ -331,9 +326,6 @@ class Similarity(ClientPartitioner):
         clients[order[:random]] = np.repeat(everyone, alike)
         clients[rest] = np.repeat(everyone, blocks(len(labels), self.num_clients) - alike)
         return Assignment(clients)
-
-
-Choice = Literal["first-deterministic", "deterministic", "random"]
 
 
 @dataclass(frozen=True)
@@ -361,12 +353,8 @@ class Pathological(ClientPartitioner):
     """
 
     num_clients: int
-    classes_per_client: int
-    choice: Choice = "first-deterministic"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, classes_per_client=">= 1", choice=Choice)
+    classes_per_client: Annotated[int, ">= 1"]
+    choice: Literal["first-deterministic", "deterministic", "random"] = "first-deterministic"
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Choose the classes of each client, then divide every class among its clients."""
@@ -419,15 +407,13 @@ class Natural(ClientPartitioner):
     """
 
     num_clients: int | None = None
-    min_samples: int = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check(self, min_samples=">= 1")
+    min_samples: Annotated[int, ">= 1"] = 2
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Make each user with enough examples a client."""
-        users, owner, sizes = np.unique(examples.columns["natural"], return_inverse=True, return_counts=True)
+        if examples.natural is None:
+            raise ValueError("a natural partition needs writers, users or regions, the dataset has none")
+        users, owner, sizes = np.unique(examples.natural, return_inverse=True, return_counts=True)
         somebody, few = users >= 0, sizes < self.min_samples
         chosen = np.flatnonzero(somebody & ~few)
         wanted = len(chosen) if self.num_clients is None else self.num_clients
@@ -493,26 +479,23 @@ class Dirichlet(ClientPartitioner):
     """
 
     num_clients: int
-    alpha: float
+    alpha: Annotated[float, "> 0 and finite"]
     equal_sizes: bool = False
     samples_per_client: int | None = None
-    min_samples: int = 2
+    min_samples: Annotated[int, ">= 1"] = 2
     self_balancing: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, alpha="> 0 and finite", min_samples=">= 1")
         if self.samples_per_client is not None and not self.equal_sizes:
             got = self.samples_per_client
             raise ValueError(f"samples_per_client must be null without equal_sizes=true, got {got}")
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Draw the clients' class counts, then the examples."""
-        sizes = examples.class_sizes
+        sizes, alphas = examples.class_sizes, np.full(self.num_clients, self.alpha)
         if self.equal_sizes:
-            alphas = np.full(self.num_clients, self.alpha)
-            samples = client_size(sizes, alphas, self.samples_per_client)
-            counts = counts_by_client(sizes, alphas, samples, draws)
+            counts = counts_by_client(sizes, alphas, self.samples_per_client, draws)
         else:
             counts = counts_by_class(sizes, self, draws)
         return Assignment(deal(examples.labels, counts, draws))
@@ -638,7 +621,7 @@ def client_size(class_sizes: IntArray, alphas: FloatArray, samples: int | None) 
 
 
 def counts_by_client(
-    class_sizes: IntArray, alphas: FloatArray, samples: int, draws: np.random.Generator
+    class_sizes: IntArray, alphas: FloatArray, samples_per_client: int | None, draws: np.random.Generator
 ) -> IntArray:
     """Draw the class shares of each client and the counts that follow.
 
@@ -653,15 +636,21 @@ def counts_by_client(
         Examples of each class, shape (C,).
     alphas
         Concentration of each client, shape (K,); 0 means one class.
-    samples
-        Examples per client, as :func:`client_size` allows.
+    samples_per_client
+        Examples per client; None uses the largest possible number, see :func:`client_size`.
     draws
         Random generator for the shares and for the classes of one-class clients.
 
     Returns
     -------
-    Examples of each class that each client gets, shape (K, C); every row sums to `samples`.
+    Examples of each class that each client gets, shape (K, C); all rows have the same sum.
+
+    Raises
+    ------
+    ValueError
+        As :func:`client_size`.
     """
+    samples = client_size(class_sizes, alphas, samples_per_client)
     counts = np.zeros((len(alphas), len(class_sizes)), dtype=np.int64)
     single = np.flatnonzero(alphas == 0)
     classes = draws.permutation(len(class_sizes))  # so that class 0 does not win every tie
@@ -752,8 +741,7 @@ class Heterogeneity(ClientPartitioner):
         """Draw every client's class shares with its group's alpha."""
         groups = np.repeat(np.arange(len(self.groups)), self.groups)
         alphas = np.array(self.alphas, dtype=float)[groups]
-        samples = client_size(examples.class_sizes, alphas, self.samples_per_client)
-        counts = counts_by_client(examples.class_sizes, alphas, samples, draws)
+        counts = counts_by_client(examples.class_sizes, alphas, self.samples_per_client, draws)
         return Assignment(deal(examples.labels, counts, draws), groups)
 
 
@@ -775,6 +763,7 @@ class _Shifted(ClientPartitioner):
 
     def __post_init__(self) -> None:
         check(self, num_clients=">= 1")
+        super().__post_init__()
         if self.alpha is not None and self.base is not None:
             raise ValueError(f"alpha must be null if a base partition is given, got {self.alpha}")
         if isinstance(self.base, _Shifted):
@@ -917,14 +906,13 @@ class FlippedFeatures(_Shifted):
 
     num_clients: int
     groups: Sequence[int]
-    most: int
+    most: Annotated[int, ">= 1"]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_groups(self.groups, self.num_clients)
         if len(self.groups) != 2:
             raise ValueError(f"groups must be two sizes, unchanged and flipped, got {list(self.groups)}")
-        FlipLabels(self.most)
 
     def kinds(self, _: int, __: np.random.Generator) -> Any:
         """Flip the labels of the second group."""

@@ -8,11 +8,11 @@ under contradicting labels).
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked, read_as
 
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds t
 Rows: TypeAlias = tuple["torch.Tensor", "torch.Tensor"]
 
 
-class Shift(ABC):
+class Shift(Checked, ABC):
     """A change that applies to all of one client's data."""
 
     @abstractmethod
@@ -98,10 +98,7 @@ class Noise(Shift):
         If `std` is negative.
     """
 
-    std: float
-
-    def __post_init__(self) -> None:
-        check(self, std=">= 0")
+    std: Annotated[float, ">= 0"]
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", draws: np.random.Generator) -> Rows:
         """Add noise to the inputs and clip images to their range; see :meth:`Shift.apply`.
@@ -135,10 +132,7 @@ class Blur(Shift):
         If `sigma` is negative.
     """
 
-    sigma: float
-
-    def __post_init__(self) -> None:
-        check(self, sigma=">= 0")
+    sigma: Annotated[float, ">= 0"]
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Blur the inputs, with edge pixels repeated beyond the border; see :meth:`Shift.apply`.
@@ -229,10 +223,7 @@ class FlipLabels(Shift):
         If `most` is below 1.
     """
 
-    most: int
-
-    def __post_init__(self) -> None:
-        check(self, most=">= 1")
+    most: Annotated[int, ">= 1"]
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Flip the labels; see :meth:`Shift.apply`.
@@ -269,11 +260,11 @@ def shift_from_dict(values: Mapping[str, Any]) -> Shift:
     Raises
     ------
     ValueError
-        If the kind is unknown.
+        If the kind is unknown, or the other values are not its attributes.
     """
     if (kind := values.get("kind")) not in _KINDS:
         raise ValueError(f"kind of shift must be one of {sorted(_KINDS)}, got {kind!r}")
-    shift: Shift = _KINDS[kind](**{name: value for name, value in values.items() if name != "kind"})
+    shift: Shift = read_as(_KINDS[kind], {name: value for name, value in values.items() if name != "kind"})
     return shift
 
 

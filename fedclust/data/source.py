@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.check.findings import not_classes
+from fedclust.data.check import not_classes
 from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
-from fedclust.support.checks import few, nearest
+from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
-HUB_OPTIONS = ("subset", "revision", "data_dir", "data_files")
+HUB_OPTIONS = ("subset", "revision", "data_dir")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 SEPARATORS = (";", "\t", "|", ",")
 _VALIDATION = {"validation", "valid", "val", "dev"}
@@ -65,7 +65,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Checked):
     """A dataset's location: a local path or a hub id.
 
     Attributes
@@ -102,17 +102,16 @@ class Source:
     label_pattern: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, known in (("csv_options", CSV_OPTIONS), ("hub_options", HUB_OPTIONS)):
             if unknown := [key for key in getattr(self, name) if key not in known]:
                 raise SourceError(f"dataset.{name} takes {', '.join(known)}, got {', '.join(unknown)}")
         if self.hub is not None and not _HUB_ID.fullmatch(self.hub):
             raise SourceError(f"dataset.hub must be OWNER/NAME, got {self.hub}")
-        for name in ("data_dir", "data_files"):
-            for each in _texts(self.hub_options.get(name)):
-                if each.startswith(("/", "~")) or ":" in each or ".." in Path(each).parts:
-                    # `datasets` would read it on this machine, or elsewhere
-                    rule = f"dataset.hub_options.{name} must name files of the dataset"
-                    raise SourceError(f"{rule}, got {each}")
+        folder = str(self.hub_options.get("data_dir", ""))
+        if folder.startswith(("/", "~")) or ":" in folder or ".." in Path(folder).parts:
+            # `datasets` would read it on this machine, or elsewhere
+            raise SourceError(f"dataset.hub_options.data_dir must name a folder of the dataset, got {folder}")
 
     def identity(self) -> list[Any]:
         """Return values that identify this source, without reading any data.
@@ -178,8 +177,7 @@ class Source:
 
         kind = files[0].name.lower()
         names = [file.relative_to(root).as_posix() for file in files]
-        more = ", …" if len(files) > 3 else ""
-        place = str(files[0]) if len(files) == 1 else f"{root} ({', '.join(names[:3])}{more})"
+        place = str(files[0]) if len(files) == 1 else f"{root} ({few(names, 3)})"
         if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
                 self._read(file, lambda file: ds.dataset(file, format="parquet"))
@@ -278,16 +276,6 @@ class Source:
             # files are broken.
             reason = f"{type(error).__name__}: {error}"
             raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            yield from _texts(each)
-    elif value is not None:
-        yield str(value)
 
 
 def _read_arrow(file: Path) -> "pa.Table":
@@ -498,10 +486,6 @@ class SourcedDataset(Source, DatasetBuilder):
 
     # The source enters the key through its identity, so that a folder may be moved.
     not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
-
-    def __post_init__(self) -> None:
-        Source.__post_init__(self)
-        DatasetBuilder.__post_init__(self)
 
     def write(self, folder: Path) -> None:
         """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
-from fedclust.data.check.findings import ELSEWHERE, Finding, check_table
+from fedclust.data.check import ELSEWHERE, Finding, check_table
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
 from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
-from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["number", "category"]
@@ -38,7 +37,7 @@ class Tables(SourcedDataset):
     numbers, categories
         Columns of each kind, in this order. None for both uses all columns except the label and the natural
         one: numbers and booleans as numbers, text as categories. A column that looks like an identifier
-        or a date (see :func:`~fedclust.data.check.identifiers.suspicion`) raises an error.
+        or a date (see :func:`~fedclust.data.check.suspicion`) raises an error.
     ignore
         Columns to leave out when `numbers` and `categories` are None.
     keep
@@ -68,7 +67,6 @@ class Tables(SourcedDataset):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, "dataset.", encoding=Encoding)
         if both := sorted(set(self.numbers or ()) & set(self.categories or ())):
             raise ValueError(f"dataset.numbers and .categories must not share columns, got {', '.join(both)}")
 
@@ -95,15 +93,12 @@ class Tables(SourcedDataset):
             kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
             kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
             return kinds
-        taken = {*self.ignore, *([find_column(part, self.label, "label")] if self.label else [])}
-        if self.natural is not None:
-            taken.add(find_column(part, self.natural, "natural"))
-        if self.group is not None:
-            taken.add(find_column(part, self.group, "group"))
+        roles = {"label": self.label, "natural": self.natural, "group": self.group}
+        taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
     def findings(self, parts: Sequence[Part]) -> list[Finding]:
-        """Check the rows of all parts; see :func:`fedclust.data.check.findings.check_table`.
+        """Check the rows of all parts; see :func:`fedclust.data.check.check_table`.
 
         Parameters
         ----------
@@ -117,12 +112,19 @@ class Tables(SourcedDataset):
         """
         label = find_column(parts[0], self.label, "label") if self.label else None
         group = self.group and find_column(parts[0], self.group, "group")
-        wanted = dict.fromkeys(filter(None, [label, *self.kinds(parts[0]), group]))
+        kinds, schema = self.kinds(parts[0]), parts[0].rows.schema
+        wanted = dict.fromkeys(filter(None, [label, *kinds, group]))
         table = table_of(parts, wanted, slice(None))
         if label is not None:
             table = table[~table[label].isin(list(self.drop_labels))]
         # Columns that are configured as categories may hold anything.
-        return check_table(table, label, group, {*self.keep, *(self.categories or ())})
+        other = {name: str(schema.field(name).type) for name, kind in kinds.items() if kind is None}
+        return check_table(table, label, group, {*self.keep, *(self.categories or ())}, other)
+
+    def unfit(self, findings: Sequence[Finding]) -> dict[str, str]:
+        """Return why some columns must not be inputs, by name: identifiers and dates that nobody named."""
+        found = [each for each in findings if each.rule == "identifier" and self.chooses]
+        return {each.column: each.detail for each in found}
 
     def sizes_in_data(self) -> dict[str, Any]:
         """Count the classes, the width of an encoded row, and the values of each category column.
@@ -213,14 +215,11 @@ class Tables(SourcedDataset):
 
     def _fit_columns(self, part: Part) -> dict[str, Kind | None]:
         """Return the kind of each column; check that none looks like an identifier or a date."""
-        kinds = self.kinds(part)
-        errors = [each for each in self.findings([part]) if each.severity == "error"]
-        if lines := [each.line for each in errors if each.rule not in ELSEWHERE]:
-            raise SourceError("; ".join(lines[:3]))
-        suspected = {each.column: each.detail for each in errors if each.rule == "identifier"}
-        types = {name: f"its type, {part.rows.schema.field(name).type}" for name in kinds if not kinds[name]}
-        unfit = {name: why for name in kinds if (why := (suspected | types).get(name))}
-        if unfit and self.chooses:
+        kinds, found = self.kinds(part), self.findings([part])
+        errors = [each for each in found if each.severity == "error" and each.rule not in ELSEWHERE]
+        if errors:
+            raise SourceError("; ".join(each.line for each in errors[:3]))
+        if unfit := self.unfit(found):
             reasons = ", ".join(f"{name} ({reason})" for name, reason in unfit.items())
             usable = [name for name in unfit if kinds[name]]
             keep = f" or use them with {_override('keep', [*self.keep, *usable])}" if usable else ""

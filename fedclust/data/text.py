@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,6 @@ from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import TextEncoder
 from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column
-from fedclust.support.checks import check
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Text(SourcedDataset):
     """
 
     text: str | Sequence[str] = "text"
-    vocabulary_size: int
+    vocabulary_size: Annotated[int, ">= 3"]  # padding, unknown, and a word
     tokenizer: str | None = None
 
     format: ClassVar[int] = 2
@@ -57,7 +56,6 @@ class Text(SourcedDataset):
         super().__post_init__()
         if len(self.input_shape) != 1:
             raise ValueError(f"dataset.input_shape must be [number of tokens], got {list(self.input_shape)}")
-        check(self, "dataset.", vocabulary_size=">= 3")  # padding, unknown, and a word
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Tokenise the texts, with the training part's vocabulary or a pretrained tokenizer's."""

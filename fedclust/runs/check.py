@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclust.data.check.findings import lines
+from fedclust.data.check import lines
 from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of

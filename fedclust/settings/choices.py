@@ -143,6 +143,8 @@ def wrong_option(config: DictConfig, *, light: bool = False) -> str | None:
     for heavy, key, node in sorted(nodes, key=lambda each: each[0]):
         if heavy and light:
             break
+        if key.partition(".")[0] == "partition" and whole["partition"].get("file") is not None:
+            continue  # the options are unused
         try:
             options = resolve_name(str(node["_target_"]))
         except (ImportError, ValueError, AttributeError):  # building it reports the error
@@ -209,9 +211,6 @@ def _refused(key: str, node: dict[str, Any], options: Any, whole: dict[str, Any]
         return None
     names = {field.name for field in dataclasses.fields(options) if field.init}
     given = {name: value for name, value in node.items() if name in names}
-    group = key.partition(".")[0]
-    if group == "partition" and whole[group].get("file") is not None:  # the options are unused
-        return None
     try:
         values = {name: _known(value, whole) for name, value in given.items()}
         built = [name for name, value in values.items() if _is_built(value)]

@@ -54,15 +54,17 @@ class Checked:
     """A base of dataclasses whose fields have rules, see :func:`check_hint`.
 
     An example is ``rate: Annotated[float, "> 0"] = 0.1``; a value that breaks its rule raises ValueError. A
-    class with other rules extends ``__post_init__``.
+    class with other rules extends ``__post_init__``. Messages begin with `node`, such as ``"dataset."``.
     """
+
+    node = ""
 
     def __post_init__(self) -> None:
         cls: Any = type(self)
         for name, rule, optional in _rules(cls):
             value = getattr(self, name)
             if value is not None or not optional:
-                check_value(name, value, rule)
+                check_value(f"{self.node}{name}", value, rule)
 
 
 @cache

@@ -8,10 +8,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fedclust.data.partition import fraction_of
-from fedclust.support.checks import check
+from fedclust.support.checks import Checked
 from fedclust.support.reasons import Sendable
 
 _LONGEST = 100  # characters of a name
@@ -24,7 +24,7 @@ class SiteError(Sendable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnSitesPartition:
+class OwnSitesPartition(Checked):
     """Settings of ``partition=own``: every node serves its own rows; no pooled dataset is partitioned.
 
     Attributes
@@ -54,18 +54,19 @@ class OwnSitesPartition:
     """
 
     sites: Any = None
-    min_clients: int = 2
-    settle: float = 20.0
-    min_samples: int = 2
+    min_clients: Annotated[int, ">= 1"] = 2
+    settle: Annotated[float, ">= 0"] = 20.0
+    min_samples: Annotated[int, ">= 2"] = 2
     group: str | None = None
     test: Literal["holdout", "official"] = "holdout"
-    test_fraction: float = 0.2
+    test_fraction: Annotated[float, "in (0, 1)"] = 0.2
     validation_fraction: float | Literal["auto"] = "auto"
     seed: int | None = None
 
+    node = "partition."
+
     def __post_init__(self) -> None:
-        check(self, "partition.", min_clients=">= 1", settle=">= 0", min_samples=">= 2")
-        check(self, "partition.", test=Literal["holdout", "official"], test_fraction="in (0, 1)")
+        super().__post_init__()
         fraction_of(self.validation_fraction)
         if self.sites is None or isinstance(self.sites, str):
             return

@@ -17,12 +17,12 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from fedclust.data.cache import digest
-from fedclust.data.check.findings import spelling
+from fedclust.data.check import spelling
 from fedclust.data.input_encoders import (
     MISSING,
     CategoryColumn,
@@ -37,11 +37,8 @@ from fedclust.typing import FloatArray
 Label: TypeAlias = int | float | str
 
 Kind: TypeAlias = Literal["number", "category", "empty"]
-NUMBER: Final = "number"
-CATEGORY: Final = "category"
-EMPTY: Final = "empty"
 _KEY = "or give a person's key with partition.group="
-_PLURAL = {NUMBER: "numbers", CATEGORY: "texts", EMPTY: "nothing"}
+_PLURAL = {"number": "numbers", "category": "texts", "empty": "nothing"}
 
 
 @dataclass(frozen=True)
@@ -135,9 +132,9 @@ class Column:
     @property
     def constant(self) -> bool:
         """Whether all training rows have the same value."""
-        if self.kind == NUMBER:
+        if self.kind == "number":
             return self.moments.rows > 1 and self.moments.constant
-        return self.kind == CATEGORY and len(self.values) == 1
+        return self.kind == "category" and len(self.values) == 1
 
 
 @dataclass(frozen=True)
@@ -170,7 +167,7 @@ class Statement:
     words
         For texts without a pretrained tokenizer: the count of each word in the training rows.
     warnings
-        What somebody should look at in the data, without values; see :mod:`fedclust.data.check.findings`.
+        What somebody should look at in the data, without values; see :mod:`fedclust.data.check`.
     """
 
     labels: tuple[Label, ...]
@@ -185,8 +182,8 @@ class Statement:
         parts = {
             "class names ({})": len(self.labels),
             "names and kinds of {} column(s)": len(self.columns),
-            "categories of {} column(s)": kinds.count(CATEGORY),
-            "count, mean and sum of squares of {} column(s)": kinds.count(NUMBER),
+            "categories of {} column(s)": kinds.count("category"),
+            "count, mean and sum of squares of {} column(s)": kinds.count("number"),
             "count, sum and sum of squares of {} channel(s)": len(self.pixels),
             "{} words with their counts": len(self.words),
             "{} warning(s) about its data": len(self.warnings),
@@ -405,14 +402,14 @@ def _apart(left: Mapping[str, Statement], kinds: Mapping[str, Kind]) -> list[str
     for name, kind in kinds.items() if len(left) > 1 else ():
         columns = {site: each.columns[name] for site, each in left.items()}
         for what, alike in (
-            ("no value", [site for site in columns if columns[site].kind == EMPTY]),
+            ("no value", [site for site in columns if columns[site].kind == "empty"]),
             ("one value in all rows", [site for site in columns if columns[site].constant]),
         ):
             if alike:
                 where = "every site" if len(alike) == len(columns) else few(alike)
                 advice = f"leave it out with 'dataset.ignore=[{name}]', or ask why"
                 found.append(f"{where}: {name} has {what}; {advice}")
-        if kind == NUMBER:
+        if kind == "number":
             continue
         holders = Counter(value for column in columns.values() for value in column.values)
         for site, column in columns.items():
@@ -462,13 +459,13 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
         If a column looks like an identifier or a date to half of the sites, even one that would not be used:
         it may be the key that keeps a person's rows together.
     """
-    kinds: dict[str, Kind] = dict.fromkeys(wanted.numbers or (), NUMBER)
-    kinds |= dict.fromkeys(wanted.categories or (), CATEGORY)
+    kinds: dict[str, Kind] = dict.fromkeys(wanted.numbers or (), "number")
+    kinds |= dict.fromkeys(wanted.categories or (), "category")
     held = Counter(name for each in left.values() for name in each.columns)
     if wanted.numbers is None and wanted.categories is None:
         for name in (name for name, sites in held.items() if 2 * sites > len(left)):
             reported = [each.columns[name].kind for each in left.values() if name in each.columns]
-            kinds[name] = CATEGORY if reported.count(CATEGORY) > reported.count(NUMBER) else NUMBER
+            kinds[name] = "category" if reported.count("category") > reported.count("number") else "number"
     reasons: dict[str, str] = {}
     for name in held:
         unfit = [each.columns[name].unfit for each in left.values() if name in each.columns]
@@ -492,7 +489,7 @@ def _misfit(statement: Statement, kinds: Mapping[str, Kind], who: str, where: st
             what = f"column {name} looks like an identifier or a date ({column.unfit})"
             return f"{what}; leave it out, {_KEY}{name}"
     for name, kind in kinds.items():
-        if columns[name].kind not in (kind, EMPTY):
+        if columns[name].kind not in (kind, "empty"):
             got = _PLURAL[columns[name].kind]
             return f"column {name} must hold {_PLURAL[kind]} as {where}, got {got}"
     return None
@@ -504,13 +501,13 @@ def _encoders(
     numbers, categories = [], []
     for name, kind in kinds.items():
         columns = [each.columns[name] for each in left.values()]
-        if kind == NUMBER:
+        if kind == "number":
             total = sum((column.moments for column in columns), Moments())
             numbers.append(NumberColumn(name, total.mean, total.mean, total.scale))
             continue
         trained: dict[str, bool] = {}
         for column in columns:
-            empty = [(MISSING, True)] if column.kind == EMPTY else []
+            empty = [(MISSING, True)] if column.kind == "empty" else []
             for value, here in empty or zip(column.values, column.trained, strict=True):
                 trained[value] = trained.get(value, False) or here
         values = tuple(sorted(trained))
@@ -558,8 +555,8 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     known = {*agreement.labels, *agreement.class_names}
     if unknown := [label for label in statement.labels if label not in known]:
         return f"labels must be among {few(agreement.class_names, 10)}, got {few(unknown, 10)}"
-    kinds: dict[str, Kind] = dict.fromkeys((each.name for each in agreement.numbers), NUMBER)
-    kinds |= dict.fromkeys((each.name for each in agreement.categories), CATEGORY)
+    kinds: dict[str, Kind] = dict.fromkeys((each.name for each in agreement.numbers), "number")
+    kinds |= dict.fromkeys((each.name for each in agreement.categories), "category")
     if reason := _misfit(statement, kinds, "the run uses", "in the run"):
         return reason
     if len(statement.pixels) != len(agreement.mean):

@@ -15,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import cache
-from fedclust.data.check.findings import ELSEWHERE, lines, not_classes
-from fedclust.data.check.identifiers import suspicion
+from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes
 from fedclust.data.dataset import FederatedData, SourceError
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
-from fedclust.data.partition import IN_BOTH_FILES, hold_out_client, holdout
+from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables
@@ -64,8 +63,8 @@ class SiteRows:
         Names of the site's clients, sorted.
     train, test, validation
         Kept rows of each client's parts; `validation` is empty if no rows are held out.
-    warnings
-        What somebody should look at in the data, a line each, without values.
+    findings
+        What should be looked at in the data; see :mod:`fedclust.data.check`.
     persons
         Number of the person that each kept row is of, shape (N,); None without a key.
     """
@@ -80,7 +79,7 @@ class SiteRows:
     train: tuple[IntArray, ...]
     test: tuple[IntArray, ...]
     validation: tuple[IntArray, ...] = ()
-    warnings: tuple[str, ...] = ()
+    findings: Sequence[Finding] = ()
     persons: IntArray | None = None
 
     @property
@@ -144,7 +143,7 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         builder = dataclasses.replace(builder, group=own.group)
-        warnings = _check(builder, parts)
+        findings = _checked(builder, parts)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
         named = builder.names_in(parts[0])
@@ -163,7 +162,7 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
         persons = builder.persons(parts, kept)
         person = np.arange(len(labels)) if persons is None else persons
         seed = seed if own.seed is None else own.seed
-        held: dict[str, tuple[IntArray, IntArray, IntArray]] = {}
+        held: dict[str, tuple[IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
             rows = np.flatnonzero(owner == number)
@@ -180,27 +179,25 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
                 alone = np.zeros(len(people), np.int64)
                 chosen = holdout(alone, ranks[rows[first]], own.test_fraction, draws)
                 tested = np.isin(person[rows], people[chosen])
-            train = rows[~tested]
-            people = np.unique(person[train])
-            held_out = people[hold_out_client(len(people), own.fraction, seed, key_of(client))]
-            validated = np.flatnonzero(np.isin(person[train], held_out))
-            if len(train):
-                held[client] = np.delete(train, validated), rows[tested], train[validated]
+            if not tested.all():
+                held[client] = rows[~tested], rows[tested]
         if not held:
             what = "rows" if persons is None else "persons"
             raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
-        train_rows, test_rows, validation = (tuple(each) for each in zip(*held.values(), strict=True))
-        about = name, builder, parts, kept, labels, num_train, tuple(held), train_rows, test_rows
-        return SiteRows(*about, validation if own.fraction else (), warnings, persons)
+        fitted = {key_of(client): train for client, (train, _) in held.items()}
+        train, validation = hold_out(fitted, own.fraction, seed, person)
+        test = tuple(rows for _, rows in held.values())
+        about = name, builder, parts, kept, labels, num_train, tuple(held), train, test
+        return SiteRows(*about, validation if own.fraction else (), findings, persons)
 
 
-def _check(builder: Builder, parts: Sequence[Part]) -> tuple[str, ...]:
-    """Check a site's data; return the warnings, a line each.
+def _checked(builder: Builder, parts: Sequence[Part]) -> Sequence[Finding]:
+    """Check a site's data.
 
     Raises
     ------
     SiteError
-        If something must be mended first. Neither this nor the lines hold a value, a count or a path.
+        If something must be mended first; without a value, a count or a path.
     """
     if isinstance(builder, Tables):
         found = builder.findings(parts)
@@ -208,10 +205,9 @@ def _check(builder: Builder, parts: Sequence[Part]) -> tuple[str, ...]:
         found = not_classes(column(parts[0], find_column(parts[0], builder.label, "label")).to_pandas())
     else:
         return ()
-    found = [each for each in found if each.rule not in ELSEWHERE]
-    if errors := [each for each in found if each.severity == "error"]:
+    if errors := [each for each in found if each.severity == "error" and each.rule not in ELSEWHERE]:
         raise SiteError(f"{'; '.join(lines(errors, 3, _PUBLIC))}; fedclust check FILE shows where")
-    return tuple(line[:900] for line in lines(found, 6, _PUBLIC))
+    return found
 
 
 def key_of(name: str) -> int:
@@ -263,13 +259,19 @@ def describe(rows: SiteRows) -> agreement.Statement:
         If the rows cannot be read.
     """
     builder, size = rows.builder, rows.num_train
-    statement = agreement.Statement(tuple(np.unique(rows.labels).tolist()), warnings=rows.warnings)
+    warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
+    labels = tuple(np.unique(rows.labels).tolist())
+    statement = agreement.Statement(labels, warnings=tuple(line[:900] for line in warnings))
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
             table = table_of(rows.parts, kinds, rows.kept)  # one by one, thousands of columns take minutes
             trained = table.iloc[rows.trained]
-            columns = {key: _column(builder, size, table[key], trained[key], kinds[key]) for key in kinds}
+            unfit = builder.unfit(rows.findings)
+            columns = {
+                name: _column(size, table[name], trained[name], kind or "category", unfit.get(name))
+                for name, kind in kinds.items()
+            }
             return dataclasses.replace(statement, columns=columns)
         if isinstance(builder, Images):
             return dataclasses.replace(statement, pixels=_pixels(images_of(rows, builder)[:size]))
@@ -280,21 +282,17 @@ def describe(rows: SiteRows) -> agreement.Statement:
 
 
 def _column(
-    builder: Tables, num_train: int, values: "pd.Series[Any]", trained: "pd.Series[Any]", kind: Kind | None
+    num_train: int, values: "pd.Series[Any]", trained: "pd.Series[Any]", kind: Kind, unfit: str | None
 ) -> agreement.Column:
-    name = str(values.name)
     if values.isna().all():
-        return agreement.Column(agreement.EMPTY, agreement.Moments(rows=len(trained)))
-    if kind is None:
-        return agreement.Column(agreement.CATEGORY, unfit="its type")
-    if builder.chooses and name not in builder.keep and (reason := suspicion(name, values)):
-        # Without the example values at the end of a reason.
-        return agreement.Column(kind, unfit=reason.partition(", such as")[0].partition(", from")[0])
-    if kind == agreement.NUMBER:
+        return agreement.Column("empty", agreement.Moments(rows=len(trained)))
+    if unfit:  # without the values at the end of the reason
+        return agreement.Column(kind, unfit=re.split(", (?!and )", unfit)[0])
+    if kind == "number":
         try:
             trained = trained.astype(np.float64)
         except (TypeError, ValueError):  # texts instead of the configured numbers: they are not described
-            return agreement.Column(agreement.CATEGORY)
+            return agreement.Column("category")
         return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.

@@ -13,7 +13,7 @@ CENTROIDS = np.array([[0.0], [10.0]])
 def on_two_points(partitioner: EmdKMeans, size: int = 20) -> tuple[np.ndarray, float]:
     """Return each example's client, and their mean distance."""
     features = np.repeat([[0.0], [10.0]], size, axis=0)
-    examples = Examples(2 * size, {"label": np.zeros(2 * size, int), "features": features}, 1)
+    examples = Examples(np.zeros(2 * size, int), 1, lambda: features)
     clients = partitioner.assignment(examples).clients
     return clients, earth_movers_distance(clients, np.repeat([0, 1], size), CENTROIDS)[0]
 

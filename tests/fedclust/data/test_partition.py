@@ -86,7 +86,7 @@ def test_natural_clients_need_users_and_others_none() -> None:
     found = dealt("Natural")
     assert len(found.train) == 30
     assert sorted(np.concatenate([found.train[3], found.test[3]])) == list(range(30, 40))
-    with pytest.raises(ValueError, match="needs writers, users or regions, tiny has none"):
+    with pytest.raises(ValueError, match="needs writers, users or regions, the dataset has none"):
         dealt("Natural", data=dataset(natural=None))
 
 
@@ -454,7 +454,7 @@ def test_so_many_rows_are_held_out(num_rows: int, fraction: float, held: int) ->
 
 
 def test_a_client_draws_by_itself() -> None:
-    train = [np.arange(40), np.arange(40, 90), np.arange(90, 130)]
+    train = dict(enumerate([np.arange(40), np.arange(40, 90), np.arange(90, 130)]))
     together = partition.hold_out(train, 0.2, 3)[1]
     assert together[2].tolist() == (90 + partition.hold_out_client(40, 0.2, 3, 2)).tolist()
     assert (together[2] - 90).tolist() != together[0].tolist()  # the same number of rows, another draw

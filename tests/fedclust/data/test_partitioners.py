@@ -12,9 +12,9 @@ from fedclust.data.emd import EmdKMeans
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate
 
 
-def assigned(partitioner, labels: list[int], seed: int = 0, **columns: list) -> rules.Assignment:
-    every = {name: np.asarray(column) for name, column in {"label": labels, **columns}.items()}
-    return partitioner.assignment(rules.Examples(len(labels), every, max(labels) + 1), seed)
+def assigned(partitioner, labels: list[int], seed: int = 0, natural=None) -> rules.Assignment:
+    examples = rules.Examples(np.array(labels), max(labels) + 1, NotImplemented, natural)
+    return partitioner.assignment(examples, seed)
 
 
 def dealt(partitioner: rules.ClientPartitioner, labels: list[int], seed: int = 0) -> np.ndarray:

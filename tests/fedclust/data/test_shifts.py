@@ -115,6 +115,7 @@ TOKENS = torch.ones(1, 4, dtype=torch.int64)
         (lambda: FlipLabels(1).apply(TOKENS, LABELS, draws()), r"labels of \(1,\)"),
         (lambda: FlipLabels(1).apply(TOKENS, 2 * TOKENS, draws()), "must be 0 or 1, got 2"),
         (lambda: shifts.shift_from_dict({"kind": "sepia"}), r"must be one of \['blur', .*\], got 'sepia'"),
+        (lambda: shifts.shift_from_dict({"kind": "blur", "std": 1.0}), "must have the values sigma, got std"),
     ],
 )
 def test_what_means_nothing_is_refused(made, message: str) -> None:

@@ -102,9 +102,14 @@ def test_columns_that_do_not_fit(tmp_path: Path, changes: dict, message: str) ->
         load(write(tmp_path, TRAIN), 3, **changes)
 
 
-def test_a_column_that_is_neither_number_nor_text_must_be_ignored(tmp_path: Path) -> None:
-    write(tmp_path, TRAIN | {"born": pd.to_datetime(["2000-01-01", "2001-01-01"]).tolist()})
-    message = r"born \(its type, timestamp.*leave them out with 'dataset\.ignore=\[born\]' \(read"
+@pytest.mark.parametrize(
+    ("born", "type_"), [(list(pd.to_datetime(["2000-01-01", None])), "timestamp"), ([[2000], [1]], "list")]
+)
+def test_a_column_that_is_neither_number_nor_text_must_be_ignored(
+    tmp_path: Path, born: list, type_: str
+) -> None:
+    write(tmp_path, TRAIN | {"born": born})
+    message = rf"born \(its type, {type_}.*leave them out with 'dataset\.ignore=\[born\]' \(read"
     with pytest.raises(SourceError, match=message):
         load(tmp_path, 3)
     assert load(tmp_path, 3, ignore=["born"]).inputs.shape[1:] == (3,)

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust.data.sites.agreement import NUMBER, Column, Moments, Statement, Wanted
+from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted
 from fedclust.federation import FederationError, LocalGrid
 from fedclust.grids import site_grid
 from fedclust.grids.nodes import Host, read_site_hosts
@@ -50,7 +50,7 @@ def test_without_a_file_every_node_names_its_own_sites() -> None:
 
 
 TABLE = Wanted(columns=True)
-FINE = Statement(("ill", "well"), {"x": Column(NUMBER, Moments.of(np.array([1.0, 3.0])))})
+FINE = Statement(("ill", "well"), {"x": Column("number", Moments.of(np.array([1.0, 3.0])))})
 
 
 def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientApp:

@@ -75,7 +75,7 @@ def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFix
 def test_hostile_files_end_in_a_line(
     content: bytes, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
-    monkeypatch.setattr("fedclust.data.check.findings.MOST_COLUMNS", 100)  # 50,000 take a while to read
+    monkeypatch.setattr("fedclust.data.check.MOST_COLUMNS", 100)  # 50,000 take a while to read
     (tmp_path / "a.csv").write_bytes(content)
     assert main([str(tmp_path / "a.csv"), "--target", "y"]) in (0, 1)
     printed = capsys.readouterr()

@@ -11,15 +11,15 @@ from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, St
 
 _LIKE = "looks like an identifier or a date (its name); leave it out"
 _LIKE += ", or give a person's key with partition.group="
-TABLE, UNFIT = Wanted(columns=True), Column(agreement.NUMBER, unfit="its name")
+TABLE, UNFIT = Wanted(columns=True), Column("number", unfit="its name")
 
 
 def _number(*values: float) -> Column:
-    return Column(agreement.NUMBER, Moments.of(np.array(values, dtype=float)))
+    return Column("number", Moments.of(np.array(values, dtype=float)))
 
 
 def _category(*values: str, untrained: str = "") -> Column:
-    return Column(agreement.CATEGORY, values=values, trained=tuple(value != untrained for value in values))
+    return Column("category", values=values, trained=tuple(value != untrained for value in values))
 
 
 def _site(labels: tuple[int | str, ...] = ("ill", "well"), **columns: Column) -> Statement:
@@ -48,7 +48,7 @@ def test_categories_and_classes_are_the_sorted_union() -> None:
         {
             "b": _site(("well", "dying"), stage=_category("II", "III", untrained="III")),
             "a": _site(("ill", "well"), stage=_category("I", "II")),
-            "c": _site(("ill",), stage=Column(agreement.EMPTY)),
+            "c": _site(("ill",), stage=Column("empty")),
         },
         TABLE,
     )
@@ -121,7 +121,7 @@ def test_what_nobody_can_mend_is_an_error(statements, wanted, message) -> None:
 def test_an_identifier_at_one_of_three_sites_refuses_that_site() -> None:
     sites = {name: _site(code=_category("a", "b")) for name in "ab"}
     outcome = agree(
-        {**sites, "c": _site(code=Column(agreement.CATEGORY, unfit="30 distinct texts in 30 rows"))}, TABLE
+        {**sites, "c": _site(code=Column("category", unfit="30 distinct texts in 30 rows"))}, TABLE
     )
     assert list(outcome.refused) == ["c"]
     assert "30 distinct texts in 30 rows" in outcome.refused["c"]
@@ -164,14 +164,14 @@ def test_an_agreement_is_the_same_after_it_was_sent() -> None:
 
 TREATED = (NumberColumn("dose", 0.0, 0.0, 1.0),), (CategoryColumn("ward", ("a",), (True,)),)
 AGREED = Agreement(("no", "yes"), ("no", "yes"), (3,), *TREATED)
-DOSE, WARD = Column(agreement.NUMBER), Column(agreement.CATEGORY, values=("a", "c"), trained=(True, True))
+DOSE, WARD = Column("number"), Column("category", values=("a", "c"), trained=(True, True))
 
 
 @pytest.mark.parametrize(
     ("labels", "columns", "reason"),
     [
         (("no", "yes"), {"dose": DOSE, "ward": WARD}, None),  # ward c is new, and no reason
-        (("yes",), {"dose": DOSE, "ward": Column(agreement.EMPTY), "more": DOSE}, None),
+        (("yes",), {"dose": DOSE, "ward": Column("empty"), "more": DOSE}, None),
         (("no", "perhaps"), {"dose": DOSE, "ward": WARD}, "labels must be among no, yes, got perhaps"),
         (("no",), {"ward": WARD}, "it lacks the columns dose, which the run uses"),
         (("no",), {"dose": WARD, "ward": WARD}, "column dose must hold numbers as in the run, got texts"),

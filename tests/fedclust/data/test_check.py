@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from fedclust.data.check.findings import Finding, check_table, lines
+from fedclust.data.check import Finding, check_table, lines, suspicion
 
 _AGES = [20 + 1.5 * k for k in range(40)]  # 40 different numbers
 _SEXES = ["f", "m"] * 20
@@ -39,7 +39,6 @@ def _found(columns: dict, labels: list = _LABELS, **options) -> list[tuple[str, 
         (list(range(100, 140)), ("error", "identifier", 0)),
         ([f"Smith {k}" for k in range(40)], ("error", "identifier", 0)),
         (["2024-01-31", "2024-02-01"] * 20, ("error", "identifier", 0)),
-        (list(pd.date_range("2024-01-01", periods=40)), ("error", "identifier", 0)),
         # 7 k mod 41 for k = 1 … 40: each of 1 … 40 once; 40 draws from them would repeat 14.5.
         ([7 * k % 41 for k in range(1, 41)], ("error", "identifier", 0)),
         ([float(7 * k % 41) for k in range(1, 40)] + [None], ("error", "identifier", 0)),
@@ -66,6 +65,13 @@ def test_a_column(column: list, expected: tuple[str, str, int] | None) -> None:
     assert _found({"column": column}, keep=["column"]) == []
 
 
+def test_a_column_of_another_type_is_never_an_input() -> None:
+    columns = {"x": _AGES, "seen": [[k] for k in range(40)]}  # lists
+    for keep in [], ["seen"]:
+        found = _found(columns, keep=keep, other={"seen": "list<int64>"})
+        assert found == [("error", "identifier", "seen", 0)]
+
+
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
@@ -81,7 +87,8 @@ def test_a_column(column: list, expected: tuple[str, str, int] | None) -> None:
         (["ill"] * 5 + ["well"] * 95, None),  # 5 %
         (["ill"] * 40, ("warning", "one class", 0)),
         (["ill", "well", None, "ill"] * 10, ("error", "unlabelled", 10)),
-        (list(range(10)) * 10, None),
+        ((list(range(10)) * 3)[:25], None),  # 10 numbers in 20 rows are classes, in 19 they are measured
+        ((list(range(10)) * 2)[:19], ("error", "continuous", 0)),
         (["stage 1; mild", "stage 1; grave", "stage 2; new"] * 10, None),
     ],
 )
@@ -149,3 +156,59 @@ def test_one_date_in_all_rows_is_refused_as_a_date_not_listed_as_constant(values
     (finding,) = check_table(pd.DataFrame({"day": values}))
     assert (finding.rule, finding.severity) == ("identifier", "error")
     assert finding.detail.startswith("dates")
+
+
+ROWS = 40
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "reason"),
+    [
+        ("row", range(ROWS), "it numbers the rows, from 0 to 39"),
+        ("Unnamed: 0", range(ROWS, 0, -1), "it numbers the rows, from 40 to 1"),
+        ("number", [3 * row * row for row in range(ROWS)], "it numbers the rows, from 0 to 4563"),
+        ("patient_id", [row * 7919 % 101 for row in range(ROWS)], "its name, and 40 distinct values in 40"),
+        ("visitID", [f"v{'x' * (row % 20)}" for row in range(ROWS)], "its name, and 20 distinct values"),
+        ("ID number", [None, *[float(row % 20) for row in range(ROWS)]], "its name, and 20 distinct values"),
+        ("pat_nr", [f"P{row // 3}" for row in range(60)], "20 distinct codes in 60 rows"),
+        ("MRN", [f"{row // 2}" for row in range(30)], "its name, and 15 distinct values in 30 rows"),
+        ("note", [f"seen by {row}" for row in range(ROWS)], "40 distinct texts in 40 rows"),
+        ("day", ["2024-01-31", "2023-12-01T10:00:00Z"], "dates or times, such as '2024-01-31'"),
+        ("day", ["31.01.2024", "1.2.24 10:00"], "dates or times"),
+        ("day", ["31 January 2024", "1-Feb-24"], "dates or times"),
+        ("day", ["Jan 31, 2024", None], "dates or times"),
+        ("hour", ["23:59", "08:00:01"], "dates or times"),
+        ("day", [20240131, 20231201, 20231201], "dates, such as 20240131"),
+    ],
+)
+def test_identifiers_and_dates(name: str, values, reason: str) -> None:
+    assert str(suspicion(name, pd.Series(list(values)))).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("age", [20 + row * 7 % 35 for row in range(ROWS)]),
+        ("income", [1000 + row * 7919 % 101 for row in range(ROWS)]),  # all different, in no order
+        ("temperature", [36.0 + row / 10 for row in range(ROWS)]),  # rising, but measured
+        ("code", [20241301, 20240101]),  # no month 13
+        ("region_key", [f"r{row % 19}" for row in range(ROWS)]),  # fewer than 20, in more than two rows each
+        ("key_symptom", [f"s{'x' * (row % 20)}" for row in range(ROWS)]),  # no key: its name does not end so
+        ("region_id", [row % 5 for row in range(ROWS)]),  # a category
+        ("fluid", [row * 7919 % 101 for row in range(ROWS)]),  # ends in "id", is no word of its own
+        ("job", ["cook", "baker"] * 20),
+        ("job", ["cook", "baker"]),  # all different, but too few rows to tell
+        ("member", [True, False]),
+        ("version", ["1.2", "1.3", "2.0"]),
+        ("range", ["10-20", "20-30"]),
+        ("empty", [None, None]),
+    ],
+)
+def test_ordinary_columns(name: str, values) -> None:
+    assert suspicion(name, pd.Series(values)) is None
+
+
+def test_a_date_with_a_typing_error_is_a_date() -> None:
+    days = [f"2024-01-{1 + row:02d}" for row in range(19)]
+    assert suspicion("day", pd.Series([*days, "yesterday"])) is not None  # 19 of 20
+    assert suspicion("day", pd.Series([*days[:17], "a", "b", "c"])) == "20 distinct texts in 20 rows"

@@ -51,9 +51,9 @@ ATTACKED: dict[str, tuple[int, ...]] = {
 }
 """How many attack FedAvg on IID, by attack."""
 RULES: dict[str, tuple[str, ...]] = {
-    "mean": ("aggregator=fedavg",),
+    "mean": ("aggregator=fedavg", "row_cap=3"),
     "mean without caps": ("aggregator=fedavg", "row_cap=null"),
-    "mean with capped pulls": ("aggregator=fedavg", "update_pull_cap=5"),
+    "mean with capped pulls": ("aggregator=fedavg", "row_cap=3", "update_pull_cap=5"),
     "trimmed mean": ("aggregator=fedtrimmedavg",),
     "median": ("aggregator=fedmedian",),
     "geometric median": ("aggregator=geometric_median",),

@@ -197,12 +197,16 @@ def run(cells: Sequence[Cell], folder: Path, workers: int) -> bool:
 
 
 def summaries(cells: Iterable[Cell]) -> Iterator[tuple[Cell, str, dict[str, Any]]]:
-    """Read the summaries of all runs that have finished."""
+    """Read the summaries of all runs that have finished, with the figures of their models without layers.
+
+    A method by its name has no layer of a client's own, and is compared with `auto` as it groups.
+    """
     for cell in cells:
         for name in cell.methods:
             if finished(cell.folder / name):
                 text = (cell.folder / name / "summary.json").read_text(encoding="utf-8")
-                yield cell, name, json.loads(text)
+                summary = json.loads(text)
+                yield cell, name, summary | summary.get("without_layer", {})
 
 
 def clients_trained(folder: Path) -> float | None:

@@ -222,7 +222,7 @@ class Auto(ClusteredStrategy):
         if not few and not federation.describe().num_validation.any():
             raise FederationError(
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
-                "proof=true holds some out"
+                "proof=true holds out some of each client's rows where it has three or more for training"
             )
         return replace(super().begin(federation, model), memory=TrialMemory())
 

@@ -27,6 +27,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
@@ -48,7 +49,7 @@ from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.selection import Candidates, Selection, Uniform
-from fedclust.settings.run_options import RunOptions
+from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -154,6 +155,8 @@ class ClusteredStrategy(Strategy):
             raise TypeError(f"{type(self).__name__} has no parameters, got {parameters!r}")
         if self.parameters_type is not None:
             self.parameters = self.parameters_type() if parameters is None else parameters
+        if options is None and self.proves_splits:
+            given.setdefault("row_cap", DEFAULT_ROW_CAP)  # as in its tests
         self.options = RunOptions(selection=selection, **given) if options is None else options
         self.selection: Selection = self.options.selection or selection or Uniform()
         self.observer = Observer()
@@ -423,8 +426,11 @@ class ClusteredStrategy(Strategy):
         return False
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
-        """List notes to print before round 1, such as what the method may cost; empty unless overridden."""
-        return []
+        """List notes to print before round 1, such as what the method may cost or takes for granted."""
+        given = getattr(self, "parameters", None)
+        if not isinstance(given, KnownNumber) or given.num_clusters is not None:
+            return []
+        return [f"{given.number} groups, a guess: strategy.parameters.num_clusters= says how many there are"]
 
     def findings(self, clusters: Clusters) -> Findings:
         """Summarise the method's results after the last round; unless overridden, Findings in its memory."""

@@ -36,7 +36,7 @@ class CLoVE(NetworkStrategy):
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k models; everyone is in the first cluster until asked."""
-        drawn = starting_models(self.network, model, self.parameters.num_clusters, self.seed)
+        drawn = starting_models(self.network, model, self.parameters.number, self.seed)
         clients = federation.num_clients
         kept = None if self.parameters.stable_rounds is None else np.zeros(clients, dtype=np.int64)
         return Clusters(np.zeros(clients, dtype=np.int64), drawn, kept)

@@ -82,7 +82,7 @@ class FedSoft(NetworkStrategy):
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw k centres; every client is a cluster of its own, and belongs to all centres alike."""
-        clients, together = federation.num_clients, self.parameters.num_clusters
+        clients, together = federation.num_clients, self.parameters.number
         centres = starting_models(self.network, model, together, self.seed)
         alike = np.full((clients, together), 1 / together)
         memory = Memory(centres, alike, np.zeros(clients, dtype=bool))

@@ -38,7 +38,7 @@ class FeSEM(ClusteredStrategy):
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start all centres from one model, with everyone in the first cluster."""
         everyone = np.zeros(federation.num_clients, dtype=np.int64)
-        return Clusters(everyone, (model,) * self.parameters.num_clusters)
+        return Clusters(everyone, (model,) * self.parameters.number)
 
     def cohort(self, clusters: Clusters, federation: Federation) -> IntArray:
         """Choose everybody in round 1, from which the first centres come; then a share of each cluster."""

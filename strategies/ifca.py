@@ -62,7 +62,7 @@ class IFCA(NetworkStrategy):
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Draw the models of all starts; everyone is in the first cluster until asked."""
-        wanted, together = self.parameters, self.parameters.num_clusters
+        wanted, together = self.parameters, self.parameters.number
         drawn = starting_models(self.network, model, wanted.restarts * together, self.seed)
         if wanted.shared_layers:
             first_only = [1.0, *[0.0] * (together - 1)]
@@ -111,7 +111,7 @@ class IFCA(NetworkStrategy):
 
     def _training(self, clusters: Clusters, federation: Federation) -> slice:
         """Find the models that train, those of one start."""
-        together = self.parameters.num_clusters
+        together = self.parameters.number
         trying = len(clusters.models) > together
         first = together * ifca.current_start(federation.server_round, self.parameters) if trying else 0
         return slice(first, first + together)
@@ -123,7 +123,7 @@ class IFCA(NetworkStrategy):
         # One message per node: the models travel once, whoever is asked. A client that fails stays put.
         losses = federation.losses(clusters.models[train], [each for each in clients if not chosen[each]])
         chosen[list(losses)] = True
-        assignment = first + clusters.assignment % self.parameters.num_clusters
+        assignment = first + clusters.assignment % self.parameters.number
         return replace(
             clusters,
             assignment=_with_choices(assignment, losses, first),
@@ -132,7 +132,7 @@ class IFCA(NetworkStrategy):
         )
 
     def _best_start(self, clusters: Clusters, federation: Federation) -> Clusters:
-        together = self.parameters.num_clusters
+        together = self.parameters.number
         losses = federation.losses(clusters.models, range(clusters.num_clients))
         table = np.array([*losses.values()])
         best = ifca.best_start(table, together) if losses else self.parameters.restarts - 1

@@ -7,14 +7,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
 import fedclust
+from fedclust.data.loading import load
 from fedclust.personal.layers import Auto, Finetune
 from fedclust.results import SavedRun, comparable, print_report
 from fedclust.runs import runner
-from fedclust.settings.composition import ConfigError
+from fedclust.settings.composition import ConfigError, plain
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import generator
 
@@ -57,8 +59,10 @@ FOUR = [_client((9, 1), FIRST), _client((9, 1), FIRST), _client((1, 9), SECOND),
 def test_the_flip_that_arithmetic_predicts() -> None:
     found = fedclust.simulate("fedavg", _still(), FOUR, rounds=1, training=STILL, personal="prior")
     # Without the correction x = 1 and 2 count as class 1 (−1 and −2 as class 0): two of four are right.
-    assert found.summary["mean_client_accuracy"] == 0.5
-    assert found.clients["accuracy"].tolist() == [0.5] * 4
+    # What is served has the correction.
+    assert found.summary["without_layer"]["mean_client_accuracy"] == 0.5
+    assert found.summary["mean_client_accuracy"] == 1.0
+    assert found.clients["accuracy_none"].tolist() == [0.5] * 4
     personal = found.summary["personal"]
     assert personal["choice"] == "prior"
     assert personal["clients"] == {"none": 0, "prior": 4}
@@ -71,7 +75,7 @@ def test_the_flip_that_arithmetic_predicts() -> None:
     plain = fedclust.simulate("fedavg", _still(), FOUR, rounds=1, training=STILL)
     assert plain.summary["collapsed"] is True
     assert found.clients["personal"].tolist() == ["prior"] * 4
-    assert found.clients["personal_accuracy"].tolist() == [1.0] * 4
+    assert found.clients["accuracy"].tolist() == [1.0] * 4
     shifts = np.stack(found.clients["prior_shift"].tolist())
     np.testing.assert_allclose(shifts, [SHIFTS, SHIFTS, SHIFTS[::-1], SHIFTS[::-1]], atol=1e-6)
     # Predictions carry it: odds of e^(x − 2.0932) for class 1.
@@ -89,7 +93,7 @@ def test_fine_tuning_by_hand() -> None:
     # All training rows are at 0 and in one batch, so each pass adds n_c/n − p to the biases: of 9 and 1,
     #   from p = 1/2: ±0.4, so p(0) = 1/(1 + e^−0.8) = 0.6900; then ±(0.4 + 0.9 − 0.6900) = ±0.6100.
     # They answer class 1 where x > 1.2200: right but for x = 2. The others, where x > −1.2200, but for −2.
-    assert found.clients["personal_accuracy"].tolist() == [0.75] * 4
+    assert found.clients["accuracy"].tolist() == [0.75] * 4
     # Losses ln(1 + e^±(x − 1.2200)) of −1, 1, 2 and 3, of which 2 is wrong.
     odds = np.exp([-1 - 1.22, 1 - 1.22, 2 - 1.22, 1.22 - 3])
     np.testing.assert_allclose(found.clients["validation_loss_finetune"], np.log(1 + odds).mean(), atol=1e-4)
@@ -120,7 +124,7 @@ def test_fine_tuning_is_the_literal_loop(layers: str) -> None:
         expected = nn.functional.cross_entropy(model(held_out[0]), held_out[1])
         assert row["validation_loss_finetune"] == pytest.approx(expected.item(), rel=1e-3)
         right = (model(test[0]).argmax(1) == test[1]).float().mean()
-        assert row["personal_accuracy"] == pytest.approx(right.item())
+        assert row["accuracy"] == pytest.approx(right.item())
 
 
 def test_on_top_of_the_model_that_serves(tmp_path: Path) -> None:
@@ -199,15 +203,16 @@ def test_every_strategy_has_its_layers_beside_none(whole: SavedRun) -> None:
         personal = summary["personal"]
         assert list(personal["figures"]) == ["none", "prior", "finetune", "auto"]
         for key in ("mean_client_accuracy", "macro_f1", "auc", "pooled_auc", "ad", "sdad"):
-            assert personal["figures"]["none"][key] == summary[key]
+            assert personal["figures"]["none"][key] == summary["without_layer"][key]
+            assert personal["figures"]["auto"][key] == summary[key]
         assert sum(personal["clients"].values()) == 8
     # Each client's figures are of the layer that it uses, whose validation loss is none's at most.
     losses = table[["validation_loss_none", "validation_loss_prior", "validation_loss_finetune"]].to_numpy()
     used = [["none", "prior", "finetune"].index(layer) for layer in table["personal"]]
     assert all(own[place] <= own[0] for own, place in zip(losses, used, strict=True) if place)
-    accuracies = table[["accuracy", "accuracy_prior", "accuracy_finetune"]].to_numpy()
+    accuracies = table[["accuracy_none", "accuracy_prior", "accuracy_finetune"]].to_numpy()
     chosen = accuracies[np.arange(8), used]
-    np.testing.assert_array_equal(table["personal_accuracy"], chosen)
+    np.testing.assert_array_equal(table["accuracy"], chosen)
     figures = whole.summary["personal"]["figures"]
     assert figures["auto"]["mean_client_accuracy"] == pytest.approx(chosen.mean())
     assert figures["prior"]["mean_client_accuracy"] == pytest.approx(table["accuracy_prior"].mean())
@@ -215,10 +220,11 @@ def test_every_strategy_has_its_layers_beside_none(whole: SavedRun) -> None:
     out = io.StringIO()
     print_report(whole, Console(file=out))
     printed = " ".join(out.getvalue().split())
-    for choice in ("prior", "finetune", "auto"):
+    titles = {"none": "without layer", "auto": "client accuracy, mean"}
+    for choice in ("none", "prior", "finetune", "auto"):
         values = [each["personal"]["figures"][choice]["mean_client_accuracy"]
                   for each in (whole.summary, whole.summary["compare"]["fedavg"])]  # fmt: skip
-        assert f"with personal={choice} {values[0]:.3f} {values[1]:.3f}" in printed
+        assert f"{titles.get(choice, f'with personal={choice}')} {values[0]:.3f} {values[1]:.3f}" in printed
     counts = whole.summary["personal"]["clients"]
     used = ", ".join(f"{number} {layer}" for layer, number in counts.items() if number)
     assert f"Personal layer: auto (clients: {used})" in printed
@@ -251,7 +257,29 @@ def test_what_cannot_be_is_said_before_round_1(tmp_path: Path) -> None:
     where = f"output_dir={tmp_path / 'run'}"
     with pytest.raises(ConfigError, match="^personal.epochs must be a whole number >= 1, got 0$"):
         fedclust.run([*QUICK, "personal.epochs=0", where])
-    with pytest.raises(ConfigError, match="^fedgwc: personal=auto must have validation rows to choose on"):
-        fedclust.run([*QUICK, "partition.validation_fraction=0.001", where])  # no client gives two rows
+    with pytest.raises(ConfigError, match=r"^partition.validation_fraction must be > 0 for personal=auto"):
+        fedclust.run([*QUICK, "partition.validation_fraction=0", where])
     assert not (tmp_path / "run" / "rounds.jsonl").exists()
     assert Auto().choice == "auto"
+
+
+def test_one_figure_is_printed_that_of_what_is_served(whole: SavedRun) -> None:
+    summary, table = whole.summary, whole.clients
+    served, bare = table["accuracy"].mean(), table["accuracy_none"].mean()
+    assert summary["mean_client_accuracy"] == pytest.approx(served)
+    assert summary["without_layer"]["mean_client_accuracy"] == pytest.approx(bare)
+    out = io.StringIO()
+    print_report(whole, Console(file=out))
+    printed, counts = out.getvalue(), summary["personal"]["clients"]
+    chosen = ", ".join(f"{number} {layer}" for layer, number in counts.items() if number and layer != "none")
+    assert f"chose one ({chosen}): mean accuracy {served:.3f}, without layer {bare:.3f}" in printed
+    for _, mean in table.groupby("cluster")["accuracy"].mean().items():
+        assert f" {mean:.3f} " in printed
+    # What predicts each client's test rows has the table's accuracy; what is fine-tuned is at the client.
+    model, nodes = fedclust.load(whole.folder), (whole.config["dataset"], whole.config["partition"])
+    data = load(*(plain(OmegaConf.create(node)) for node in nodes), 0)
+    for client, layer in enumerate(table["personal"]):
+        if layer != "finetune":
+            rows = data.test[client]
+            right = model.predict(client, data.inputs[rows]).argmax(1) == data.labels[rows]
+            assert right.float().mean() == pytest.approx(table["accuracy"][client])

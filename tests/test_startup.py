@@ -26,7 +26,10 @@ REFUSED = {
     ("training.learning_rate=-1",): "training.learning_rate must be > 0 and finite, got -1",
     ("training.epochs=2", "training.steps=2"): "exactly one of epochs and steps must be given, got epochs 2",
     ("strategy=fedgwc", "strategy.parameters.kernel_width=-1"): "parameters.kernel_width must be > 0",
-    ("strategy=ifca", "strategy.parameters.num_clusters=0"): "parameters.num_clusters must be >= 1, got 0",
+    (
+        "strategy=ifca",
+        "strategy.parameters.num_clusters=0",
+    ): "parameters.num_clusters must be >= 1 or null, got 0",
     ("strategy=fedgmcc", "strategy.parameters.steps=-3"): "strategy.parameters.steps must be >= 0, got -3",
     ("personal=finetune", "personal.epochs=-1"): "personal.epochs must be a whole number >= 1, got -1",
     ("partition=dirichlet", "partition.alpha=-1"): "partition.alpha must be > 0 and finite, got -1",

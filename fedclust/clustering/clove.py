@@ -12,18 +12,18 @@ from typing import Annotated
 import numpy as np
 
 from fedclust.clustering.shared.grouping import kmeans
-from fedclust.support.checks import Checked
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters(Checked):
+class Parameters(KnownNumber):
     """Settings of CLoVE.
 
     Attributes
     ----------
     num_clusters
-        Number of models k, >= 1.
+        Number of models k, >= 1; None for a guess of 2, which the run names.
     clustering_rounds
         Clients are clustered before each of this many rounds, >= 1, and then keep their clusters. Null:
         before all rounds, unless ``stable_rounds`` ends it.
@@ -43,10 +43,9 @@ class Parameters(Checked):
     >>> Parameters(num_clusters=0)
     Traceback (most recent call last):
         ...
-    ValueError: num_clusters must be >= 1, got 0
+    ValueError: num_clusters must be >= 1 or None, got 0
     """
 
-    num_clusters: Annotated[int, ">= 1"] = 2
     clustering_rounds: Annotated[int | None, ">= 1 or None"] = None
     num_starts: Annotated[int, ">= 1"] = 1
     stable_rounds: Annotated[int | None, ">= 1 or None"] = 3
@@ -75,7 +74,7 @@ def cluster(losses: FloatArray, parameters: Parameters, seed: int) -> IntArray:
     >>> labels == labels[0]
     array([ True,  True, False, False])
     """
-    number = min(parameters.num_clusters, len(np.unique(losses, axis=0)))
+    number = min(parameters.number, len(np.unique(losses, axis=0)))
     return kmeans(losses, number, seed, parameters.num_starts)
 
 

@@ -297,13 +297,60 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
             f"{rounds} (tolerance is reached in round {falls}, min_pair_coverage in round {meets} or later)"
         ]
     change = change_by_chance(parameters, cohort, num_clients)
-    if parameters.tolerance != "auto" and change > tolerance:
+    if parameters.tolerance == "auto" or change <= tolerance:
+        expected = fills(parameters, cohort, num_clients, tolerance, rounds) + patience - 1
+        if expected < rounds:
+            return []
         return [
-            f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
-            f"tolerance {tolerance:g}, with {_STEPS} local steps and more with fewer; "
-            "strategy.parameters.tolerance=auto sets it to a tenth of that"
+            f"no split is likely before the last round, {rounds}: the matrix fills from zero, and its mean "
+            f"squared change reaches tolerance {tolerance:.2g} in a later round"
         ]
-    return []
+    return [
+        f"no split is likely: chance alone keeps the mean squared change near {change:.1g}, above "
+        f"tolerance {tolerance:g}, with {_STEPS} local steps and more with fewer; "
+        "strategy.parameters.tolerance=auto sets it to a tenth of that"
+    ]
+
+
+def fills(parameters: Parameters, cohort: int, num_clients: int, tolerance: float, most: int) -> int:
+    """Estimate the round in which the mean squared change falls below a tolerance as the matrix fills.
+
+    The matrix starts at zero, and a pair's entry moves by a share α towards its reward each time that the
+    pair is in a cohort. With rewards that do not vary, each at its mean square of 1/2 for normally
+    distributed losses (see :func:`cautions`), a change's expected square is α²/2 · (1 − p(2α − α²))^t after
+    round t, with p the probability that a pair is in a cohort. Rewards that vary only add to it.
+
+    Parameters
+    ----------
+    parameters
+        As for :func:`cautions`.
+    cohort, num_clients
+        Number of the clients in a round, n, and in total, K.
+    tolerance
+        ε.
+    most
+        Where to stop counting.
+
+    Returns
+    -------
+    The round, from 1; `most` if it comes no earlier.
+
+    Examples
+    --------
+    >>> fills(Parameters(step_size=0.5), cohort=10, num_clients=10, tolerance=0.1, most=99)
+    4
+    """
+    step, mean, reward = parameters.step_size_of(num_clients), 1.0, 1 / 2
+    met = math.comb(cohort, 2) / math.comb(num_clients, 2)
+    change = step**2 * reward / (cohort**2 if parameters.reward_shares else 1)
+    # The diagonal settles long before: a client is in a cohort more often than a pair.
+    change *= cohort * (cohort - 1) / (cohort if parameters.change == "cohort" else num_clients) ** 2
+    for number in range(1, most):
+        mean = (1 - step) * mean + step * change
+        if mean < tolerance:
+            return number
+        change *= 1 - met * (2 * step - step**2)
+    return most
 
 
 def tolerance_of(parameters: Parameters, cohort: int, num_clients: int, steps: int = _STEPS) -> float:

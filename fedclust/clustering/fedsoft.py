@@ -22,19 +22,20 @@ from typing import Annotated
 
 import numpy as np
 
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.weighted_sums import weighted_sums
-from fedclust.support.checks import Checked, check
+from fedclust.support.checks import check
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters(Checked):
+class Parameters(KnownNumber):
     """Settings of FedSoft.
 
     Attributes
     ----------
     num_clusters
-        Number of centres k, >= 1.
+        Number of centres k, >= 1; None for a guess of 2, which the run names.
     interval
         τ, rounds between two measurements of the importance weights, >= 1.
     sigma
@@ -55,14 +56,13 @@ class Parameters(Checked):
     ValueError: sigma must be in [0, 0.5], got 0.6
     """
 
-    num_clusters: Annotated[int, ">= 1"] = 2
     interval: Annotated[int, ">= 1"] = 2
     sigma: float = 0.0001
     proximal: Annotated[float, ">= 0 and finite"] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, sigma=f"in [0, {1 / self.num_clusters}]")
+        check(self, sigma=f"in [0, {1 / self.number}]")
 
 
 def importance(wins: IntArray, sigma: float) -> FloatArray:

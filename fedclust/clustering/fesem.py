@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 
 from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans
-from fedclust.support.checks import Checked
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.typing import FloatArray, IntArray
 
 Model = Mapping[str, FloatArray]
@@ -24,13 +24,13 @@ Model = Mapping[str, FloatArray]
 
 
 @dataclass(frozen=True)
-class Parameters(Checked):
+class Parameters(KnownNumber):
     """Settings of FeSEM.
 
     Attributes
     ----------
     num_clusters
-        Number of centres k, >= 1.
+        Number of centres k, >= 1; None for a guess of 2, which the run names.
     num_starts
         Number of starts of k-means++ after round 1, >= 1; the best is kept.
 
@@ -44,10 +44,9 @@ class Parameters(Checked):
     >>> Parameters(num_clusters=0)
     Traceback (most recent call last):
         ...
-    ValueError: num_clusters must be >= 1, got 0
+    ValueError: num_clusters must be >= 1 or None, got 0
     """
 
-    num_clusters: Annotated[int, ">= 1"] = 2
     num_starts: Annotated[int, ">= 1"] = 10
 
 
@@ -140,5 +139,5 @@ def first_groups(models: Sequence[Model], parameters: Parameters, seed: int) -> 
     points = vectors * np.sqrt(np.maximum(values, 0))
     scale = np.sqrt(max(float(values[-1]), np.finfo(float).tiny))
     num_distinct = len(np.unique(np.round(points / scale, 9), axis=0))
-    number = min(parameters.num_clusters, num_distinct)
+    number = min(parameters.number, num_distinct)
     return in_order_of_appearance(kmeans(points, number, seed, parameters.num_starts, tolerance=0))

@@ -17,18 +17,18 @@ from typing import Annotated
 
 import numpy as np
 
-from fedclust.support.checks import Checked
+from fedclust.clustering.shared.number import KnownNumber
 from fedclust.typing import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
-class Parameters(Checked):
+class Parameters(KnownNumber):
     """Settings of IFCA.
 
     Attributes
     ----------
     num_clusters
-        Number of models k, >= 1.
+        Number of models k, >= 1; None for a guess of 2, which the run names.
     restarts
         Number of starts r, >= 1; each draws k models.
     restart_rounds
@@ -48,7 +48,6 @@ class Parameters(Checked):
     30
     """
 
-    num_clusters: Annotated[int, ">= 1"] = 2
     restarts: Annotated[int, ">= 1"] = 1
     restart_rounds: Annotated[int, ">= 1"] = 10
     shared_layers: bool = False

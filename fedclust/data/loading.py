@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _VALIDATION = "validation_fraction"
 _NOT_IN_SETTINGS = ("file", "seed", "group", _VALIDATION)  # a group is part of the dataset
-FORMAT = 2  # increase it when the same data, partition and seed give another federation
+FORMAT = 3  # increase it when the same data, partition and seed give another federation
 
 
 def load(

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 Test = Literal["holdout", "matched", "uniform"]
 
-_FEWEST = 2  # one row has no variance, and a client with one row does not vote
+_FEWEST = 3  # training rows of a client of which one is held out
 _DIMENSIONS = 32  # components; FedGMCC's codes have 98 for images and 30 for reads (Table II)
 _FITTED = 10_000
 _BLOCK = 10_000
@@ -641,8 +641,8 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
     num_rows
         Its training rows n.
     fraction
-        Share to hold out, in [0, 1). round(fraction·n) rows are held out, at most n − 1; none if that is
-        fewer than two, because a single row can prove nothing.
+        Share to hold out, in [0, 1). With n >= 3, round(fraction·n) rows are held out, at least 1 and at
+        most n − 1; with fewer, none, as too little would be left to train on.
     seed, client
         The draw depends on these alone, not on the other clients or on the test rows.
 
@@ -650,8 +650,8 @@ def hold_out_client(num_rows: int, fraction: float, seed: int, client: int) -> I
     -------
     Positions in 0…n − 1, sorted.
     """
-    count = min(round(fraction * num_rows), num_rows - 1)
-    if count < _FEWEST:
+    count = min(max(1, round(fraction * num_rows)), num_rows - 1)
+    if not fraction or num_rows < _FEWEST:
         return np.zeros(0, dtype=np.int64)
     return np.sort(generator(seed, "validation", client).permutation(num_rows)[:count])
 

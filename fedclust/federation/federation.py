@@ -211,6 +211,8 @@ def imbalance_line(
     most, least = int(rows.argmax()), int(rows.argmin())
     largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
     line = f"classes: largest {largest}, smallest {smallest} of {int(rows.sum()):,} training rows"
+    if classes > 1 and rows.min() == rows.max():
+        line = f"classes: {classes} of equal size, training rows of each: {int(rows[0]):,}"
     lacking = np.flatnonzero((counts == 0).any(axis=1))
     if not len(lacking):
         return f"{line}; every client has every class"

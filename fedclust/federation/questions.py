@@ -16,9 +16,9 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
-from fedclust.personal.layers import NONE, PRIOR, Auto, Personal
+from fedclust.personal.layers import NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
-from fedclust.proof.paired import Evidence, most_rows
+from fedclust.proof.paired import Evidence, most_rows, num_set_aside
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 # -- The proof ----------------------------------------------------------------------------------------------
@@ -320,8 +320,10 @@ def ask_personal(
         used[layer][[test.client for test in tests[layer]]] = layer
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
-        best = {client: answer.chosen for client, answer in answers.replies.items()}
-        names = np.array([best.get(client, NONE) for client in clients], dtype="<U16")
+        rows, own = federation.describe().num_validation, np.full(len(clients), NONE, dtype="<U16")
+        own[list(answers.replies)] = [answer.chosen for answer in answers.replies.values()]
+        together = choose_together(losses, rows, num_set_aside(int(np.count_nonzero(rows))))
+        names = np.where(rows >= OWN_ROWS, own, used.get(together, NONE))
         used[personal.choice] = names if chosen is None else chosen[0]
     measured = dict.fromkeys(used, serving.measured)
     for choice, who in used.items():

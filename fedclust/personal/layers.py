@@ -218,3 +218,59 @@ def choose(losses: Mapping[str, FloatArray]) -> str:
     return next(
         each for each, values in more.items() if values.mean() <= values.std(ddof=1) / math.sqrt(len(values))
     )
+
+
+OWN_ROWS = 50
+"""Validation rows from which a client's own decide; with fewer, those of all clients do."""
+
+
+def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int = 0) -> str:
+    """Choose a layer for clients with few validation rows: the simplest within a standard error of the best.
+
+    Five rows favour fine-tuning in one client of four where no layer helps, and rows of all clients show it.
+    A client counts for its rows; the standard error is that of the weighted mean of the clients' differences
+    from the best layer.
+
+    Parameters
+    ----------
+    losses
+        By layer, ``"none"`` included, the mean loss of each client's validation rows in nats, NaN if it is
+        not finite or not known, each of shape (K,).
+    rows
+        Validation rows of each client, shape (K,).
+    aside
+        Number of the most and of the least favourable clients that do not count, as in a proof.
+
+    Returns
+    -------
+    The layer; ``"none"`` if fewer than two clients have rows. A layer is not chosen if it has no finite loss
+    for more clients than are set aside.
+
+    Examples
+    --------
+    >>> losses = {"none": np.array([1.0, 1.2, 0.9]), "prior": np.array([0.8, 1.1, 0.7])}
+    >>> choose_together(losses, rows=np.array([5, 5, 5]))
+    'prior'
+    """
+    having = np.flatnonzero((rows > 0) & np.isfinite(losses[NONE]))
+    if len(having) < 2:
+        return NONE
+    weights = rows[having].astype(float)
+    means = {}
+    for layer in (each for each in _SIMPLEST_FIRST if each in losses):
+        more = np.nan_to_num((losses[layer] - losses[NONE])[having], nan=np.inf)
+        middle = np.argsort(more)[aside : len(having) - aside]
+        if np.isfinite(more[middle]).all():
+            means[layer] = float(np.average(more[middle], weights=weights[middle]))
+    best = min(means, key=lambda each: means[each])
+    for layer in means:
+        apart = (losses[layer] - losses[best])[having]
+        middle = np.argsort(np.nan_to_num(apart, nan=np.inf))[aside : len(having) - aside]
+        share = weights[middle] / weights[middle].sum()
+        mean = float(share @ apart[middle])
+        error = math.sqrt(
+            float(np.square(share) @ np.square(apart[middle] - mean)) * len(middle) / (len(middle) - 1)
+        )
+        if mean <= error:
+            return layer
+    return best

@@ -188,13 +188,13 @@ def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-_PERSONAL = "mean_client_accuracy"  # the row that is followed by the same figure with personal layers
+_MEAN = "mean_client_accuracy"  # the row that is followed by the same figure without personal layers
 
 _ROWS: tuple[tuple[str, str, int | None], ...] = (
     ("clusters", "num_clusters", 0),
     ("Rand index, known grouping", "rand_index", 3),
     ("Rand index, adjusted for chance", "adjusted_rand_index", 3),
-    ("client accuracy, mean", _PERSONAL, 3),
+    ("client accuracy, mean", _MEAN, 3),
     ("client accuracy, balanced", "balanced_accuracy", 3),
     ("macro F1", "macro_f1", 3),
     ("AUC", "auc", 3),
@@ -382,9 +382,11 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
         if own in (0, everyone):
             text = "Served: every client " + ("its cluster's model" if own else "one model for all")
+        text += _with_layers(summary)
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
-        if clustered is not None and own < everyone:
+        if clustered is not None and own < everyone and summary.get("num_clusters", 0) > 1:
             text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
+            text += ", without layers" * ("without_layer" in summary)
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
             text += "; strategy=auto trains in groups only where that proves to be better"
@@ -393,6 +395,17 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         named = [f"{each.get('name', each['client'])}: {each['reason']}" for each in silent]
         lines.append(Text(f"did not vote: client {listed(named, 10)}"))
     return [*lines, Text("")]
+
+
+def _with_layers(summary: Mapping[str, Any]) -> str:
+    """Describe the personal layers of the models that serve, and what they change."""
+    used = (summary.get("personal") or {}).get("clients") or {}
+    layers = [f"{count} {layer}" for layer, count in used.items() if count and layer != NONE]
+    if not layers:
+        return ""
+    with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
+    figures = f": mean accuracy {number(with_layer)}, without layer {number(without)}"
+    return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
 
 
 def _table(*columns: Column | str) -> Table:
@@ -415,7 +428,7 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _clusters(clients: pd.DataFrame, most: int) -> Table:
+def _clusters(clients: pd.DataFrame, most: int) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
     table = _table(*_right("cluster", "clients", "samples", "accuracy"), *more)
@@ -433,28 +446,35 @@ def _clusters(clients: pd.DataFrame, most: int) -> Table:
         table.add_row(str(cluster), str(size), *cells)
     if len(shown) < len(sizes):
         table.add_row("…", str(len(clients) - int(shown.sum())), *[""] * (2 + grouped + named))
-        table.caption = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
+        note = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"
+        return Group(table, Text(note, style="dim italic"))  # a caption is broken at the table's width
     return table
 
 
 def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) -> Table:
     """Tabulate figures, of some keys only if given.
 
-    Below the mean accuracy is that of each personal layer that some run has, or of the one that it chose.
+    Figures are those of what is served, with its personal layer. Below the mean accuracy is that without a
+    layer, where it differs, and in the long table that of each layer that some run has tried.
     """
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
-    chosen = {(each.get("personal") or {}).get("choice") for each in summaries.values()}
+    chosen = [(each.get("personal") or {}).get("choice", NONE) for each in summaries.values()]
     table = _table("", *_right(*summaries))
     for key, title, _, cells in figures_of(list(summaries.values())):
         if keys is None or key in keys:
             table.add_row(title, *cells)
-        if key == _PERSONAL:
-            for choice in dict.fromkeys(choice for each in layers for choice in each if choice != NONE):
-                if keys is not None and choice not in chosen:
-                    continue
-                values = [number(each.get(choice, {}).get(key)) for each in layers]
-                table.add_row(f"  with personal={choice}", *values)
+        if key == _MEAN:
+            for choice in dict.fromkeys(choice for each in layers for choice in each):
+                if choice == NONE or keys is None:
+                    values = [
+                        number(None if choice == own else each.get(choice, {}).get(key))
+                        for each, own in zip(layers, chosen, strict=True)
+                    ]
+                    title = "without layer" if choice == NONE else f"with personal={choice}"
+                    same = all(value in ("–", cell) for value, cell in zip(values, cells, strict=True))
+                    if {*values} != {"–"} and not (keys is not None and same):
+                        table.add_row(f"  {title}", *values)
     return table
 
 

@@ -1,5 +1,6 @@
 """Make the table of a run's clients and the figures of its summary."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import KEEP
 from fedclust.support.checks import few
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     from fedclust.federation import Measured
@@ -216,10 +217,15 @@ def _first_lines(lines: list[str]) -> list[str]:
 
 
 def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
-    """Return whether models predict test rows no better than each client's class shares.
+    """Return whether the models that serve predict test rows no better than each client's class shares.
 
-    As for a verdict (:func:`fedclust.proof.figure.measure`): better by no more than 0.01 Brier, without the
-    most and the least favourable tenth of ten clients or more. Scores that are not finite count as the worst.
+    Neither by their Brier score nor by their balanced accuracy. The score, as for a verdict
+    (:func:`fedclust.proof.figure.measure`): better by no more than 0.01, without the most and the least
+    favourable tenth of ten clients or more; scores that are not finite count as the worst. Balanced accuracy,
+    in the same way, of clients whose test rows have several classes: their most frequent one has 1/classes,
+    and more than 0.02 above that, and two standard errors of as many coins, is better. Where one class makes
+    up nearly all of a client's rows, as with few classes each, its share alone has a good score, and this
+    still tells.
 
     Parameters
     ----------
@@ -238,10 +244,19 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     # The mean over test rows y of Σ_c (p_c − [c = y])² is 1 + Σ_c p_c² − 2 Σ_c p_c n_c/n.
     by_shares = 1 + np.square(shares).sum(axis=1) - 2 * (shares * there).sum(axis=1) / there.sum(axis=1)
     gains = by_shares - np.nan_to_num(clients["brier"].to_numpy(float)[rows], nan=LARGEST_BRIER)
-    aside = num_set_aside(len(rows))
-    middle = np.argsort(gains)[aside : len(rows) - aside]
-    weights = np.minimum(there.sum(axis=1), most_rows(there.sum(axis=1)))
-    return bool(np.average(gains[middle], weights=weights[middle]) <= NEGLIGIBLE)
+    classes, counts = (there > 0).sum(axis=1), there.sum(axis=1)
+    balanced = np.nan_to_num(clients["balanced_accuracy"].to_numpy(float)[rows]) - 1 / classes
+    weights = np.minimum(counts, most_rows(counts))
+
+    def mean(of: FloatArray, some: BoolArray) -> float:
+        order = np.flatnonzero(some)[np.argsort(of[some])]
+        aside = num_set_aside(len(order))
+        middle = order[aside : len(order) - aside]
+        return float(np.average(of[middle], weights=weights[middle])) if len(middle) else 0.0
+
+    several = classes > 1
+    chance = max(0.02, 1 / math.sqrt(max(1, counts[several].sum())))
+    return mean(gains, counts > 0) <= NEGLIGIBLE and mean(balanced, several) <= chance
 
 
 def _means(rates: FloatArray) -> list[float] | FloatArray:
@@ -294,6 +309,8 @@ _MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _POOLED = ("pooled_macro_f1", "pooled_auc")
 SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
+OF_SERVED = (*SERVED_FIGURES, "decisions", "collapsed")
+"""All keys of a summary that tell how well the models that serve predict."""
 
 _TOO_FEW = "no held-out rows"
 
@@ -400,18 +417,28 @@ def personal_summary(
     }
 
 
-def personal_table(table: pd.DataFrame, personal: Personal, layered: "Layered") -> pd.DataFrame:
-    """Add to the table of clients the layer that each uses, and its figures with each layer.
+def personal_table(
+    table: pd.DataFrame, without: ArrayLike, personal: Personal, layered: "Layered"
+) -> pd.DataFrame:
+    """Add to the table of clients the layer that each uses, and its accuracy with each layer.
+
+    Parameters
+    ----------
+    table
+        The table, whose figures are those with the layer that the client uses.
+    without
+        Accuracy of each client without a layer, shape (K,).
+    personal, layered
+        As for :func:`personal_summary`.
 
     Returns
     -------
-    The table with the columns ``personal`` (the layer that the client uses), ``personal_accuracy`` (with it),
+    The table with the columns ``personal`` (the layer that the client uses), ``accuracy_none`` (without one),
     ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and, if the label-prior
     correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
-    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
+    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist(), "accuracy_none": without}
     unknown = np.full(len(table), np.nan)
-    columns["personal_accuracy"] = layered.measured[personal.choice].figures.get("accuracy", unknown)
     for layer in personal.asked:
         made = layered.used[layer] == layer
         measured = layered.measured[layer].figures.get("accuracy", unknown)

@@ -263,6 +263,7 @@ def _checked(
     where: dict[str, Any] = {"searchpath": added, "name": name}
     if not arguments.multirun:
         config, hydra_config = compose_with_hydra(arguments.overrides, **where)
+        _pass_on(config, arguments.overrides, tell=not arguments.cfg)
         if not arguments.cfg:
             _check_device(config)
         checks.check(config, light=bool(arguments.cfg))
@@ -276,6 +277,11 @@ def _checked(
     options = [sweep.choices(override) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
         checks.check(config := compose(overrides, **where))
+        if _added_partition(config, overrides):  # Hydra, which composes the jobs, would not add it
+            raise ConfigError(
+                "a sweep must say how data of your own are split: partition=natural, which makes a client of "
+                "each owner in dataset.natural=, or partition=iid"
+            )
     try:  # Hydra first composes the overrides that are not swept
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
@@ -314,12 +320,32 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
     with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
             quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-            # argparse takes settings from one place only, which --multirun may follow.
-            places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
-            sys.argv.insert(max(places, default=len(sys.argv)), f"output_dir='{quoted}'")
+            _add_argument(f"output_dir='{quoted}'", overrides)
             config.output_dir = str(folder)
             config.overrides.append(f"output_dir='{quoted}'")
         yield folder
+
+
+def _added_partition(config: DictConfig, overrides: Sequence[str]) -> str | None:
+    """Return the partition that data of the user's own got without being asked for; None if there is none."""
+    added = (each for each in config.overrides if each.startswith("partition=") and each not in overrides)
+    return next(added, None)
+
+
+def _pass_on(config: DictConfig, overrides: Sequence[str], tell: bool) -> None:
+    """Give Hydra the partition that data of the user's own got, and tell the user if rows are dealt."""
+    if (added := _added_partition(config, overrides)) is None:
+        return
+    _add_argument(added, overrides)
+    if tell and added == "partition=iid":
+        dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
+        print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
+
+
+def _add_argument(added: str, overrides: Sequence[str]) -> None:
+    # argparse takes settings from one place only, which --multirun may follow.
+    places = (place for place, each in enumerate(sys.argv, 1) if each in overrides)
+    sys.argv.insert(max(places, default=len(sys.argv)), added)
 
 
 def _keys(overrides: Sequence[str]) -> list[str]:

@@ -355,8 +355,9 @@ class StrategyRun(Observer):
             alone = {"better_alone": {"better": better, "clients": asked}}
             epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
             what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
-            text = f"{verdict.text}; for {better} of {asked} clients {what}"
-            verdict = dataclasses.replace(verdict, text=text)
+            if asked:
+                text = f"{verdict.text}; for {better} of {asked} clients {what}"
+                verdict = dataclasses.replace(verdict, text=text)
         travelled = self._clients.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
@@ -404,10 +405,17 @@ class StrategyRun(Observer):
         travelled = self._clients.traffic.since(begin)
         layers |= {"bytes_down": travelled.down, "bytes_up": travelled.up}
         layers["seconds"] = time.perf_counter() - began
-        summary = {key: value for key, value in summary.items() if key != "collapsed"} | {"personal": layers}
-        if summed(layered.measured[personal.choice]).get("collapsed"):
-            summary["collapsed"] = True
-        return self._show(summaries.personal_table(table, personal, layered), summary)
+        # What is served has its layer: its figures replace those of the models without one.
+        served = layered.measured[personal.choice]
+        kept = {name: table[name] for name in ("served",) if name in table}
+        figures = self._table(described, served, **kept)
+        without = {key: summary.get(key) for key in summaries.SERVED_FIGURES}
+        now = self._summary(figures, served)
+        changed = {key: now[key] for key in (*summaries.OF_SERVED, *own_metrics) if key in now}
+        summary = {key: value for key, value in summary.items() if key != "collapsed"} | changed
+        summary |= {"without_layer": without, "personal": layers}
+        figures = summaries.personal_table(figures, table["accuracy"], personal, layered)
+        return self._show(figures, summary)
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedclust.settings import choices
-from fedclust.settings.run_options import COMMON, RunOptions
+from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
@@ -112,10 +112,31 @@ def compose_with_hydra(
         try:
             _refuse_paths(overrides)
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
+            if name == "config" and (added := own_partition(composed, overrides)):
+                composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
             return with_choices(composed, composed.hydra), composed.hydra
         # ValueError and TypeError: a list's key, a choice that is no text.
         except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
+
+
+def own_partition(composed: DictConfig, overrides: Sequence[str]) -> str | None:
+    """Return the partition of data that the user brings, as an override; None if it is given or theirs.
+
+    The default partition, ``conventions``, exchanges classes to show what groups are. Data of the user's own
+    stay as they are: each owner is a client if a column names the owners, else rows are dealt at random.
+    """
+    chosen = composed.hydra.runtime.choices
+    data = str(chosen.get("dataset"))
+    brought = data in _BROUGHT or not (CONF / "dataset" / f"{data}.yaml").is_file()
+    given = any(override.lstrip("+~").startswith("partition=") for override in overrides)
+    if given or not brought or chosen.get("partition") != _SHOWS_GROUPS or chosen.get("experiment"):
+        return None
+    return f"partition={'iid' if OmegaConf.select(composed, 'dataset.natural') is None else 'natural'}"
+
+
+_BROUGHT = ("csv", "image_folder", "text")  # choices of dataset= that read files of the user's
+_SHOWS_GROUPS = "conventions"
 
 
 def _refuse_paths(overrides: Sequence[str]) -> None:
@@ -197,13 +218,16 @@ _CLIENT_DP = "fedclust.privacy.ClientDP"
 
 
 def _resolve_auto(config: DictConfig) -> None:
-    """Replace ``auto`` in ``proof`` and ``partition.validation_fraction`` by a value.
+    """Replace ``auto`` in ``row_cap``, ``proof`` and ``partition.validation_fraction`` by a value.
 
     There is a verdict beside every run with one model for all, except in experiments of papers and where
     label counts are withheld. Rows are held out only where something decides on them: a method by its name
     trains on all its training rows, and its verdict is measured on test rows. Invalid values are left to
     :mod:`fedclust.settings.checks`.
     """
+    if config.get("row_cap") == "auto":
+        main = parameters(config)[str(config.choices.get("strategy", ""))]
+        config.row_cap = DEFAULT_ROW_CAP if getattr(main, "proves_splits", False) else None
     if "proof" not in config:  # a configuration of the user's own
         return
     if config.proof == "auto":

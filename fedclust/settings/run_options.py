@@ -10,7 +10,7 @@ from fedclust.support.checks import Checked, check, check_held_out
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 
-COLLAPSED = "The models predict no better than each client's class shares"
+COLLAPSED = "The models that serve predict no better than each client's class shares"
 """Last line of such a run, by which it is recognised where only its log arrives."""
 
 AUTO = "auto"
@@ -22,7 +22,7 @@ DEFAULT_CAP = 30.0
 """Default of ``update_norm_cap``; see docs/SECURITY.md for what honest clients reach."""
 
 DEFAULT_ROW_CAP = 3.0
-"""Default of ``row_cap``; see docs/ATTACKS.md for what it costs honest clients."""
+"""``row_cap`` of strategies that prove their splits; see docs/ATTACKS.md for what it costs honest clients."""
 
 CAP = "> 1 and finite or None"
 """Rule of ``update_norm_cap``, ``update_pull_cap`` and ``row_cap``."""
@@ -51,7 +51,7 @@ class _Rounds(Checked):
     evaluate_clients: Annotated[int | float | None, _CLIENTS] = None
     update_norm_cap: Annotated[float | None, CAP] = DEFAULT_CAP
     update_pull_cap: Annotated[float | None, CAP] = None
-    row_cap: Annotated[float | None, CAP] = DEFAULT_ROW_CAP
+    row_cap: Annotated[float | None, CAP] = None
     drift_every: Annotated[int, ">= 0"] = 0
     patience: int | None = None
     serve_round: Literal["best", "last"] = "last"
@@ -94,7 +94,7 @@ class RunOptions(_Rounds):
     row_cap
         Most rows that a client counts for, > 1, in multiples of the median client's: in means of models and
         in the global accuracy; half of that where hardly a tenth says more, see
-        :func:`fedclust.proof.counted`. None for as many as it says.
+        :func:`fedclust.proof.counted`. None for as many as it says, as papers weight; ``auto`` has 3.
     drift_every
         Rounds between searches, among clients that evaluate, for those that another cluster's model serves
         better; 0 for never. See :mod:`fedclust.layers.drift`.

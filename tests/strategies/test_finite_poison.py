@@ -55,9 +55,9 @@ def test_rows_count_for_at_most_three_times_the_median_clients(started, toy) -> 
     )
     for nodes in (1, 6):
         for caps, moved in (
-            ({}, 0.25),
-            ({"row_cap": None, "update_pull_cap": 5.0}, 0.0),
-            ({"row_cap": None}, -1.0),
+            ({"row_cap": 3.0}, 0.25),
+            ({"update_pull_cap": 5.0}, 0.0),
+            ({}, -1.0),
         ):
             federation = Federation(grid := clients.grid(nodes))
             federation.describe()

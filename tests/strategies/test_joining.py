@@ -109,7 +109,7 @@ def test_the_rows_of_a_client_that_joins_are_capped(toy, tmp_path: Path) -> None
         num_examples=lambda client: 10**6 if client == NEW else 1,
         counts=lambda client: [10**6 if client == NEW else 1, 0],
     )
-    nodes, strategy = Moving(clients.nodes(8)), ClusteredStrategy()
+    nodes, strategy = Moving(clients.nodes(8)), ClusteredStrategy(row_cap=3.0)
     grid = ClientGrid(nodes, min_clients=1)
     grid.connect()
     Moves(strategy, nodes, tmp_path)

@@ -141,7 +141,7 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
     percents, lines = np.arange(101), []
     for strategy, each in run.side_by_side:
         name = paper_name(strategy)
-        for title, column in {name: "accuracy", f"{name}, personal": "personal_accuracy"}.items():
+        for title, column in {name: "accuracy", f"{name}, without layer": "accuracy_none"}.items():
             if each.clients is not None and column in each.clients:
                 values = each.clients[column].dropna().to_numpy(dtype=float)
                 if values.size > 1:

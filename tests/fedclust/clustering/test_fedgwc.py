@@ -66,11 +66,25 @@ def said(parameters: Parameters, num_clients: int, participation: float, rounds:
 
 def test_the_papers_setting_needs_one_round_more_than_its_first_test() -> None:
     # alpha 0.1: 0.9^t < 1e-5 from t = 110 on. Chance: 2 * 0.01 / 1.9 * 0.00774 * 0.01 = 8e-7 < 1e-5.
-    assert said(PAPER, 100, 0.1, 111) == []
+    assert "no split can come" not in str(said(PAPER, 100, 0.1, 111))
     assert said(PAPER, 100, 0.1, 110) == [
         "no split can come before the last round: the first test is in round 110 or later, of 110 "
         "(tolerance is reached in round 110, min_pair_coverage in round 1 or later)"
     ]
+
+
+def test_the_matrix_fills_from_zero_before_a_first_test() -> None:
+    # A slow loop over the expected square of every entry: of 100 clients ten meet in a round.
+    step, met, entry, mean, rounds = 0.1, 45 / 4950, 0.5, 1.0, 0
+    while mean >= 1e-5:
+        mean = 0.9 * mean + 0.1 * step**2 * entry * 10 * 9 / 100**2
+        entry, rounds = (1 - met) * entry + met * 0.9**2 * entry, rounds + 1
+    assert rounds == fedgwc.fills(PAPER.resolve(0.1), 10, 100, 1e-5, 10**4)
+    # Measured on Fashion-MNIST with 100 clients: the first tests come in rounds 906 to 928.
+    assert 850 < rounds < 928
+    assert said(PAPER, 100, 0.1, rounds + 1) == []
+    (caution,) = said(PAPER, 100, 0.1, rounds)
+    assert caution.startswith(f"no split is likely before the last round, {rounds}: the matrix fills")
 
 
 def test_federations_that_are_too_small_are_named() -> None:

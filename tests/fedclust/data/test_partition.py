@@ -442,7 +442,8 @@ def test_a_share_must_be_one(setting: dict) -> None:
         (30, 0.1, 3),
         (26, 0.1, 3),  # round(2.6)
         (16, 0.1, 2),  # round(1.6)
-        (14, 0.1, 0),  # round(1.4) = 1, and one row proves nothing
+        (14, 0.1, 1),  # round(1.4)
+        (3, 0.1, 1),  # round(0.3) = 0, but a client with three rows holds one out
         (3, 0.9, 2),  # round(2.7) = 3, but one must be left to train on
         (2, 0.9, 0),
         (30, 0.0, 0),

@@ -198,7 +198,7 @@ def test_who_says_to_have_many_rows_is_named() -> None:
 def test_many_clients_and_classes_stay_one_line() -> None:
     line = imbalance_line(np.eye(6, dtype=int))
     assert line == (
-        "classes: largest 0 16.7%, smallest 0 16.7% of 6 training rows; 6 of 6 clients lack a class: "
+        "classes: 6 of equal size, training rows of each: 1; 6 of 6 clients lack a class: "
         "0 1, 2, 3 and 2 more; 1 0, 2, 3 and 2 more; 2 0, 1, 3 and 2 more and 3 more"
     )
-    assert imbalance_line(np.ones((2, 2))).endswith("of 4 training rows; every client has every class")
+    assert imbalance_line(np.ones((2, 2))).endswith("training rows of each: 2; every client has every class")

@@ -194,7 +194,7 @@ def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.Ca
 
 
 def test_a_log_that_says_that_a_run_fell_to_chance(flower: Flower) -> None:
-    said = "The models predict no better than each client's class shares"
+    said = "The models that serve predict no better than each client's class shares"
     listed = {"success": True, "runs": [COMPLETED]}
     flower.answers(run={"success": True, "run-id": "7"}, list=listed, log=f"INFO :\n{said}")
     assert SuperLink("there").submit([], Path("x"))

@@ -3,7 +3,16 @@ import math
 import numpy as np
 import pytest
 
-from fedclust.personal.layers import Auto, Finetune, NoLayer, Prior, check_validation, choose, named
+from fedclust.personal.layers import (
+    Auto,
+    Finetune,
+    NoLayer,
+    Prior,
+    check_validation,
+    choose,
+    choose_together,
+    named,
+)
 
 NAN = math.nan
 
@@ -76,3 +85,31 @@ def test_a_choice_needs_rows_to_choose_on() -> None:
     check_validation(Auto(), np.array([0, 2, 0]))
     for personal in (NoLayer(), Prior(), Finetune()):
         check_validation(personal, nobody)
+
+
+def of(none: list[float], **others: list[float]) -> dict[str, np.ndarray]:
+    return {layer: np.array(values) for layer, values in {"none": none, **others}.items()}
+
+
+def test_few_rows_choose_together() -> None:
+    rows = np.array([5, 5, 10])
+    # Finetune gains 0.4, 0.2 and loses 0.4, weighted (5·0.4 + 5·0.2 − 10·0.4)/20 = −0.05: worse than none.
+    losses = of([1.0, 1.0, 1.0], prior=[1.1, 1.1, 1.1], finetune=[0.6, 0.8, 1.4])
+    assert choose_together(losses, rows) == "none"
+    # With as many rows each it gains 0.067 on average, of 0.4, 0.2 and −0.4: a standard error of 0.24.
+    assert choose_together(losses, np.array([5, 5, 5])) == "none"
+    # Gains of 0.4, 0.2 and 0.3 have a standard error of 0.058; prior gains 0.1 each.
+    better = losses | {"finetune": np.array([0.6, 0.8, 0.7]), "prior": np.array([0.9, 0.9, 0.9])}
+    assert choose_together(better, rows) == "finetune"
+    # Prior gains 0.27 each, within a standard error of finetune's 0.3, and is simpler.
+    assert choose_together(better | {"prior": np.array([0.73, 0.73, 0.73])}, rows) == "prior"
+
+
+def test_who_has_no_rows_or_no_loss_does_not_choose() -> None:
+    better = of([1.0, 1.0, 1.0], prior=[0.8, 0.8, 0.7])
+    assert choose_together(better, np.array([0, 0, 9])) == "none"
+    assert choose_together(better | {"prior": np.array([np.nan, 0.8, 0.7])}, np.array([5, 5, 5])) == "none"
+    # Of ten, one may be without: the least favourable tenth does not count.
+    ten = of([1.0] * 10, prior=[np.nan, *[0.8] * 9])
+    assert choose_together(ten, np.full(10, 5), aside=1) == "prior"
+    assert choose_together(ten, np.full(10, 5)) == "none"

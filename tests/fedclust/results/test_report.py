@@ -142,7 +142,7 @@ def test_many_clusters_are_cut_short_and_silent_clients_named(tmp_path: Path) ->
     evaluation = [{"accuracy": 0.5}] * 38 + [None] * 2
     table = client_table(assignment, np.ones(40), np.ones(40), np.ones((40, 2)), evaluation)
     text = told(tmp_path, table)
-    assert "the 11 largest of" in text
+    assert "the 11 largest of 19 clusters; … are the others together\n" in text  # in one line
     assert row(text, "19 ")[:2] == ["19", "5"]
     assert "known groups" not in text
     assert "Rand index" not in text

@@ -69,12 +69,16 @@ def test_models_that_predict_no_better_than_class_shares(brier: float, lost: boo
     none = np.zeros(0, dtype=int)
     here, nobody = counted([0, 1], [0, 1], 2), outcomes(none, none, np.zeros((0, 2)))
     clients = pd.DataFrame({"label_counts": [[1, 1]] * 11, "brier": [0.0, 2.0, *[brier] * 8, 0.0]})
+    clients["balanced_accuracy"] = 0.5
     of_rows = dict.fromkeys(range(10), here) | {10: nobody}
     assert module.collapsed(clients, of_rows) is lost
+    # Balanced accuracy of guessing is 1/2, and of 20 coins up to 1/√20 = 0.22 more.
+    assert module.collapsed(clients.assign(balanced_accuracy=0.72), of_rows) is lost
+    assert not module.collapsed(clients.assign(balanced_accuracy=0.73), of_rows)
     assert not module.collapsed(clients, {10: nobody})
     assert not module.collapsed(clients.drop(columns="label_counts"), of_rows)
     # Of training rows 3 : 1 and test rows 1 : 1, shares have the mean of 2/16 and 18/16: 0.625.
-    skewed = pd.DataFrame({"label_counts": [[3, 1]], "brier": [0.62]})
+    skewed = pd.DataFrame({"label_counts": [[3, 1]], "brier": [0.62], "balanced_accuracy": [0.5]})
     assert module.collapsed(skewed, {0: here})
     assert not module.collapsed(skewed.assign(brier=0.61), {0: here})
 
@@ -124,9 +128,9 @@ def test_what_stands_in_a_summary() -> None:
 
 
 def test_columns_of_the_clients() -> None:
-    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), Auto(), LAYERED)
+    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), [0.5, 0.75], Auto(), LAYERED)
     assert table["personal"].tolist() == ["none", "finetune"]
-    assert table["personal_accuracy"].tolist() == [0.25, 1.0]
+    assert table["accuracy_none"].tolist() == [0.5, 0.75]
     assert table["accuracy_prior"].tolist() == [0.5, 0.75]
     # Who could not fine-tune has no accuracy of it, though its figures under finetune are those without.
     assert np.isnan(table["accuracy_finetune"][0])

@@ -209,7 +209,7 @@ def test_a_bad_job_does_not_end_a_sweep(
 def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) -> None:
     quick = ("strategy=fedavg", "partition=iid", "training.mode=sequential", "personal=none")
     quick = (*quick, "partition.num_clients=8")
-    said = "The models predict no better than each client's class shares"
+    said = "The models that serve predict no better than each client's class shares"
     outcome = run(*quick, "rounds=1", "training.learning_rate=1e-9", "output_dir=chance")
     assert (outcome.code, outcome.printed.splitlines()[-1]) == (3, said)
     assert json.loads(Path("chance/summary.json").read_text())["collapsed"] is True
@@ -219,6 +219,23 @@ def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) ->
     assert job.startswith("job 1 (")
     assert job.endswith(said)
     assert "collapsed" not in json.loads(Path("sweep/0/summary.json").read_text())
+
+
+def test_a_sweep_over_data_of_the_users_own_must_say_how_they_are_split(run, tmp_path: Path) -> None:
+    table = tmp_path / "rows.csv"
+    table.write_text(
+        "x,ward,ill\n" + "".join(f"{row / 7:.3f},{row % 4},{row % 3 % 2}\n" for row in range(120))
+    )
+    own = ["dataset=csv", f"dataset.path={table}", "dataset.label=ill", "task=inspect"]
+    for swept in ("seed=0,1", "dataset.natural=ward,null"):
+        outcome = run("-m", *own, swept, f"output_dir={tmp_path / 'sweep'}")
+        _assert_one_line(outcome, "a sweep must say how data of your own are split: partition=natural")
+    swept = run("-m", *own, "partition=iid,quantity_skew", f"output_dir={tmp_path / 'both'}")
+    assert swept.code == 0, swept.complained
+    assert "Rows are dealt" not in swept.printed
+    single = run(*own, f"output_dir={tmp_path / 'one'}")
+    assert (single.code, "Rows are dealt at random to 30 clients" in single.printed) == (0, True)
+    assert "Rows are dealt" not in run("--cfg", "job", *own).printed
 
 
 def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:

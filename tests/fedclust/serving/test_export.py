@@ -122,11 +122,11 @@ def test_a_fine_tuned_client_is_served_what_the_run_measured(folder, tmp_path) -
     for client, name in enumerate(SITES):
         rows, truth = table.iloc[data.test[client]], table["diagnosis"].iloc[data.test[client]]
         found, before = served.predict(rows, site=name), bare.predict(rows, site=name)
-        assert (found.idxmax(axis=1) == truth).mean() == run.clients["personal_accuracy"][client]
-        assert (before.idxmax(axis=1) == truth).mean() == run.clients["accuracy"][client]
+        assert (found.idxmax(axis=1) == truth).mean() == run.clients["accuracy"][client]
+        assert (before.idxmax(axis=1) == truth).mean() == run.clients["accuracy_none"][client]
         np.testing.assert_array_equal(run.predict(client, served.inputs(rows)).numpy(), found.to_numpy())
         assert given.predict(rows, site=name).equals(found if client == 1 else before)
-    assert (run.clients["personal_accuracy"] != run.clients["accuracy"]).any()
+    assert (run.clients["accuracy_none"] != run.clients["accuracy"]).any()
     table["diagnosis"] = table["diagnosis"].map({"ill": "well", "well": "ill"})
     table.to_csv(tmp_path / "patients.csv", index=False)
     _prepare.cache_clear()  # as in a new process

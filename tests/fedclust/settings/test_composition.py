@@ -203,3 +203,34 @@ def test_a_choice_is_a_name_and_never_a_path(override: str, tmp_path: Path) -> N
         with pytest.raises(ConfigError) as refused:
             compose([override.format(path), "++partition._target_=fedclust.data.partitioners.Iid"])
         assert "canary" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "partition"),
+    [
+        (["dataset=csv"], "iid"),
+        (["dataset=csv", "dataset.natural=hospital"], "natural"),
+        (["dataset=image_folder"], "iid"),
+        (["dataset=csv", "partition=conventions"], "conventions"),
+        (["dataset=csv", "partition=own"], "own"),
+        (["dataset=digits"], "conventions"),
+        ([], "conventions"),
+    ],
+)
+def test_data_of_the_users_own_keep_their_labels(overrides: list[str], partition: str) -> None:
+    assert compose(overrides).choices.partition == partition
+
+
+def test_a_users_own_dataset_file_keeps_its_labels(tmp_path: Path) -> None:
+    (tmp_path / "dataset").mkdir()
+    (tmp_path / "dataset" / "mine.yaml").write_text("defaults: [csv]\nnatural: ward\n")
+    config = compose(["dataset=mine"], searchpath=[str(tmp_path)])
+    assert config.choices.partition == "natural"
+    assert config.overrides == ["dataset=mine", "partition=natural"]
+
+
+def test_a_configuration_of_the_users_own_keeps_its_partition(tmp_path: Path) -> None:
+    text = "defaults: [config, {override dataset: csv}, {override partition: conventions}, _self_]\n"
+    (tmp_path / "mine.yaml").write_text(text)
+    config = compose([], searchpath=[str(tmp_path)], name="mine")
+    assert (config.choices.dataset, config.choices.partition) == ("csv", "conventions")

@@ -3,7 +3,8 @@ from dataclasses import MISSING, fields
 import pytest
 
 from fedclust.settings.composition import compose
-from fedclust.settings.run_options import RunOptions, RunSettings, parse_interval
+from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions, RunSettings, parse_interval
+from fedclust.strategies import Auto, ClusteredStrategy
 
 
 @pytest.mark.parametrize(
@@ -39,8 +40,17 @@ def test_who_compares_rounds(given: dict, compares: bool) -> None:
 def test_what_the_code_takes_for_granted_is_the_configurations_default() -> None:
     config = compose([])
     given = {each.name: each.default for each in fields(RunSettings) if each.default is not MISSING}
-    for name in given.keys() & config.keys() - {"participation", "proof"}:
+    for name in given.keys() & config.keys() - {"participation", "proof", "row_cap"}:
         assert config[name] == given[name], name
+    # Caps are ours: a method by its name weights as its paper does.
+    assert (config.row_cap, Auto().options.row_cap) == (DEFAULT_ROW_CAP,) * 2
+    assert (
+        compose(["strategy=fedavg"]).row_cap
+        is given["row_cap"]
+        is ClusteredStrategy().options.row_cap
+        is None
+    )
+    assert compose(["strategy=fmcl", "row_cap=4"]).row_cap == 4
 
 
 @pytest.mark.parametrize(

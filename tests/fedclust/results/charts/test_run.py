@@ -58,13 +58,11 @@ def test_a_personal_layer_has_a_line_and_silent_clients_none(tmp_path: Path) -> 
     with Recorder(tmp_path) as recorder:
         evaluated = [{"accuracy": 0.5}, {"accuracy": 0.25}, None]
         found = client_table([0] * 3, [1] * 3, [1] * 3, [[1]] * 3, evaluated)
-        recorder.clients(
-            found.assign(personal=["prior", "none", "none"], personal_accuracy=[0.75, 0.25, np.nan])
-        )
+        recorder.clients(found.assign(personal=["prior", "none", "none"], accuracy_none=[0.75, 0.25, np.nan]))
         recorder.summary({"strategy": "fedavg", "personal": {"choice": "prior"}})
     drawn = lines(made(SavedRun(tmp_path))["accuracy_ecdf"])
     assert [(name, values[0], values[-1]) for name, values in drawn.items()] == [
-        ("FedAvg", 0.25, 0.5), ("FedAvg, personal", 0.25, 0.75),
+        ("FedAvg", 0.25, 0.5), ("FedAvg, without layer", 0.25, 0.75),
     ]  # fmt: skip
 
 

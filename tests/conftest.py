@@ -17,7 +17,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when Py
 
 import numpy as np
 import pytest
-import vl_convert
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
@@ -44,7 +43,6 @@ from fedclust.messages.evaluation import (
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
-from fedclust.results.charts import run as charts
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -54,8 +52,6 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 collect_ignore = ["forked.py"]  # a script, which --doctest-modules would import
 _HERE = Path(__file__).parent
-_CHARTS = {name: getattr(charts, name) for name in ("cells", "curves", "points")}
-_DRAWS = {name: getattr(vl_convert, name) for name in ("vegalite_to_svg", "svg_to_png")}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -78,35 +74,12 @@ def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> It
         yield
 
 
-def draw_nothing(patch: Callable[..., None] = setattr) -> None:
-    """Make one point in place of every chart, and blank pictures; charts are half of a small run's time."""
-    point = charts.points([{"name": "", "group": "", "x": 0, "y": 0}])
-    for name in _CHARTS:
-        patch(charts, name, lambda *_, **__: point)
-    patch(vl_convert, "vegalite_to_svg", lambda *_, **__: '<svg width="9" height="9"></svg>')
-    patch(vl_convert, "svg_to_png", lambda *_, **__: b"\x89PNG blank")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _blank_pictures() -> Iterator[None]:
-    """Let whole runs draw nothing; ``charted`` and ``drawn`` let a test do so."""
+@pytest.fixture(scope="module")
+def without_pages() -> Iterator[None]:
+    """Let runs end without their page, whose charts take a fifth of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
-        draw_nothing(patch.setattr)
+        patch.setattr("fedclust.results.page.write.LivePage.write", lambda self: None)
         yield
-
-
-@pytest.fixture
-def charted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the charts of a user's run, without drawing them."""
-    for name, function in _CHARTS.items():
-        monkeypatch.setattr(charts, name, function)
-
-
-@pytest.fixture
-def drawn(charted: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw pictures as a user's run does."""
-    for name, function in _DRAWS.items():
-        monkeypatch.setattr(vl_convert, name, function)
 
 
 @dataclass

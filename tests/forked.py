@@ -8,8 +8,7 @@ import json
 import os
 import sys
 
-from conftest import draw_nothing
-
+import fedclust.results.charts.run
 import fedclust.runs.server  # noqa: F401
 from fedclust import clients  # noqa: F401
 from fedclust.runs.command_line import main
@@ -29,7 +28,6 @@ def _child(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    draw_nothing()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

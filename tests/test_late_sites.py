@@ -18,6 +18,8 @@ from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 SITES = ("bad", "east", "north", "south")  # in the order of their nodes
 
 

@@ -16,6 +16,8 @@ from fedclust.runs.place import main as place
 from fedclust.settings.checks import check
 from fedclust.settings.composition import ConfigError, compose, plain
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 LEFT_OUT = 0.2
 CONVENTIONS = ["partition=conventions"]
 TWO = ["strategy=fmcl", "strategy.parameters.num_clusters=2", "compare=[]"]

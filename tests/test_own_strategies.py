@@ -75,9 +75,12 @@ def test_clusters_formed_once(folder: Path) -> None:
     assert (folder / "once" / "report.html").is_file()
 
 
-def test_clusters_chosen_in_every_round(folder: Path) -> None:
-    done = _type(_blocks("by_loss", "sh")[0], folder, *SMALL, "partition.groups=[3,3]", "output_dir=chosen")
-    assert done.returncode in ENDED, done.stderr
+def test_clusters_chosen_in_every_round(folder: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    _, *words = _blocks("by_loss", "sh")[0].split()
+    done = run(*words, *SMALL, "partition.groups=[3,3]", "output_dir=chosen")
+    assert done.code in ENDED, done.complained
     _, clusters, config = _results(folder / "chosen")
     assert config["strategy"]["parameters"]["num_clusters"] == 3
     assert [each["reason"] for each in clusters[:2]] == ["before round 1", "clients chose"]

@@ -20,6 +20,8 @@ from fedclust.settings.composition import ConfigError, plain
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import generator
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 # -- Two classes, by hand --------------------------------------------------------------------------------
 
 # The model answers class 1 where x > 0: its logits are 0 and x. Training hardly moves it.

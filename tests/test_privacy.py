@@ -12,11 +12,14 @@ from fedclust.federation import Federation, FederationError
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import SavedRun
 from fedclust.results.charts.run import pictures
+from fedclust.results.page import write_page
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
 from fedclust.strategies import ClusteredStrategy, KnownGroups
 from fedclust.training import LocalTraining
+
+pytestmark = pytest.mark.usefixtures("without_pages")
 
 SMALL = ["partition.num_clients=6", "partition.groups=[4,2]", "rounds=3", "compare=[]", "training.steps=2"]
 PRIVATE = [*SMALL, "privacy=client_dp", "privacy.delta=1e-3", "participation=0.5"]
@@ -53,7 +56,7 @@ def test_same_seed_same_result_on_any_number_of_nodes(strategy: str, tmp_path: P
     assert "label_counts" not in table
     assert found[0].summary["macro_f1"] is None
     assert "protects nobody" in found[0].summary["privacy"]["noise_from"]
-    assert "from a published seed it protects nobody" in found[0].folder.joinpath("report.html").read_text()
+    assert "from a published seed it protects nobody" in write_page(found[0].folder).read_text()
 
 
 def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:

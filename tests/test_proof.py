@@ -28,6 +28,8 @@ from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
 from fedclust.training import LocalTraining
 from fedclust.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 FRACTION = "partition.validation_fraction"
 
 

@@ -59,8 +59,8 @@ def _bytes(folder: Path, *overrides: str) -> tuple[dict, list[dict]]:
     return run.summary, run.rounds.to_dict("records")
 
 
-def test_questions_are_counted_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedclust.results.charts.draw", lambda folder: [])  # drawing is tested elsewhere
+@pytest.mark.usefixtures("without_pages")
+def test_questions_are_counted_in_bytes(tmp_path: Path) -> None:
     found = {
         name: _bytes(tmp_path / name, "strategy=fedavg", f"selection={name}", "rounds=2", "participation=1")
         for name in ("uniform", "fedcls", "poc", "haccs")

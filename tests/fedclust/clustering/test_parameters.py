@@ -1,7 +1,5 @@
-"""Settings of the methods: what is out of range is refused, and the modules are light."""
+"""Settings of the methods: what is out of range is refused (tests/test_startup.py: the modules are light)."""
 
-import subprocess
-import sys
 from importlib import import_module
 
 import pytest
@@ -54,12 +52,3 @@ def test_settings_that_exclude_each_other_are_refused() -> None:
         fmcl.Parameters(num_clusters=2, threshold=0.5)
     with pytest.raises(ValueError, match="limit_parts false without cohort_size, got 1 and True"):
         fedgwc.Parameters(limit_parts=True)
-
-
-def test_settings_can_be_read_without_large_libraries() -> None:
-    modules = ", ".join(f"fedclust.clustering.{method}" for method in OUT_OF_RANGE)
-    script = (
-        f"import sys, {modules}; print(sorted({{'scipy', 'sklearn', 'torch', 'flwr'}} & set(sys.modules)))"
-    )
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "[]"

@@ -21,7 +21,7 @@ from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC
 from fedclust.support.array_bytes import from_numpy
 
-ATTACKER, CLIENTS, ROUNDS = 2, 7, 3
+ATTACKER, CLIENTS, ROUNDS = 2, 7, 2
 """Who is hostile, of how many; a node each, so that the attacker's node speaks for nobody else."""
 
 Damage = Callable[[RecordDict], Any]

@@ -12,11 +12,6 @@ AFFINITY = [[1.0, 0.9, 0.1, 0.2], [0.9, 1.0, 0.1, 0.1], [0.1, 0.1, 1.0, 0.8], [0
 COUNTS = np.array([[6, 2], [4, 4], [1, 7], [0, 8]])
 
 
-@pytest.fixture(autouse=True)
-def _charted(charted: None) -> None:
-    """All tests of results."""
-
-
 def write_run(recorder: Recorder, strategy: str, seed: int, accuracy: list[float], **details: object) -> dict:
     """Write the files of a run of four clients over three rounds into a recorder's folder."""
     assignment = np.zeros(4, dtype=int)

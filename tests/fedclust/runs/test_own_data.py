@@ -21,6 +21,8 @@ from fedclust.runs.predict import main as predict
 from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
 from fedclust.support.flower import assume_identity
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 COLUMNS = "age,sex,stage,diagnosis"
 SHORT = [
     "strategy=fedavg",

@@ -58,10 +58,10 @@ def test_noise_for_the_mean_over_all_clients_is_not_for_a_sample() -> None:
 
 def test_every_strategy_has_its_own_rule_who_serves() -> None:
     names = ("fedgmcc", "fedsoft", "known_groups", "local", "fedgwc", "auto", "fmcl")
-    for given, rules in ((), ["cluster"] * 5 + ["best", "cluster"]), (("serve=best",), ["best"] * 7):
-        config = compose(["strategy=fedavg", f"compare=[{','.join(names)}]", *given])
-        plan = Plan.of(config, run_settings(config))
-        assert [plan.serves(name) for name in names] == rules
+    plan = _plan("strategy=fedavg", f"compare=[{','.join(names)}]")
+    assert [plan.serves(name) for name in names] == ["cluster"] * 5 + ["best", "cluster"]
+    plan = _plan("strategy=fedavg", "compare=[local,auto]", "serve=best")
+    assert [plan.serves(name) for name in ("local", "auto")] == ["best"] * 2
 
 
 def _plan(*overrides: str) -> Plan:

@@ -12,7 +12,7 @@ from fedclust.runs.watch import Watch
 
 
 @pytest.fixture
-def folder(charted: None, tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     with Recorder(tmp_path / "run", {"choices": {"strategy": "fmcl"}}) as recorder:
         recorder.assignment(0, [0, 0], "before round 1")
         recorder.round({"round": 1, "mean_client_accuracy": 0.5})

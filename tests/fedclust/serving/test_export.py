@@ -23,6 +23,8 @@ from fedclust.settings.composition import build as build_settings, compose, plai
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
 
+pytestmark = pytest.mark.usefixtures("without_pages")
+
 SITES = ["north", "south", "west"]
 
 

@@ -476,12 +476,12 @@ class Auto(ClusteredStrategy):
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             number, level, preferred = trials[0].proposals, trials[0].level, _preferred(trials)
-            choice = auto.choose(compared, parts, number, level, preferred=preferred)
+            choice = auto.choose(compared, parts, number, level, preferred)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
                 rows = _measured(federation, clusters.members(cluster), coarse, fine, least)
-                between = compare(list(rows.values()), least)
-                choice = auto.choose(compared, parts, number, level, between, preferred)
+                gains = compare(list(rows.values()), least).exceeds(least)
+                choice = auto.choose(compared, parts, number, level, preferred, finer_gains=gains)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
                     "p_value_corrected": choice.p_values[index],

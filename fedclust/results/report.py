@@ -23,6 +23,7 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     decision_lines,
     how_to_get_one,
+    leaving_line,
     left_out_lines,
     listed,
     never_predicted_line,
@@ -298,7 +299,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     parts += [Text(""), _figures(summary, _BRIEF if brief else None)] if tables else []
     lines = [] if brief else [*decision_lines(summary), personal_line(summary)]
     lines += [newcomers_line(summary), *warning_lines(summary)]
-    lines += [drift_line(run.rounds), went_back_line(run.rounds)]
+    lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
     return Group(*parts, *(Text(line) for line in lines if line))

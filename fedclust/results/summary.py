@@ -211,6 +211,12 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
 
 
+def leaving_line(summary: Mapping[str, Any]) -> str | None:
+    """Report in one line what left the clients; None for a run that does not know."""
+    left = summary.get("left_clients")
+    return left and f"Left the clients: {'; '.join(left.values())} (docs/SECURITY.md)"
+
+
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - _MOST_LINES
     return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)

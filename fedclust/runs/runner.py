@@ -30,7 +30,7 @@ from fedclust.newcomers.placing import Newcomers, against_common, place_newcomer
 from fedclust.personal.layers import PRIOR, Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import counted, prove_grouping
-from fedclust.proof.verdict import COLLAPSED
+from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.names import paper_name
@@ -337,7 +337,7 @@ class StrategyRun(Observer):
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            text = f"{COLLAPSED}; {decided.text}" if verdict.figure.collapsed else decided.text
+            text = f"{decided.text}. {NO_BETTER}" if verdict.figure.collapsed else decided.text
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:

@@ -13,7 +13,8 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import warning_lines
+from fedclust.results.summary import leaving_line, warning_lines
+from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.checks import few
 from fedclust.typing import IntArray
 
@@ -48,7 +49,9 @@ def view_run(folder: Path) -> dict[str, Any]:
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
     verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
-    lines = report.newcomers_line(summary), report.drift_line(run.rounds), report.went_back_line(run.rounds)
+    noted = [COLLAPSED if summary.get("collapsed") else None, summary.get("decision")]
+    noted += [report.newcomers_line(summary), report.drift_line(run.rounds), report.went_back_line(run.rounds)]
+    noted += [*warning_lines(summary), leaving_line(summary)]
     costs = [_cost(name, each) for name, each in [(title, run), *run.compared.items()]]
     for key, words in (("proof", "the proof"), ("personal", "personal layers")):
         if part := summary.get(key):
@@ -66,7 +69,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "done": done,
         "total": int(total or 0),
         "verdict": verdict,
-        "noted": [str(note) for note in (summary.get("decision"), *lines, *warning_lines(summary)) if note],
+        "noted": [str(note) for note in noted if note],
         "tiles": _tiles(run, done, of, costs[0]),
         "facts": list(_facts(run)),
         "pictures": made,

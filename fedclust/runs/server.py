@@ -250,6 +250,11 @@ class Plan:
         """Name of the chosen strategy."""
         return next(iter(self.strategies))
 
+    @property
+    def proves(self) -> bool:
+        """Whether strategies' groups are tested against one model for all."""
+        return self.settings.proof and COMMON in self.strategies and len(self.strategies) > 1
+
     def serves(self, name: str) -> str:
         """Return whose model serves clients after the proof; by each strategy's own rule unless given."""
         return self.strategies[name].serves if self.settings.serve == AUTO else self.settings.serve
@@ -650,7 +655,7 @@ class Session:
                 federation.asked.update(() if run.resume is None else run.resume.roster.asked)
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
-        if plan.settings.proof and COMMON in compared.keys() | self.runs.keys() and len(plan.strategies) > 1:
+        if plan.proves and COMMON in compared.keys() | self.runs.keys():
             self._prove(plan, federation)
         for name, run in self.runs.items():
             if name != plan.chosen:
@@ -686,7 +691,10 @@ class Session:
             self._opened.enter_context(recorder)
         progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
-            progress = Progress(rounds, name, self.console, task=place)
+            later = ["proof"] * (plan.proves and plan.serves(name) == "best") + ["layers"] * bool(
+                plan.layers[name].asked
+            )
+            progress = Progress(rounds, name, self.console, task=place, later=later)
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
@@ -819,8 +827,9 @@ _DESCRIBED = {
 }
 _WHAT = {  # in the order of a run; of the first three everybody has some
     description.DescriptionQuestion.kind: "",
-    training.Instruction.kind: "models, a node's mean where the method allows it, with row counts and losses of "
-    "each step",
+    training.Instruction.kind: (
+        "models, a node's mean where the method allows it, with row counts and losses of each step"
+    ),
     evaluation.EvaluateQuestion.kind: "test figures",
     description.PrototypesQuestion.kind: "class prototypes",
     description.SubspacesQuestion.kind: "class subspaces",

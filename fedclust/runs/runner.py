@@ -420,7 +420,8 @@ class StrategyRun(Observer):
         (table, summary), begin = self._shown, self._clients.traffic
         model, last = self.strategy.run.initial, self.settings.rounds + 1
         better, asked = questions.ask_alone(asking, self._serving, model, personal, layered, last)
-        verdict, proof = ({**dict(summary[key])} for key in ("verdict", "proof"))
+        found: Mapping[str, Any] = summary
+        verdict, proof = dict(found["verdict"]), dict(found["proof"])
         if asked:
             epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
             what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"

@@ -58,7 +58,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
         layered = clients.get("personal")
         clients = _as_answered(clients, here if cluster is None else [])
-        if "confusion" in clients:
+        if "confusion" in clients and clients["confusion"].notna().any():
             clients = clients.assign(
                 answer=[_answer(each, served.class_names) for each in clients["confusion"]]
             )
@@ -99,12 +99,12 @@ def _as_answered(clients: "pd.DataFrame", here: Collection[int]) -> "pd.DataFram
     return clients.assign(**figures, personal=clients["personal"].where(same, NONE))
 
 
-def _answer(confusion: Any, class_names: Sequence[str]) -> str | None:
-    """Return the class that most rows are answered, with their share; None if it is not known."""
-    if np.ndim(confusion) != 1:  # None, or NaN of a client without
-        return None
+def _answer(confusion: Any, class_names: Sequence[str]) -> str:
+    """Return the class that most rows are answered, with their share; – if it is not known."""
+    if np.ndim(confusion) != 1 or not np.any(confusion):  # None, or NaN of a client without
+        return "–"
     answers = np.reshape(confusion, (len(class_names), -1)).sum(axis=0)
-    return f"{class_names[answers.argmax()]} ({answers.max() / answers.sum():.1%})" if answers.any() else None
+    return f"{class_names[answers.argmax()]} ({answers.max() / answers.sum():.1%})"
 
 
 def _name(value: Any) -> str:

@@ -38,7 +38,8 @@ def test_shared_parameters_are_refused() -> None:
 def test_what_left_is_said_in_words() -> None:
     asked = {kind.kind for kind in Question.__subclasses__() if kind.__module__.startswith("fedclust.")}
     left = left_clients(asked, NoPrivacy())
-    assert [kind for kind, what in left.items() if kind == what] == ["query.encoder"]  # sites log what they sent
+    # The encoder is asked of sites, which log what they sent.
+    assert [kind for kind, what in left.items() if kind == what] == ["query.encoder"]
     assert left["query.predictions"] == "predictions of test rows, in a deployment only their number"
     assert list(left_clients((), NoPrivacy())) == ["query.description", "train", "evaluate"]
     private = left_clients(["mine.query"], ClientDP())

@@ -69,7 +69,8 @@ def add_newcomers(
     num_classes = len(clients["label_counts"].iloc[0])
     rows = newcomers_table(newcomers, num_classes, "name" in clients)
     if "personal" in clients:  # what serves newcomers has no layer
-        rows = rows.assign(personal=NO_LAYER, **{f"{key}_none": rows[key] for key in LAYERED})
+        bare = {f"{key}_none": rows[key] for key in LAYERED if key in rows}
+        rows = rows.assign(personal=NO_LAYER, **bare)
     names = [*clients["name"], *rows["name"]] if "name" in clients else []
     joined = pd.concat([clients.assign(newcomer=False), rows], ignore_index=True)
     joined = joined.astype({"client": "int64", "cluster": "int64", "newcomer": bool})

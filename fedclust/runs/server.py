@@ -620,7 +620,8 @@ class Session:
                 verdict["text"] += f"; without {few(sites.left_out)}: left out"
         with writing(self.folder):
             if plan.settings.save_predictions:
-                self.say(save_predictions(federation, *self.runs[plan.chosen].serving, self.folder))
+                line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
+                self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
             summary["left_clients"] = left_clients(federation.asked, plan.privacy)
             write_summary(self.folder, summary)
             if self.live is not None:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
@@ -380,3 +381,14 @@ def test_a_newcomer_without_labels_is_compared_with_clients_rows_that_are_here(t
     assert far["1"] < 1 < far["0"]
     elsewhere = fedclust.load(tmp_path / "run", network)  # the folder has no rows
     assert "remoteness" not in elsewhere.place(rows).evidence
+
+
+def test_a_newcomer_in_no_cluster_changes_no_cluster_s_model(tmp_path: Path) -> None:
+    before = simulate(rounds=1, proof=True, serve="cluster", folder=tmp_path / "run")
+    newcomer = before.clients.tail(1).assign(client=len(before.clients), cluster=-1, served="common")
+    joined = pd.concat([before.clients, newcomer], ignore_index=True)
+    joined.to_parquet(tmp_path / "run" / "clients.parquet", index=False)
+    after = fedclust.load(tmp_path / "run", network())
+    rows = CLIENTS[0][0]
+    for client in range(len(before.assignment)):
+        assert torch.equal(after.predict(client, rows), before.predict(client, rows))

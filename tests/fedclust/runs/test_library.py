@@ -232,22 +232,26 @@ def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.C
         simulate("fedavg", on_round=stop)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["fedgwc", "fmcl"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, strategy: str) -> None:
     def interrupt(record) -> None:
         if record["round"] == 3:
             raise KeyboardInterrupt
 
     # Clients of one node are passed together, and how many there are may change a sum's last bit.
     given: dict = {"training": dataclasses.replace(TRAINING, mode="sequential")}
-    whole = simulate("fedgwc", rounds=4, folder=tmp_path / "whole", **given)
+    whole = simulate(strategy, rounds=4, folder=tmp_path / "whole", **given)
     with pytest.raises(KeyboardInterrupt):
-        simulate("fedgwc", rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
-    resumed = simulate("fedgwc", rounds=4, folder=tmp_path / "cut", resume=True, **given)
+        simulate(strategy, rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
+    resumed = simulate(strategy, rounds=4, folder=tmp_path / "cut", resume=True, **given)
+    # What was asked before the interruption has left the clients, too: FMCL's prototypes before round 1.
+    assert resumed.summary["left_clients"] == whole.summary["left_clients"]
+    assert ("query.prototypes" in resumed.summary["left_clients"]) == (strategy == "fmcl")
     assert without_times(whole.rounds) == without_times(resumed.rounds)
     for client in range(6):
         one, other = (found.model_for(client).state_dict() for found in (whole, resumed))
         assert all(torch.equal(one[key], other[key]) for key in one)
-    longer = simulate("fedgwc", rounds=5, folder=tmp_path / "cut", resume=True, **given)
+    longer = simulate(strategy, rounds=5, folder=tmp_path / "cut", resume=True, **given)
     assert [*longer.rounds["round"]] == [1, 2, 3, 4, 5]
 
 

@@ -261,12 +261,15 @@ class RosterState:
         Their descriptions without names; None if they were not asked.
     names
         Their names; None if one has no name.
+    asked
+        Types of the questions that they were asked.
     """
 
     places: Any = ()
     joined: tuple[int, ...] = ()
     described: Descriptions | None = None
     names: Any = None
+    asked: tuple[str, ...] = ()
 
     def roster(self) -> "Roster":
         """Make the roster of the resumed run."""
@@ -402,7 +405,7 @@ class Federation:
         joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
         if described is not None:
             names, described = described.client_names, replace(described, client_names=None)
-        return RosterState(list(places), joined, described, names and list(names))
+        return RosterState(list(places), joined, described, names and list(names), tuple(sorted(self.asked)))
 
     def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions.

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedclust.personal.layers import NONE
+from fedclust.personal.layers import FINETUNE, NONE
 from fedclust.privacy import FROM_SEED
 from fedclust.proof import SCALE
 from fedclust.proof.sites import FIGURES, SERVED
@@ -23,6 +23,7 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     decision_lines,
     how_to_get_one,
+    leaving_line,
     left_out_lines,
     listed,
     never_predicted_line,
@@ -242,7 +243,8 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
     if not newcomers:
         return None
     accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
-    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}"]
+    bare = ", without personal layers" * ("personal" in summary)
+    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}{bare}"]
     if newcomers["adjusted_rand"] is not None:
         parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
     if newcomers["none"]:
@@ -298,7 +300,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     parts += [Text(""), _figures(summary, _BRIEF if brief else None)] if tables else []
     lines = [] if brief else [*decision_lines(summary), personal_line(summary)]
     lines += [newcomers_line(summary), *warning_lines(summary)]
-    lines += [drift_line(run.rounds), went_back_line(run.rounds)]
+    lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
     return Group(*parts, *(Text(line) for line in lines if line))
@@ -368,6 +370,9 @@ def unwrapped(console: Console) -> Console:
     return console if console.is_terminal else Console(file=console.file, width=500)
 
 
+_CORRECTED = "The verdict compares models with the label-prior correction."
+
+
 def verdict_lines(run: SavedRun) -> list[Text]:
     """Report the proof's verdict, which models serve the clients, and which clients did not vote."""
     summary = run.summary
@@ -377,9 +382,11 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     if not verdict:
         how = Text(how_to_get_one(run.config), style="dim")
         return [*map(Text, sites), how, *map(Text, first)]
+    if sites and (summary.get("personal") or {}).get("choice") == FINETUNE:
+        sites.append("The sites' figures are those before fine-tuning.")
     lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
     if verdict["gain"] is not None and not sites:  # whose sentences have no Brier score
-        lines.append(Text(SCALE, style="dim"))
+        lines.append(Text(f"{_CORRECTED} {SCALE}", style="dim"))
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
@@ -388,8 +395,8 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         text += _with_layers(summary)
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone and summary.get("num_clusters", 0) > 1:
-            text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
-            text += ", without layers" * ("without_layer" in summary)
+            bare = " without layer" * ("without_layer" in summary)
+            text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
             text += "; strategy=auto trains in groups only where that proves to be better"

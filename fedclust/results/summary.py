@@ -211,6 +211,12 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
 
 
+def leaving_line(summary: Mapping[str, Any]) -> str | None:
+    """Report in one line what left the clients; None for a run that does not know."""
+    left = summary.get("left_clients")
+    return left and f"Left the clients: {'; '.join(left.values())} (docs/SECURITY.md)"
+
+
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - _MOST_LINES
     return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)
@@ -417,8 +423,12 @@ def personal_summary(
     }
 
 
+LAYERED = ("accuracy", "balanced_accuracy", "brier", "confusion")
+"""Columns of the table of clients that are kept without a personal layer, too, as an export may lack it."""
+
+
 def personal_table(
-    table: pd.DataFrame, without: ArrayLike, personal: Personal, layered: "Layered"
+    table: pd.DataFrame, without: pd.DataFrame, personal: Personal, layered: "Layered"
 ) -> pd.DataFrame:
     """Add to the table of clients the layer that each uses, and its accuracy with each layer.
 
@@ -427,17 +437,18 @@ def personal_table(
     table
         The table, whose figures are those with the layer that the client uses.
     without
-        Accuracy of each client without a layer, shape (K,).
+        The same table with the figures without a layer.
     personal, layered
         As for :func:`personal_summary`.
 
     Returns
     -------
-    The table with the columns ``personal`` (the layer that the client uses), ``accuracy_none`` (without one),
-    ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and, if the label-prior
-    correction was, ``prior_shift`` (lists: what it adds to the logits).
+    The table with the columns ``personal`` (the layer that the client uses); ``accuracy_none`` and the others
+    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that
+    was tried; and, if the label-prior correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
-    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist(), "accuracy_none": without}
+    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
+    columns |= {f"{key}_none": without[key] for key in LAYERED if key in without}
     unknown = np.full(len(table), np.nan)
     for layer in personal.asked:
         made = layered.used[layer] == layer

@@ -250,6 +250,11 @@ class Plan:
         """Name of the chosen strategy."""
         return next(iter(self.strategies))
 
+    @property
+    def proves(self) -> bool:
+        """Whether strategies' groups are tested against one model for all."""
+        return self.settings.proof and COMMON in self.strategies and len(self.strategies) > 1
+
     def serves(self, name: str) -> str:
         """Return whose model serves clients after the proof; by each strategy's own rule unless given."""
         return self.strategies[name].serves if self.settings.serve == AUTO else self.settings.serve
@@ -603,6 +608,8 @@ class Session:
             As for :func:`federate`.
         """
         state = saved_state(self.folder, plan.settings.rounds) if self.resumed else None
+        if self.resumed and (self.folder / "summary.json").is_file():  # after the last round was asked more
+            federation.asked.update(SavedRun(self.folder).summary.get("left_clients", ()))
         plan.settle_rows(federation, network, state)
         if self.console is not None:
             say_data(federation.describe(), self.say)
@@ -612,9 +619,11 @@ class Session:
             if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
                 verdict["text"] += f"; without {few(sites.left_out)}: left out"
         with writing(self.folder):
-            write_summary(self.folder, summary)
             if plan.settings.save_predictions:
-                self.say(save_predictions(federation, *self.runs[plan.chosen].serving, self.folder))
+                line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
+                self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
+            summary["left_clients"] = left_clients(federation.asked, plan.privacy)
+            write_summary(self.folder, summary)
             if self.live is not None:
                 self.live.write()
                 if self.tracker is not None:
@@ -623,7 +632,6 @@ class Session:
                     draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
         self.end_tracking(plan.chosen)
         if self.console is not None:
-            self.say(leaving_line(federation.asked, plan.privacy))
             print_report(SavedRun(self.folder), self.console, brief=True)
         return summary
 
@@ -645,9 +653,10 @@ class Session:
                 continue
             with self.live or nullcontext():
                 run = self._open(name, plan, on_round if chosen else ())
+                federation.asked.update(() if run.resume is None else run.resume.roster.asked)
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
-        if plan.settings.proof and COMMON in compared.keys() | self.runs.keys() and len(plan.strategies) > 1:
+        if plan.proves and COMMON in compared.keys() | self.runs.keys():
             self._prove(plan, federation)
         for name, run in self.runs.items():
             if name != plan.chosen:
@@ -683,7 +692,10 @@ class Session:
             self._opened.enter_context(recorder)
         progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
-            progress = Progress(rounds, name, self.console, task=place)
+            later = ["proof"] * (plan.proves and plan.serves(name) == "best") + ["layers"] * bool(
+                plan.layers[name].asked
+            )
+            progress = Progress(rounds, name, self.console, task=place, later=later)
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
@@ -808,8 +820,18 @@ def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
         say(imbalance_line(described.train_counts, described.class_names, described.client_names))
 
 
-# In the order of a run. docs/SECURITY.md says what each gives away.
-_WHAT = {
+# docs/SECURITY.md says what each gives away.
+_DESCRIBED = {
+    "labels": "label counts",
+    "sizes": "numbers of rows",
+    "nothing": "that they take part, with names and known groups",
+}
+_WHAT = {  # in the order of a run; of the first three everybody has some
+    description.DescriptionQuestion.kind: "",
+    training.Instruction.kind: (
+        "models, a node's mean where the method allows it, with row counts and losses of each step"
+    ),
+    evaluation.EvaluateQuestion.kind: "test figures",
     description.PrototypesQuestion.kind: "class prototypes",
     description.SubspacesQuestion.kind: "class subspaces",
     evaluation.LossesQuestion.kind: "losses of models",
@@ -823,27 +845,27 @@ _WHAT = {
     evaluation.PersonalQuestion.kind: "figures of personal layers",
     evaluation.PredictionsQuestion.kind: "predictions of test rows, in a deployment only their number",
 }
-_DESCRIBED = {
-    "labels": "label counts",
-    "sizes": "numbers of rows",
-    "nothing": "that they take part, with names and known groups",
-}
 
 
-def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
-    """List what clients were asked for.
+def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
+    """List what left the clients, for ``summary.json``.
 
     Parameters
     ----------
     asked
-        Types of the questions that were asked.
+        Types of the questions that they were asked, besides to describe their data, train and evaluate.
     privacy
         How clients answered them and trained.
+
+    Returns
+    -------
+    In words, by type of question; a type that is not ours is its own word.
     """
-    trained = "models, a node's mean where the method allows it, with row counts and losses of each step"
+    what = _WHAT | {description.DescriptionQuestion.kind: _DESCRIBED[privacy.disclosed]}
     if isinstance(privacy, ClientDP):
-        trained = "updates clipped on their node, to a server that is trusted with them and adds the noise"
-    further = [what for query, what in _WHAT.items() if query in asked]
-    others = sorted(set(asked) - _WHAT.keys() - {description.DescriptionQuestion.kind, "evaluate"})
-    everything = "; ".join([_DESCRIBED[privacy.disclosed], trained, "test figures", *further, *others])
-    return f"left the clients: {everything} (docs/SECURITY.md)"
+        what[training.Instruction.kind] = (
+            "updates clipped on their node, to a server that is trusted with them and adds the noise"
+        )
+    always = list(_WHAT)[:3]
+    kinds = [kind for kind in what if kind in asked or kind in always]
+    return {kind: what.get(kind, kind) for kind in [*kinds, *sorted({*asked} - what.keys())]}

@@ -122,6 +122,20 @@ def test_a_model_that_has_diverged_wins_no_row_and_costs_no_client_its_answer(fe
     assert federation.losses(models, range(4)) == {}  # there, a loss must be finite
 
 
+def test_work_that_raises_fails_all_its_clients_in_one_line(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{__name__}._returned", (_Lines(), {}))
+    assert {*federation.ask(BrightnessQuestion()).failures.values()} == {"OSError: no camera"}
+
+
+class _Lines(dict[int, Brightness]):
+    """Answers that cannot be merged, for a reason in two lines."""
+
+    def __ror__(self, other: Any) -> Any:
+        raise OSError("no\ncamera")
+
+
 class _Answering(WrappedGrid):
     """A user's own grid: its replies come in any order, twice, and from clients that were not asked."""
 

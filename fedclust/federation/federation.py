@@ -176,6 +176,17 @@ def misfit(answer: Description, described: Descriptions) -> str:
     return ""
 
 
+def _check_same_rows(client: int, answer: Description, before: Description) -> None:
+    """Check that a client of a run to resume has the name and the numbers of rows that it had."""
+    was, now = (
+        f"{each.name or 'without a name'}: {each.train_counts.sum() + each.num_validation} rows to train on "
+        f"or hold out, {each.test_counts.sum()} to test on"
+        for each in (before, answer)
+    )
+    if now != was:
+        raise FederationError(f"resume must have the run's data, client {client} was {was}; it is {now}")
+
+
 def left_out_line(left_out: Mapping[str, int]) -> str | None:
     """List for the user the sources with too few examples for a client; None if there are none."""
     if not left_out:
@@ -482,7 +493,8 @@ class Federation:
         Raises
         ------
         FederationError
-            If a client cannot answer, or the clients differ in the number or the names of their classes.
+            If a client cannot answer, or the clients differ in the number or the names of their classes; or
+            if a client of a run to resume has other rows than it had.
         """
         self._described = True
         return self._known()
@@ -496,6 +508,8 @@ class Federation:
             left = {client: roster.earlier[client] for client in asked.failures if client in roster.earlier}
             missing = {client: why for client, why in asked.failures.items() if client not in left}
             Answers(asked.replies, missing).all()
+            for client in sorted(asked.replies.keys() & roster.earlier.keys()):
+                _check_same_rows(client, asked.replies[client], roster.earlier[client])
             roster.answers |= {**asked.replies, **left}
             self.descriptions = self._combine()
             if before is not None and (after := self.clients.traffic) is not None:

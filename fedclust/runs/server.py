@@ -160,9 +160,11 @@ def connect(
         from fedclust.clients.node import node_here
 
         try:
-            return clients_here(node_here(config), models)
+            node = node_here(config)
         except RAISED as error:
             raise FederationError(reason_of(error)) from error
+        if len(places) in (0, node.data.num_clients):  # else clients may join or have left
+            return clients_here(node, models)
     from fedclust.grids.client_grid import ClientGrid
     from fedclust.grids.nodes import read_hosts
 

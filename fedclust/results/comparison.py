@@ -24,11 +24,8 @@ PREFIX = "without_layer."
 LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies", "newcomers.none")
 """Keys of ``summary.json`` of which the lowest value is the best."""
 
-_HIGHER = (
-    *(key for key in SERVED_FIGURES if key not in LOWER),
-    *("rand_index", "adjusted_rand_index", "was", "newcomers.accuracy", "newcomers.adjusted_rand"),
-)
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
+_QUALITY = (*SERVED_FIGURES, "rand_index", "adjusted_rand_index", "was", "wadb", *_NEWCOMERS)
 REFERENCE = "fedavg"
 """The strategy that all others are compared with, unless another one is named or it did not run."""
 
@@ -376,14 +373,19 @@ def _tested(pairs: Iterable[tuple[Row, Row]], metric: str) -> dict[tuple[Row, Ro
     for row, other in pairs:
         own, theirs = row.by_seed(metric), other.by_seed(metric)
         if shared := own.keys() & theirs.keys():
-            gaps[row, other] = np.array([own[seed] - theirs[seed] for seed in sorted(shared)])
+            gap = [own[seed] - theirs[seed] for seed in sorted(shared)]
+            gaps[row, other] = np.round(gap, 12)  # equal ones are equal, also after rounding
     tests = sum(each.size >= LEAST_SEEDS for each in gaps.values())
     p_values, by_signs = {}, {}
     for pair, each in gaps.items():
         if each.size >= LEAST_SEEDS:
-            equal = np.ptp(each) <= 1e-9 * np.abs(each).max()  # up to rounding: no spread for a t test
-            by_signs[pair] = bool(equal or each.size >= seeds_for_signs(tests))
-            p_values[pair] = sign_flip(each) if by_signs[pair] else float(ttest_1samp(each, 0.0).pvalue)
+            by_signs[pair] = each.size >= seeds_for_signs(tests)
+            if by_signs[pair]:
+                p_values[pair] = sign_flip(each)
+            elif np.ptp(each) > 0:
+                p_values[pair] = float(ttest_1samp(each, 0.0).pvalue)
+            else:  # the limit of the t test, whose statistic is infinite unless all are 0
+                p_values[pair] = float(not each.any())
     corrected = dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True)) if tests else {}
     return {
         pair: Difference(
@@ -422,27 +424,23 @@ def how_tested(found: Differences, against: str) -> str:
         needed = f"sign flips do not, but need {seeds_for_signs(max(sizes))} seeds"
         used.append(f"by a paired t test, which takes the differences as normal ({needed})")
     if any(each.by_signs for each in tested):
-        where = "where these suffice or all differences are equal, " * bool(used)
+        where = "or, where there are as many, " * bool(used)
         used.append(f"{where}by sign flips, which take the differences as symmetric")
-    text = f"p: {pairs} on the same seeds, two-sided, {', or, '.join(used)}"
+    text = f"p: {pairs} on the same seeds, two-sided, {', '.join(used)}"
     if max(sizes) > 1:
         text += f"; corrected by Holm for the {'up to ' * (len(sizes) > 1)}{max(sizes)} tests of a setting"
     few = len(tested) < len(found)
     return text + f"; none with fewer than {LEAST_SEEDS} seeds in common" * few
 
 
-def has_best(metric: str) -> bool:
-    """Return whether it is known which values of a metric are good."""
-    return metric.removeprefix(PREFIX) in (*_HIGHER, *LOWER)
-
-
 def best(comparison: ComparedRuns, metric: str) -> set[Row]:
     """Find the best method of each setting with several, and those that are not significantly worse.
 
     As the best one is known only from the same figures, all pairs of methods share the level. Methods that
-    cannot be tested count as worse, unless their mean is the same.
+    cannot be tested count as worse, unless their mean is the same. A metric that does not measure quality,
+    such as the number of clusters or the seconds, has no best method.
     """
-    if not has_best(metric):
+    if metric.removeprefix(PREFIX) not in _QUALITY:
         return set()
     tests = differences(comparison, metric, ALL)
     found: set[Row] = set()

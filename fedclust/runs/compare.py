@@ -127,8 +127,11 @@ def pairs_as_csv(comparison: "ComparedRuns", tests: "Differences") -> str:
     import pandas as pd
 
     columns = ["setting", "strategy", "against", "seeds", "difference", "difference_std", "p_value"]
-    listed = _named_pairs(comparison, tests)
-    lines = [(*names, gap.seeds, gap.mean, gap.spread, gap.p_value) for names, gap in listed]
+    names = _names(comparison)
+    lines = [
+        (*names[row], names[other][1], gap.seeds, gap.mean, gap.spread, gap.p_value)
+        for (row, other), gap in tests.items()
+    ]
     return pd.DataFrame(lines, columns=columns).to_csv(index=False)
 
 
@@ -268,24 +271,21 @@ def _pairs(
     comparison: "ComparedRuns", metrics: Sequence[str], tests: "Differences", _: str
 ) -> tuple[list[list[str]], int]:
     """Make the table of every two methods, and count its columns of text."""
-    listed = _named_pairs(comparison, tests)
-    titles = ["setting", "strategy", "against", "seeds", f"{_title(metrics[0])}, difference (p)"]
-    table = [titles, *([*names, str(gap.seeds), _tested(gap)] for names, gap in listed)]
+    titles, names = ["setting", "strategy", "against", "seeds"], _names(comparison)
+    table = [[*titles, f"{_title(metrics[0])}, difference (p)"]]
+    for (row, other), gap in tests.items():
+        (setting, name), (_, others) = names[row], names[other]
+        table.append([setting, name + row.mark, others + other.mark, str(gap.seeds), _tested(gap)])
     several = any(row[0] for row in table[1:])
     return [row[not several :] for row in table], 2 + several
 
 
-def _named_pairs(
-    comparison: "ComparedRuns", tests: "Differences"
-) -> list[tuple[tuple[str, str, str], "Difference"]]:
-    """List differences with their setting and the names of the two methods."""
+def _names(comparison: "ComparedRuns") -> dict["Row", tuple[str, str]]:
+    """Return each row's setting and name."""
     from fedclust.results.comparison import by_setting
 
     panels = by_setting(comparison)[1]
-    names = {
-        row: (setting, f"{name}{row.mark}") for setting, rows in panels.items() for name, row in rows.items()
-    }
-    return [((*names[row], names[other][1]), gap) for (row, other), gap in tests.items()]
+    return {row: (setting, name) for setting, rows in panels.items() for name, row in rows.items()}
 
 
 def _tested(found: "Difference | None") -> str:

@@ -183,9 +183,9 @@ def test_the_least_is_the_best_of_seconds(paired: Path, capsys) -> None:
     assert main([str(paired), "--metrics", "seconds", "--format", "csv"]) == 0
     table = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
     assert table[0]["strategy"] == "ifca"
-    # All differences are −1, without a spread for a t test: of 2⁵ ways to set signs 2 are as extreme. Of two
-    # tests the lower p-value counts twice.
-    assert (table[0]["difference"], table[0]["p_value"]) == ("-1.0", "0.125")
+    # All differences are −1: without a spread, t is infinite. All others are 0.
+    assert (table[0]["difference"], table[0]["p_value"]) == ("-1.0", "0.0")
+    assert (table[2]["difference"], table[2]["p_value"]) == ("0.0", "1.0")
 
 
 def test_latex_has_the_best_set_in_bold(tmp_path: Path, capsys) -> None:

@@ -373,19 +373,19 @@ def _tested(pairs: Iterable[tuple[Row, Row]], metric: str) -> dict[tuple[Row, Ro
     for row, other in pairs:
         own, theirs = row.by_seed(metric), other.by_seed(metric)
         if shared := own.keys() & theirs.keys():
-            gap = [own[seed] - theirs[seed] for seed in sorted(shared)]
-            gaps[row, other] = np.round(gap, 12)  # equal ones are equal, also after rounding
+            gaps[row, other] = np.array([own[seed] - theirs[seed] for seed in sorted(shared)])
     tests = sum(each.size >= LEAST_SEEDS for each in gaps.values())
     p_values, by_signs = {}, {}
     for pair, each in gaps.items():
         if each.size >= LEAST_SEEDS:
             by_signs[pair] = each.size >= seeds_for_signs(tests)
+            exact = np.round(each, 12)  # equal differences may not be equal to the last bit
             if by_signs[pair]:
-                p_values[pair] = sign_flip(each)
-            elif np.ptp(each) > 0:
-                p_values[pair] = float(ttest_1samp(each, 0.0).pvalue)
+                p_values[pair] = sign_flip(exact)
+            elif np.ptp(exact) > 0:
+                p_values[pair] = float(ttest_1samp(exact, 0.0).pvalue)
             else:  # the limit of the t test, whose statistic is infinite unless all are 0
-                p_values[pair] = float(not each.any())
+                p_values[pair] = float(not exact.any())
     corrected = dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True)) if tests else {}
     return {
         pair: Difference(

@@ -178,20 +178,21 @@ def end_sweep(folder: Path) -> None:
     """Print how a sweep's runs compare, the best method of each setting, and where the sweep's page is."""
     from dataclasses import replace
 
-    from fedclust.results.comparison import best_lines, compare, differences, ranked, reference, runs_below
+    from fedclust.results import comparison as results
 
-    comparison, metric = compare(runs_below([folder])[0]), _SHORT[0]
-    best = ranked(comparison.rows, metric)
+    comparison, metric = results.compare(results.runs_below([folder])[0]), _SHORT[0]
+    best = results.ranked(comparison.rows, metric)
     if not best:  # none has finished, or they are not of methods
         return
     metrics = [key for key in _SHORT if key in comparison.metrics]
     print()
-    tests, against = differences(comparison, metric), reference(comparison, metric)
-    _print(replace(comparison, rows=tuple(best[:_MOST])), metrics, tests, against)
+    tests, against = results.differences(comparison, metric), results.reference(comparison, metric)
+    shown = results.best_first(replace(comparison, rows=tuple(best[:_MOST])), metric)
+    _print(shown, metrics, tests, against)
     more = [f"{len(best) - _MOST} more: fedclust compare {folder}"] * (len(best) > _MOST)
     page = folder.resolve() / "report.html"
     last = f"page: {page}" if page.is_file() else f"results: {page.parent}"
-    print("\n".join([*more, *best_lines(comparison), last]))
+    print("\n".join([*more, *results.best_lines(comparison), last]))
 
 
 def parser() -> Parser:

@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -19,6 +19,7 @@ from fedclust.personal.layers import FINETUNE, NONE
 from fedclust.privacy import FROM_SEED
 from fedclust.proof import SCALE
 from fedclust.proof.sites import FIGURES, SERVED
+from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     decision_lines,
@@ -43,6 +44,31 @@ _BRIEF = (
 def known(value: Any) -> bool:
     """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
+
+
+MARK = "†"
+"""Follows the name of a method that was not given the number of groups that it takes."""
+
+
+def guess_note(guesses: Iterable[int], groups: Iterable[int]) -> str:
+    """Explain the mark of methods that were not given their number of groups.
+
+    Parameters
+    ----------
+    guesses
+        The numbers of groups that they took.
+    groups
+        The numbers of groups that the data have, as far as known.
+
+    Examples
+    --------
+    >>> guess_note([2, 2], [4])
+    '† number of groups not given: 2 by default; the data have 4'
+    """
+    taken, there = (" or ".join(map(str, sorted({*each}))) for each in (guesses, groups))
+    return f"{MARK} number of groups not given: {taken} by default" + (
+        f"; the data have {there}" if there else ""
+    )
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -297,7 +323,12 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         parts.append(Text(str(summary["decision"])))
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
-    parts += [Text(""), _figures(summary, _BRIEF if brief else None)] if tables else []
+    if tables:
+        parts += [Text(""), _figures(summary, _BRIEF if brief else None)]
+        sides = (summary, *summary.get("compare", {}).values())
+        if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
+            groups = [] if run.groups is None else [len(np.unique(run.groups))]
+            parts.append(Text(guess_note(guesses, groups)))
     lines = [] if brief else [*decision_lines(summary), personal_line(summary)]
     lines += [newcomers_line(summary), *warning_lines(summary)]
     lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
@@ -470,7 +501,8 @@ def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) ->
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
     chosen = [(each.get("personal") or {}).get("choice", NONE) for each in summaries.values()]
-    table = _table("", *_right(*summaries))
+    names = [paper_name(name) + MARK * ("groups_guessed" in each) for name, each in summaries.items()]
+    table = _table("", *_right(*names))
     for key, title, _, cells in figures_of(list(summaries.values())):
         if keys is None or key in keys:
             table.add_row(title, *cells)

@@ -378,10 +378,6 @@ def how_to_get_one(config: Mapping[str, Any]) -> str:
     return "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all"
 
 
-PREFIX = "personal."
-"""Prefix of a figure with the personal layer, where runs are compared."""
-
-
 def personal_summary(
     personal: Personal,
     layered: "Layered",
@@ -459,12 +455,6 @@ def personal_table(
     if layered.shifts is not None and PRIOR in personal.asked:
         columns["prior_shift"] = layered.shifts.tolist()
     return table.assign(**columns)
-
-
-def personal_figure(summary: Mapping[str, Any], key: str) -> Any:
-    """Look up a figure with the personal layer that a run chose; None if it has none."""
-    personal = summary.get("personal") or {}
-    return (personal.get("figures") or {}).get(personal.get("choice"), {}).get(key)
 
 
 def personal_line(summary: Mapping[str, Any]) -> str | None:

@@ -258,6 +258,7 @@ class StrategyRun(Observer):
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         late["collapsed"] = summaries.collapsed(table, measured.outcomes)
+        late["groups_guessed"] = strategy.groups_guessed
         described, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
         late["capped"] = sorted(
             {each for n in described for each in np.flatnonzero(counted(n, cap) < n).tolist()}

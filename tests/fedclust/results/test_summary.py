@@ -118,12 +118,10 @@ def test_what_stands_in_a_summary() -> None:
     assert "seed" not in found["figures"]["prior"]
     assert found["clients"] == {"none": 1, "prior": 0, "finetune": 1}
     assert found["failures"] == [{"client": 0, "reason": "finetune: non-finite loss at step 3"}]
-    assert module.personal_figure({"personal": found}, "mean_client_accuracy") == 0.625
     assert module.personal_line({"personal": found}) == (
         "Personal layer: auto (clients: 1 none, 1 finetune); "
         "failed: client 0: finetune: non-finite loss at step 3"
     )
-    assert module.personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
     assert module.personal_line({}) is None
 
 

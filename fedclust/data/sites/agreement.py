@@ -499,8 +499,8 @@ def _encoders(
         columns = [each.columns[name] for each in left.values()]
         if kind == "number":
             total = sum((column.moments for column in columns), Moments())
-            column = NumberColumn(name, total.mean, total.mean, total.scale)
-            numbers.append(column.of_sites(_sizes(left, name)))
+            fitted = NumberColumn(name, total.mean, total.mean, total.scale)
+            numbers.append(fitted.of_sites(_sizes(left, name)))
             continue
         trained: dict[str, bool] = {}
         for column in columns:

@@ -1,4 +1,4 @@
-"""FedGMCC's readings of its budget, FMCL's of a local maximum, FedGWC's tolerance=auto: tables of docs/methods.
+"""Readings of FedGMCC's budget and FMCL's maxima, and FedGWC with tolerance=auto: tables of docs/methods.
 
 python benchmarks/readings.py FOLDER fedgmcc [--write]
 python benchmarks/readings.py FOLDER fedgwc [--write]

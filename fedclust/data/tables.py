@@ -191,8 +191,8 @@ class Tables(SourcedDataset):
         if named["numbers"]:  # scikit-learn rejects a table without columns
             imputer = SimpleImputer(keep_empty_features=True)
             scaler = StandardScaler().fit(imputer.fit_transform(values))
-            fitted = zip(named["numbers"], imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
-            columns = [NumberColumn(name, *map(float, each)) for name, *each in fitted]
+            statistics = imputer.statistics_.tolist(), scaler.mean_.tolist(), scaler.scale_.tolist()
+            columns = map(NumberColumn, named["numbers"], *statistics)
             numbers = tuple(map(NumberColumn.of_sites, columns, _sizes(folder, rows, values)))
         categories = []
         for (name, values), each in zip(named["categories"].items(), codes.T, strict=True):

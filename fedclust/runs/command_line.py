@@ -54,8 +54,9 @@ def main() -> None:
     """Run the command line: a verb of :data:`fedclust.runs.verbs.VERBS`, or settings.
 
     A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
-    started exits with code 1; one whose models predict no better than class shares, with code 3. Such jobs do
-    not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
+    started exits with code 1; one whose models predict no better than class shares, with code 3, unless it
+    was too short for more (``few_passes`` in its summary). Such jobs do not end a sweep: they are listed at
+    the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
     if os.getcwd() not in sys.path:  # it is there with python -m
@@ -162,7 +163,7 @@ def _job(
         summary = _run(config, folder)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
-        if summary.get("collapsed"):
+        if summary.get("collapsed") and not summary.get("few_passes"):
             if not sweeps:
                 sys.exit(_COLLAPSED)
             if failures is not None:

@@ -337,7 +337,7 @@ class StrategyRun(Observer):
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            text = f"{COLLAPSED}; {decided.text}" if verdict.figure.collapsed else decided.text
+            text = f"{COLLAPSED}. {decided.text}" if verdict.figure.collapsed else decided.text
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:

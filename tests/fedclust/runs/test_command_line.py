@@ -18,7 +18,8 @@ from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
-from omegaconf import open_dict
+from hydra.types import RunMode
+from omegaconf import DictConfig, open_dict
 from ray import cloudpickle
 
 from fedclust.results import comparable
@@ -379,6 +380,25 @@ def test_a_single_run_is_the_one_that_hydra_would_start(
     assert (config["output_dir"], folder) == ("here", tmp_path / "here")
     assert by_time[1] == tmp_path / by_time[0]["output_dir"]
     assert by_time[0]["overrides"][2:] == [f"output_dir='{by_time[0]['output_dir']}'"]
+
+
+@pytest.mark.parametrize("option", ["seed=3", "hydra.verbose=false"])  # the second is a run of Hydra's
+def test_a_class_of_the_users_may_ask_hydra_for_its_settings(
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, option: str
+) -> None:
+    asked: list[Any] = []
+
+    def federate(config: DictConfig, grid: object, folder: Path) -> dict[str, object]:
+        found = HydraConfig.get()
+        asked.extend([found.mode, found.runtime.output_dir, [*found.overrides.task], found.run.dir])
+        return {}
+
+    monkeypatch.setattr("fedclust.runs.server.federate", federate)
+    before = HydraConfig.instance().cfg
+    assert run("output_dir=here", option).code == 0
+    given = ["output_dir=here", *[option] * option.startswith("seed")]
+    assert asked == [RunMode.RUN, str(tmp_path / "here"), given, "here"]
+    assert HydraConfig.instance().cfg is before
 
 
 def test_a_run_that_fails_says_why_and_keeps_its_rounds(run, tmp_path: Path) -> None:

@@ -362,7 +362,7 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     if run.summary.get("collapsed"):
         few_passes = run.summary.get("few_passes")
         console.print(
-            f"The models have learnt too little: {few_passes}" if few_passes else COLLAPSED, **plain
+            f"The models have learnt too little. {few_passes}" if few_passes else COLLAPSED, **plain
         )
 
 

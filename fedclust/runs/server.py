@@ -610,7 +610,8 @@ class Session:
         """
         state = saved_state(self.folder, plan.settings.rounds) if self.resumed else None
         plan.settle_rows(federation, network, state)
-        often = plan.settings.rounds, plan.strategies[plan.chosen].options.participation
+        cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
+        often = plan.settings.rounds, cohort / federation.num_clients
         few_passes = few_passes_line(federation.describe(), *often, plan.configs[plan.chosen]["training"])
         if self.console is not None:
             say_data(federation.describe(), self.say)

@@ -36,6 +36,22 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 UNITS = 10.0  # a column whose values are this many times larger than elsewhere probably has another unit
 
 
+def size_of(mean: float, mean_square: float) -> float:
+    """Return the root mean square of values; 0 where it shows no unit: there is none, or all are 0 or 1.
+
+    Parameters
+    ----------
+    mean, mean_square
+        Of the values, and of their squares; values of 0 and 1 are their own squares.
+
+    Examples
+    --------
+    >>> size_of(mean=2.0, mean_square=9.0), size_of(mean=0.25, mean_square=0.25)
+    (3.0, 0.0)
+    """
+    return 0.0 if math.isclose(mean, mean_square, rel_tol=1e-12) else math.sqrt(mean_square)
+
+
 def other_unit(name: str, size: float, elsewhere: float, whose: str = "the other sites") -> str | None:
     """Return a line if a column's values differ greatly in size from those elsewhere.
 
@@ -44,7 +60,7 @@ def other_unit(name: str, size: float, elsewhere: float, whose: str = "the other
     name
         Name of the column.
     size, elsewhere
-        Root mean square of its values, and of those to compare it with; 0 if unknown.
+        Root mean square of its values, and of those to compare it with; 0 if unknown, see :func:`size_of`.
     whose
         To whom the latter belong.
 
@@ -84,8 +100,8 @@ def other_units(sizes: Mapping[str, float]) -> dict[str, float]:
     above = np.searchsorted(ordered, every * UNITS, side="left")
     found: dict[str, float] = {}
     for (site, size), low, high in zip(sizes.items(), below, above, strict=True):
-        far = [*ordered[:low], *ordered[high:]]
-        if size > 0 and 2 * len(far) > len(ordered) - 1:
+        if size > 0 and 2 * (low + len(ordered) - high) > len(ordered) - 1:
+            far = [*ordered[:low], *ordered[high:]]
             found[site] = float(far[(len(far) - 1) // 2])
     return found
 
@@ -231,7 +247,7 @@ class TableEncoder:
         for number in self.numbers:
             values = numbers_of(rows[number.name])
             present = values[~np.isnan(values)]
-            size = float(np.sqrt((present**2).mean())) if len(present) else 0.0
+            size = size_of(present.mean(), (present**2).mean()) if len(present) else 0.0
             notes += filter(None, [number.other_unit(size, site)])
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]

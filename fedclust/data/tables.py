@@ -14,7 +14,14 @@ from numpy.typing import NDArray
 from fedclust.data.cache import new_array
 from fedclust.data.check import ELSEWHERE, Finding, check_table
 from fedclust.data.dataset import OWNERS, Refit, SourceError, Statistics
-from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
+from fedclust.data.input_encoders import (
+    CategoryColumn,
+    Encoding,
+    NumberColumn,
+    TableEncoder,
+    category_texts,
+    size_of,
+)
 from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
 from fedclust.typing import FloatArray, IntArray
 
@@ -251,13 +258,12 @@ def _sizes(folder: Path, rows: IntArray, values: FloatArray) -> list[dict[str, f
         owners = np.load(folder / "natural.npy", allow_pickle=False)[rows]
         names = json.loads((folder / OWNERS).read_text())
     values, owners = values[owners >= 0], owners[owners >= 0]
-    counts, squares = ~np.isnan(values), np.nan_to_num(values) ** 2
+    counts, filled = ~np.isnan(values), np.nan_to_num(values)
     sizes = []
     for column in range(values.shape[1]):
-        total = np.bincount(owners, squares[:, column], len(names))
-        present = np.bincount(owners, counts[:, column], len(names))
-        means = np.sqrt(total / np.maximum(present, 1)).tolist()
-        sizes.append(dict(zip(names, means, strict=True)))
+        present = np.maximum(np.bincount(owners, counts[:, column], len(names)), 1)
+        totals = (np.bincount(owners, each[:, column], len(names)) for each in (filled, filled**2))
+        sizes.append(dict(zip(names, map(size_of, *(total / present for total in totals)), strict=True)))
     return sizes
 
 

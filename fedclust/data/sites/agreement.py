@@ -30,6 +30,7 @@ from fedclust.data.input_encoders import (
     TableEncoder,
     other_unit,
     other_units,
+    size_of,
 )
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
@@ -101,8 +102,8 @@ class Moments:
 
     @property
     def size(self) -> float:
-        """Root mean square of the values: their size, whatever their sign."""
-        return math.sqrt(self.mean**2 + self.squares / self.count) if self.count else 0.0
+        """Root mean square of the values, as far as it shows their unit; see :func:`size_of`."""
+        return size_of(self.mean, self.mean**2 + self.squares / self.count) if self.count else 0.0
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ def test_units_are_those_of_the_site_or_of_most() -> None:
         ([8.0], "d", None),
         ([180.0], "d/ward", f"{about} 180, those of d's training rows 10"),
         ([0.0, None], "d", None),
+        ([1.0, 0.0, 1.0], "", None),  # zeros and ones have no unit
+        ([None], "", None),
     ):
         assert table.notes(pd.DataFrame({"glucose": values}), site) == [line] * bool(line)
 

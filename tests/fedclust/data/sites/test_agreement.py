@@ -144,6 +144,14 @@ def test_another_unit_is_said() -> None:
     assert height.size == pytest.approx(math.sqrt((170**2 + 180**2) / 2))
 
 
+def test_zeros_and_ones_have_no_unit() -> None:
+    # Of 1,000 rows 3 are ones at a, all but 3 at b: root mean squares 0.05 and 1.
+    sites = {"a": _site(fever=_number(*[1] * 3, *[0] * 997)), "b": _site(fever=_number(*[0] * 3, *[1] * 997))}
+    outcome = agree(sites, TABLE)
+    assert outcome.cautions == ()
+    assert outcome.agreement.numbers[0].size == 0
+
+
 def test_channels_are_those_of_all_pixels() -> None:
     # Values 0 and 2 at one site, 4 and 6 at the other: mean 3, variance (9 + 1 + 1 + 9) / 4 = 5.
     pixels = {"a": Pixels(2, 2, 4), "b": Pixels(2, 10, 52)}

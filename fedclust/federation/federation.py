@@ -5,6 +5,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from fedclust.typing import FloatArray, IntArray
 
 _SHOWN = 10
 _NAMED = 3
+_FEW_PASSES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,9 +236,22 @@ def imbalance_line(
     return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
 
 
-def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
-    """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`."""
-    lines = []
+def capped_lines(
+    described: Descriptions, row_cap: float | None, training: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`.
+
+    Parameters
+    ----------
+    described
+        The clients' descriptions.
+    row_cap
+        As in :class:`~fedclust.settings.run_options.RunOptions`.
+    training
+        The ``training`` node. With `epochs`, the lines say how long such a client trains: the cap shortens
+        nobody's training.
+    """
+    lines, epochs = [], training.get("epochs")
     for what, rows in (("training", described.num_train), ("test", described.num_test)):
         having, counts = rows[rows > 0], counted(rows, row_cap)
         who = sorted(np.flatnonzero(counts < rows).tolist(), key=lambda client: -rows[client])
@@ -246,8 +261,49 @@ def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
             f"a mean by rows counts {counts[client]:,}"
             for client in who
         ]
-        lines += [f"{_few(said, '; ')} (row_cap={row_cap:g})"] if said else []
+        if not said:
+            continue
+        line = f"{_few(said, '; ')} (row_cap={row_cap:g})"
+        if epochs is not None and what == "training":
+            steps = epochs * math.ceil(rows[who[0]] / training["batch_size"])
+            line += (
+                f"; {names[who[0]]} trains on all of them, {steps:,} steps a round: training.steps= bounds it"
+            )
+        lines.append(line)
     return lines
+
+
+def few_passes_line(
+    described: Descriptions, rounds: int, participation: float, training: Mapping[str, Any]
+) -> str | None:
+    """Say in one line how often a run passes over the median client's rows; None for five times or more.
+
+    Parameters
+    ----------
+    described
+        The clients' descriptions.
+    rounds
+        Rounds of the run.
+    participation
+        Share of the rounds in which a client trains.
+    training
+        The ``training`` node: `batch_size`, and `steps` or `epochs`.
+    """
+    having = described.num_train[described.num_train > 0]
+    if not len(having):  # nobody says how many
+        return None
+    rows, steps, batch = float(np.median(having)), training["steps"], training["batch_size"]
+    epochs = training["epochs"] if steps is None else steps / math.ceil(rows / batch)
+    if (passes := rounds * participation * epochs) >= _FEW_PASSES:
+        return None
+    length = _number(epochs, "epoch") if steps is None else f"{_number(steps, 'step')} of {batch} rows"
+    share = f" (a client trains in {participation:.0%} of the rounds)" if participation < 1 else ""
+    whose = f"the median client's {rows:,g} training rows{share}"
+    return f"{_number(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:

@@ -18,6 +18,7 @@ from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, 
 from fedclust.typing import IntArray
 
 _NO_FIGURE = measure([])
+_LISTED = 10  # clusters
 NO_BETTER = "The one model for all predicts no better than each client's class shares"
 
 
@@ -281,7 +282,10 @@ def _clients(number: int) -> str:
 def _served_common(common: Sequence[ClusterProof]) -> str:
     """Describe which clusters' clients the model for all serves."""
     clients = sum(len(each.clients) for each in common)
-    *first, last = (str(each.cluster) for each in common)
+    listed = [str(each.cluster) for each in common]
+    if more := listed[_LISTED:]:
+        listed = [*listed[:_LISTED], f"{len(more)} more"]
+    *first, last = listed
     names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
     return f"{_clients(clients)} of {names} {'are' if clients > 1 else 'is'} served the model for all"
 

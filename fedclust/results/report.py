@@ -393,7 +393,10 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         console.print(last, **plain)
     console.print(f"results: {run.folder.resolve()}", **plain)
     if run.summary.get("collapsed"):
-        console.print(COLLAPSED, **plain)
+        few_passes = run.summary.get("few_passes")
+        console.print(
+            f"The models have learnt too little. {few_passes}" if few_passes else COLLAPSED, **plain
+        )
 
 
 def unwrapped(console: Console) -> Console:

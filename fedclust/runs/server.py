@@ -27,7 +27,13 @@ from fedclust.clustering.shared.number import KnownNumber
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
 from fedclust.federation.answering import Answering, Flower, Here
-from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
+from fedclust.federation.federation import (
+    RosterState,
+    capped_lines,
+    few_passes_line,
+    imbalance_line,
+    left_out_line,
+)
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.site_grid import SiteGrid
@@ -613,9 +619,16 @@ class Session:
         if self.resumed and (self.folder / "summary.json").is_file():  # after the last round was asked more
             federation.asked.update(SavedRun(self.folder).summary.get("left_clients", ()))
         plan.settle_rows(federation, network, state)
+        cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
+        often = plan.settings.rounds, cohort / federation.num_clients
+        few_passes = few_passes_line(federation.describe(), *often, plan.configs[plan.chosen]["training"])
         if self.console is not None:
             say_data(federation.describe(), self.say)
+            if few_passes:
+                self.say(few_passes)
         summary = self._run(plan, federation, network, on_round, take)
+        if few_passes:
+            summary["few_passes"] = few_passes
         if sites is not None:
             summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
             if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
@@ -646,7 +659,8 @@ class Session:
         take: Callable[[str], dict[str, object] | None],
     ) -> dict[str, object]:
         compared: dict[str, dict[str, object]] = {}
-        for line in capped_lines(federation.describe(), plan.strategies[plan.chosen].options.row_cap):
+        row_cap = plan.strategies[plan.chosen].options.row_cap
+        for line in capped_lines(federation.describe(), row_cap, plan.configs[plan.chosen]["training"]):
             self.say(line)
         for name in plan.strategies:
             chosen = name == plan.chosen

@@ -256,6 +256,15 @@ def test_splits_that_were_proven_before_stay_while_they_gain() -> None:
     )
 
 
+def test_of_many_clusters_ten_are_listed() -> None:
+    told = held_out([*[-0.001] * 12, *[0.02] * 20], 6)  # the whole gains; clusters 0 to 11 lose
+    found = prove_grouping(np.arange(32), told, {}, method="Auto", serve_best=True, proven_before=True)
+    assert found.verdict.text.endswith(
+        "; 12 clients of clusters 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more are served the model for all, as "
+        "theirs was not shown to be better"
+    )
+
+
 def test_splits_that_were_proven_before_go_where_they_lose() -> None:
     told = held_out([-0.1, -0.1, 0.05, 0.05], 6)
     found = prove_grouping(np.repeat([0, 1], 2), told, {}, method="Auto", serve_best=True, proven_before=True)

@@ -22,6 +22,7 @@ from fedclust.proof.sites import FIGURES, SERVED
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
+    collapsed_line,
     decision_lines,
     how_to_get_one,
     leaving_line,
@@ -31,7 +32,6 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
-from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
@@ -392,11 +392,8 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
         console.print(last, **plain)
     console.print(f"results: {run.folder.resolve()}", **plain)
-    if run.summary.get("collapsed"):
-        few_passes = run.summary.get("few_passes")
-        console.print(
-            f"The models have learnt too little. {few_passes}" if few_passes else COLLAPSED, **plain
-        )
+    if line := collapsed_line(run.summary):
+        console.print(line, **plain)
 
 
 def unwrapped(console: Console) -> Console:

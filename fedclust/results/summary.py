@@ -15,7 +15,7 @@ from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof, counted
 from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
-from fedclust.settings.run_options import KEEP
+from fedclust.settings.run_options import COLLAPSED, KEEP
 from fedclust.support.checks import few
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -209,6 +209,21 @@ def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     """List what the sites' keepers should look at in their data, a line each."""
     return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
+
+
+def collapsed_line(summary: Mapping[str, Any]) -> str | None:
+    """Say in one line that the models that serve are no better than class shares; None if they are.
+
+    Examples
+    --------
+    >>> collapsed_line({"collapsed": True, "few_passes": "1 round of 3 steps: 0.1 passes"})
+    'The models have learnt too little. 1 round of 3 steps: 0.1 passes'
+    >>> collapsed_line({"collapsed": False})
+    """
+    if not summary.get("collapsed"):
+        return None
+    passes = summary.get("few_passes")
+    return f"The models have learnt too little. {passes}" if passes else COLLAPSED
 
 
 def leaving_line(summary: Mapping[str, Any]) -> str | None:

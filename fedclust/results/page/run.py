@@ -13,8 +13,7 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import leaving_line, warning_lines
-from fedclust.settings.run_options import COLLAPSED
+from fedclust.results.summary import collapsed_line, leaving_line, warning_lines
 from fedclust.support.checks import few
 from fedclust.typing import IntArray
 
@@ -56,7 +55,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
     verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
-    noted = [COLLAPSED if summary.get("collapsed") else None, summary.get("decision")]
+    noted = [collapsed_line(summary), summary.get("decision")]
     noted += [
         report.newcomers_line(summary),
         report.drift_line(run.rounds),

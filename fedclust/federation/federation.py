@@ -32,6 +32,7 @@ from fedclust.messages.training import Instruction, Projection, Update, UpdateQu
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
+from fedclust.support.checks import plural
 from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
@@ -296,14 +297,10 @@ def few_passes_line(
     epochs = training["epochs"] if steps is None else steps / math.ceil(rows / batch)
     if (passes := rounds * participation * epochs) >= _FEW_PASSES:
         return None
-    length = _number(epochs, "epoch") if steps is None else f"{_number(steps, 'step')} of {batch} rows"
+    length = plural(epochs, "epoch") if steps is None else f"{plural(steps, 'step')} of {batch} rows"
     share = f" (a client trains in {participation:.0%} of the rounds)" if participation < 1 else ""
     whose = f"the median client's {rows:,g} training rows{share}"
-    return f"{_number(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
+    return f"{plural(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:

@@ -32,7 +32,7 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
-from fedclust.support.checks import few
+from fedclust.support.checks import few, plural
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
 _BRIEF = (
@@ -106,11 +106,6 @@ def percent(value: Any) -> str:
 def span(pair: Any, digits: int = 3) -> str:
     """Format the two ends of an interval."""
     return f"{number(pair[0], digits)} to {number(pair[1], digits)}" if pair and known(pair[0]) else "–"
-
-
-def plural(count: int, one: str) -> str:
-    """Format a number of things, with a plural s unless it is 1."""
-    return f"{count:,} {one}{'s' * (count != 1)}"
 
 
 def some(values: Sequence[Any], most: int) -> str:
@@ -270,7 +265,8 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
         return None
     accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
     bare = ", without personal layers" * ("personal" in summary)
-    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}{bare}"]
+    who = f"{plural(newcomers['clients'], 'client')} left out of training"
+    parts = [f"{who}: accuracy {accuracy}{bare}"]
     if newcomers["adjusted_rand"] is not None:
         parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
     if newcomers["none"]:
@@ -306,7 +302,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     summary = run.summary
     if "strategy" not in summary:
         raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
-    details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    numbers = plural(summary["num_clients"], "client"), plural(summary["rounds"], "round")
+    details = f", {', '.join(numbers)}, seed {summary['seed']}"
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
@@ -333,7 +330,9 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     lines += [newcomers_line(summary), *warning_lines(summary)]
     lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
-        lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
+        lines.append(
+            f"{silent} of {plural(len(run.clients), 'client')} without accuracy: left out of the means"
+        )
     return Group(*parts, *(Text(line) for line in lines if line))
 
 

@@ -39,6 +39,7 @@ from fedclust.results.recorder import Recorder, writing
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import RunSettings
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.checks import plural
 from fedclust.typing import IntArray
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -425,8 +426,8 @@ class StrategyRun(Observer):
         verdict, proof = dict(found["verdict"]), dict(found["proof"])
         if asked:
             epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
-            what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
-            verdict["text"] += f"; for {better} of {asked} clients {what}"
+            what = f"a model of their own, trained for {plural(epochs, 'epoch')}, is better"
+            verdict["text"] += f"; for {better} of {plural(asked, 'client')} {what}"
         travelled = self._clients.traffic.since(begin).totals()
         proof |= {key: proof[key] + travelled[key] for key in ("bytes_down", "bytes_up")}
         counted = {"better_alone": {"better": better, "clients": asked}}

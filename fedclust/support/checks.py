@@ -345,6 +345,17 @@ def few(values: Iterable[Any], most: int = 5) -> str:
     return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
 
 
+def plural(count: int, one: str) -> str:
+    """Format a number of things, with a plural s unless it is 1.
+
+    Examples
+    --------
+    >>> plural(1, "client"), plural(1200, "row")
+    ('1 client', '1,200 rows')
+    """
+    return f"{count:,} {one}{'s' * (count != 1)}"
+
+
 def _short(value: Any) -> str:
     return repr(value)[:80]
 

@@ -290,8 +290,8 @@ class Auto(ClusteredStrategy):
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """Describe what trials or coalitions may cost at most."""
         few, lines = self.cross_fits(federation.describe().rows, model), list[str]()
-        if self._may_choose(federation.num_clients):
-            lines = coalition_notes(federation.num_clients, rounds, model, few)
+        if self._may_choose(number := federation.num_clients):
+            lines = coalition_notes(number, rounds * self.cohort_size(number) / number, model, few)
         if few:
             return lines
         most = auto.most_spending(federation.num_clients, self.options.participation, rounds, self.parameters)

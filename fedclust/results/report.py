@@ -420,15 +420,17 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
+        groups = summary.get("num_clusters", 0) > 1
         if own in (0, everyone):
-            text = "Served: every client " + ("its cluster's model" if own else "one model for all")
+            whose = "its cluster's model" if own and groups else "one model for all"
+            text = f"Served: every client {whose}"
         text += _with_layers(summary)
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
-        if clustered is not None and own < everyone and summary.get("num_clusters", 0) > 1:
+        if clustered is not None and own < everyone and groups:
             bare = " without layer" * ("without_layer" in summary)
             text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
         text = f"{text} (serve={summary.get('serve')})"
-        if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
+        if (run.config.get("choices") or {}).get("strategy") != "auto" and own and groups:
             text += "; strategy=auto trains in groups only where that proves to be better"
         lines.append(Text(text))
     if silent := (summary.get("proof") or {}).get("did_not_vote"):
@@ -444,7 +446,9 @@ def _with_layers(summary: Mapping[str, Any]) -> str:
     if not layers:
         return ""
     with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
-    figures = f": mean accuracy {number(with_layer)}, without layer {number(without)}"
+    figures = f": mean accuracy {number(with_layer)}"
+    if number(with_layer) != number(without):
+        figures += f", without layer {number(without)}"
     return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
 
 

@@ -17,6 +17,7 @@ import fedclust
 from fedclust.clients import coalitions as clients
 from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
+from fedclust.federation import FederationError
 from fedclust.layers.coalitions import notes, worthwhile
 from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
 from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
@@ -138,6 +139,16 @@ def test_sites_choose_no_correction_that_personal_leaves_out() -> None:
         for site, (*_, test) in enumerate(skewed())
     ]
     assert served == pytest.approx(chosen)
+
+
+def test_a_finished_run_serves_what_its_sites_chose(tmp_path: Path) -> None:
+    first = run(skewed(), proof=True, folder=tmp_path / "run")
+    assert "with the prior correction" in str(first.summary["sites"])
+    with pytest.raises(FederationError, match="personal must include the label-prior correction"):
+        run(skewed(), proof=True, folder=tmp_path / "run", resume=True, personal="none")
+    longer = run(skewed(), 7, proof=True, folder=tmp_path / "run", resume=True, personal="none")
+    assert set(longer.sites["correction"]) == {"none"}  # they have chosen anew
+    assert "with the prior correction" not in str(longer.summary["sites"])
 
 
 def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
@@ -274,7 +285,7 @@ def test_coalitions_are_for_a_handful_of_small_sites(asked, rows, number, found)
 def test_what_it_costs_is_said_before_round_1() -> None:
     cost, given_away = notes(4, 30, MODEL, trained=True)
     # 2³ coalitions have a site, each with 5 folds and all rows, but the run's own: 47 models of 4 kB.
-    assert "15 coalitions of 4 sites: in each round a site trains 47 models, 0.19 MB" in cost
+    assert "15 coalitions of 4 sites: in each of its rounds a site trains 47 models, 0.19 MB" in cost
     assert "1,410 trainings of a site" in cost
     assert "each site's own travel" in given_away
     (refused,) = notes(4, 30, MODEL, trained=False)

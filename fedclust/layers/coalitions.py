@@ -49,6 +49,7 @@ from fedclust.proof.coalitions import (
     Choice,
     Coalition,
     Fit,
+    at_own_shares,
     choose,
     coalitions,
     partners,
@@ -333,7 +334,8 @@ class Coalitions(Layer):
         for site, answer in answers.items():
             others = [other for other in sites if other != site]
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
-        may = partners(fits, turned_sites(fits, together))
+        tested = at_own_shares(fits, together, counts[list(sites)])
+        may = partners(tested[0], turned_sites(*tested))
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)

@@ -1,7 +1,6 @@
 """What messages about models on clients' rows refuse."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest

@@ -32,7 +32,7 @@ from fedclust.messages.training import Instruction, Projection, Update, UpdateQu
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
-from fedclust.support.checks import plural
+from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
@@ -220,7 +220,7 @@ def imbalance_line(
     counts = np.asarray(train_counts)
     clients, classes = counts.shape
     names = list(class_names if len(class_names) == classes else map(str, range(classes)))
-    who = list(map(str, range(clients)) if client_names is None else client_names)
+    who = client_names or [f"client {each}" for each in range(clients)]
     rows = counts.sum(axis=0)
     most, least = int(rows.argmax()), int(rows.argmin())
     largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
@@ -231,10 +231,10 @@ def imbalance_line(
     if not len(lacking):
         return f"{line}; every client has every class"
     some = [
-        f"{who[client]} {_few([names[label] for label in np.flatnonzero(counts[client] == 0)])}"
+        f"{who[client]}: {few((names[label] for label in np.flatnonzero(counts[client] == 0)), _NAMED)}"
         for client in lacking
     ]
-    return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
+    return f"{line}; {len(lacking)} of {clients} clients lack a class: {few(some, _NAMED, '; ')}"
 
 
 def capped_lines(
@@ -264,7 +264,7 @@ def capped_lines(
         ]
         if not said:
             continue
-        line = f"{_few(said, '; ')} (row_cap={row_cap:g})"
+        line = f"{few(said, _NAMED, '; ')} (row_cap={row_cap:g})"
         if epochs is not None and what == "training":
             steps = epochs * math.ceil(rows[who[0]] / training["batch_size"])
             line += (
@@ -301,11 +301,6 @@ def few_passes_line(
     share = f" (a client trains in {participation:.0%} of the rounds)" if participation < 1 else ""
     whose = f"the median client's {rows:,g} training rows{share}"
     return f"{plural(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
-
-
-def _few(texts: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return separator.join(texts[:_NAMED]) + more
 
 
 # -- Who has joined -----------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_the_line_by_hand() -> None:
     # 15 of 100 rows are ill, 85 well
     assert line == (
         "classes: largest well 85.0%, smallest ill 15.0% of 100 training rows; "
-        "1 of 3 clients lack a class: south ill"
+        "1 of 3 clients lack a class: south: ill"
     )
 
 
@@ -246,6 +246,6 @@ def test_many_clients_and_classes_stay_one_line() -> None:
     line = imbalance_line(np.eye(6, dtype=int))
     assert line == (
         "classes: 6 of equal size, training rows of each: 1; 6 of 6 clients lack a class: "
-        "0 1, 2, 3 and 2 more; 1 0, 2, 3 and 2 more; 2 0, 1, 3 and 2 more and 3 more"
+        "client 0: 1, 2, 3 and 2 more; client 1: 0, 2, 3 and 2 more; client 2: 0, 1, 3 and 2 more; and 3 more"
     )
     assert imbalance_line(np.ones((2, 2))).endswith("training rows of each: 2; every client has every class")

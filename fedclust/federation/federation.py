@@ -220,7 +220,7 @@ def imbalance_line(
     counts = np.asarray(train_counts)
     clients, classes = counts.shape
     names = list(class_names if len(class_names) == classes else map(str, range(classes)))
-    who = client_names or [f"client {each}" for each in range(clients)]
+    who = list(client_names or (f"client {each}" for each in range(clients)))
     rows = counts.sum(axis=0)
     most, least = int(rows.argmax()), int(rows.argmin())
     largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))

@@ -311,7 +311,7 @@ class Auto(ClusteredStrategy):
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
         if (decided := self.decided()) is not None:
-            summary = {"decision": f"{decided.text} ({self.coalitions.cost()})", **decided.summary}
+            summary = {"decision": decided.text, "cross_fitting": self.coalitions.cost(), **decided.summary}
             return Findings(summary, {"cross_site": decided.cross_site})
         rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
         over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]

@@ -5,7 +5,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -237,9 +236,7 @@ def imbalance_line(
     return f"{line}; {len(lacking)} of {clients} clients lack a class: {few(some, _NAMED, '; ')}"
 
 
-def capped_lines(
-    described: Descriptions, row_cap: float | None, training: Mapping[str, Any] = MappingProxyType({})
-) -> list[str]:
+def capped_lines(described: Descriptions, row_cap: float | None, training: Mapping[str, Any]) -> list[str]:
     """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`.
 
     Parameters
@@ -252,7 +249,7 @@ def capped_lines(
         The ``training`` node. With `epochs`, the lines say how long such a client trains: the cap shortens
         nobody's training.
     """
-    lines, epochs = [], training.get("epochs")
+    lines, epochs = [], training["epochs"]
     for what, rows in (("training", described.num_train), ("test", described.num_test)):
         having, counts = rows[rows > 0], counted(rows, row_cap)
         who = sorted(np.flatnonzero(counts < rows).tolist(), key=lambda client: -rows[client])

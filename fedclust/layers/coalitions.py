@@ -394,7 +394,7 @@ class Coalitions(Layer):
         """Return in words what trained."""
         number = 0 if self.trained is None else len(self.trained.coalitions)
         return (
-            f"cross-fitted: {number} coalitions, each trained without each of {FOLDS} folds and on all rows"
+            f"Cross-fitted: {number} coalitions, each trained without each of {FOLDS} folds and on all rows"
         )
 
     def decided(self, run: Run) -> Decided | None:

@@ -23,6 +23,7 @@ from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     collapsed_line,
+    decision_line,
     decision_lines,
     how_to_get_one,
     leaving_line,
@@ -316,8 +317,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS))
     if summary.get("sites") and tables:
         parts.append(_sites(summary["sites"]))
-    if summary.get("decision"):
-        parts.append(Text(str(summary["decision"])))
+    if line := decision_line(summary):
+        parts.append(Text(line))
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
     if tables:

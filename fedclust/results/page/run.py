@@ -13,7 +13,7 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import collapsed_line, leaving_line, warning_lines
+from fedclust.results.summary import collapsed_line, decision_line, leaving_line, warning_lines
 from fedclust.support.checks import few, plural
 from fedclust.typing import IntArray
 
@@ -55,7 +55,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
     verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
-    noted = [collapsed_line(summary), summary.get("decision")]
+    noted = [collapsed_line(summary), decision_line(summary)]
     noted += [
         report.newcomers_line(summary),
         report.drift_line(run.rounds),

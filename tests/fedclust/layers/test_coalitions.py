@@ -95,6 +95,8 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     ]  # alone there is nothing to correct
     out = io.StringIO()
     print_report(SavedRun(result.folder), Console(file=out, width=80, force_terminal=True, color_system=None))
+    assert "Cross-fitted: 7 coalitions, each trained without" in out.getvalue()
+    assert out.getvalue().count("Stop: check the coding of site 0 and run again") == 1  # the verdict
     row = r"(chosen|everyone|alone) +\d\.\d\d +\d\.\d\d to \d\.\d\d +\d"  # on one line
     assert re.findall(row, out.getvalue()) == ["chosen", "everyone", "alone"] * 3
 

@@ -272,9 +272,10 @@ class Auto(ClusteredStrategy):
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""
+        return [] if self._may_choose(num_clients) else self._no_groups(num_clients, rounds)
+
+    def _no_groups(self, num_clients: int, rounds: int) -> list[str]:
         given = self.parameters
-        if self._may_choose(num_clients):
-            return []
         if not given.can_split(num_clients):
             return [
                 f"no groups can be found: clients must be >= {2 * given.min_cluster_size}, for two groups "
@@ -289,12 +290,14 @@ class Auto(ClusteredStrategy):
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """Describe what trials or coalitions may cost at most."""
-        few, lines = self.cross_fits(federation.describe().rows, model), list[str]()
-        if self._may_choose(number := federation.num_clients):
+        number, lines = federation.num_clients, list[str]()
+        if self._may_choose(number):
+            few = self.cross_fits(federation.describe().rows, model)
             lines = coalition_notes(number, rounds * self.cohort_size(number) / number, model, few)
-        if few:
-            return lines
-        most = auto.most_spending(federation.num_clients, self.options.participation, rounds, self.parameters)
+            if few:
+                return lines
+            lines += self._no_groups(number, rounds)
+        most = auto.most_spending(number, self.options.participation, rounds, self.parameters)
         if not most.looks:
             return lines
         return [

@@ -315,6 +315,10 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
     assert caution == f"no groups can be found: {groups}"
     assert looking.notes(of(2), 130, from_state({})) == []
     assert Auto().cautions(2, 130) == []  # two sites choose by cross-fitting
+    large = ArrayRecord([np.zeros(2_000_000)])  # 16 MB: 11 models a site are more than 64 MB
+    refused, caution = Auto().notes(of(2), 130, large)
+    assert refused.startswith("no coalitions are trained")
+    assert caution == f"no groups can be found: {groups}"
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:

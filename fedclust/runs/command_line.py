@@ -39,7 +39,7 @@ from fedclust.settings.composition import (
 from fedclust.settings.run_options import COLLAPSED
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
-from fedclust.support.checks import none_of
+from fedclust.support.checks import none_of, plural
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
 
@@ -346,7 +346,7 @@ def _pass_on(config: DictConfig, overrides: Sequence[str], tell: bool) -> None:
         return
     _add_argument(added, overrides)
     if tell and added == "partition=iid":
-        dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
+        dealt = f"Rows are dealt at random to {plural(config.partition.num_clients, 'client')}"
         print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
 
 

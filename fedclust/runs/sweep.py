@@ -21,7 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError
-from fedclust.support.checks import dumps_by_key, replace_file
+from fedclust.support.checks import dumps_by_key, plural, replace_file
 
 # Settings that do not change a strategy's results.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
@@ -66,7 +66,7 @@ def any_failed(file: Path, what: str = "failed") -> bool:
     """Print all jobs of a sweep that failed again, as its last lines; return whether there are any."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if lines:
-        jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep {what}"
+        jobs = f"{plural(len(lines), 'job')} of the sweep {what}"
         print("\n".join([f"fedclust: {jobs}", *lines]), file=sys.stderr)
     return bool(lines)
 

@@ -188,8 +188,9 @@ def tokenizer_of(words: Sequence[str]) -> "Tokenizer":
     return tokenizer
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
+def count_words(texts: Iterable[str]) -> dict[str, int]:
     """Count the words of texts as a vocabulary does: lower-case, and runs of punctuation."""
     empty = tokenizer_of(())
     lowered = map(empty.normalizer.normalize_str, texts)
-    return Counter(word for text in lowered for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))
+    words = (word for text in lowered for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))
+    return dict(Counter(words))  # dataclasses.asdict cannot copy a Counter

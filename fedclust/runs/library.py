@@ -55,7 +55,7 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
@@ -670,8 +670,8 @@ def simulate(
     array([0, 0, 1, 1])
     """
     for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{label} must be a whole number >= {least}, got {value!r}")
+        check_value(label, value, f"a whole number >= {least}")
+    rounds, seed = int(rounds), int(seed)  # of NumPy, too
     if not isinstance(training, LocalTraining):
         raise ValueError(f"training must be a LocalTraining, got {type(training).__name__}")
     if resume and folder is None:
@@ -844,12 +844,13 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    construction.check_outputs(model, data.inputs[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):
             try:
-                construction.check_outputs(model, data.inputs[row : row + 1], data.num_classes)
+                own = data.inputs[row : row + 1], data.labels[row : row + 1]
+                construction.check_outputs(model, *own, data.num_classes)
             except ValueError as error:
                 low, high = int(tokens.min()), int(tokens.max())
                 raise ValueError(f"model must take tokens from {low} to {high}: {error}") from error

@@ -11,6 +11,7 @@ from torch import nn
 
 from fedclust.models import construction
 
+ONE = torch.zeros(1, dtype=torch.int64)
 MLP = {"_target_": "fedclust.models.dense.MLP", "input_shape": [1, 2, 2], "num_classes": 3, "hidden": [5]}
 
 
@@ -61,18 +62,18 @@ def test_a_network_must_have_an_output_for_every_class() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     example = torch.zeros((1, 2, 2), dtype=torch.uint8)
-    construction.check_outputs(network, example, 3)
-    construction.check_outputs(network, example[:0], 9)  # nothing to try it on
+    construction.check_outputs(network, example, ONE, 3)
+    construction.check_outputs(network, example[:0], ONE, 9)  # nothing to try it on
     assert network.training
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
     said = "^model.num_classes must be >= 4, the classes of the dataset, got a model with 3 outputs$"
     with pytest.raises(ValueError, match=said):
-        construction.check_outputs(network, example, 4)
+        construction.check_outputs(network, example, ONE, 4)
 
 
 def test_a_network_must_take_the_data() -> None:
     with pytest.raises(ValueError, match=r"model must take examples of shape \(5,\), it raises RuntimeError"):
-        construction.check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), 3)
+        construction.check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), ONE, 3)
 
 
 def test_weights_drawn_anew_depend_on_the_seed_alone() -> None:

@@ -22,6 +22,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -34,6 +35,7 @@ from fedclust.settings.composition import (
     compose,
     compose_with_hydra,
     one_line,
+    quoted,
     with_choices,
 )
 from fedclust.settings.run_options import COLLAPSED
@@ -42,6 +44,7 @@ from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.checks import none_of
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
+from fedclust.support.streams import lasting
 
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
@@ -66,10 +69,12 @@ def main() -> None:
     if verb == "run":
         sys.argv[1:] = given
     elif re.fullmatch(r"\w+|-h|--help|--version", verb):  # no setting: these have a =
-        sys.exit(_answer(verb, given))
+        with lasting(goes_on=False):
+            sys.exit(_answer(verb, given))
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        sys.exit(verbs.show_help(["run"]))
-    with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
+        with lasting(goes_on=False):
+            sys.exit(verbs.show_help(["run"]))
+    with lasting(goes_on=True), tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
         gc.disable()  # looking through all that is imported takes half a second, too
         try:
@@ -80,7 +85,7 @@ def main() -> None:
                 run()
                 if results is not None and arguments.multirun:
                     import_module("fedclust.runs.compare").end_sweep(results)
-        except (ConfigError, OmegaConfBaseException) as error:
+        except (ConfigError, OmegaConfBaseException, HydraException) as error:
             _give_up(error)
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
@@ -282,9 +287,11 @@ def _checked(
         run = partial(_single, config, composed) if plain else _main
         return run, _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
-    options = [sweep.choices(override) for override in arguments.overrides]
+    options = [sweep.choices(override, added) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
-        checks.check(config := compose(overrides, **where))
+        config, composed = compose_with_hydra(overrides, **where)
+        sweep.check_sweeper(arguments.overrides, composed.hydra.runtime.choices.get("hydra/sweeper"))
+        checks.check(config)
         if _added_partition(config, overrides):  # Hydra, which composes the jobs, would not add it
             raise ConfigError(
                 "a sweep must say how data of your own are split: partition=natural, which makes a client of "
@@ -327,10 +334,10 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
     by_time = folders.named_by_time(config)
     with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
         if by_time:
-            quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-            _add_argument(f"output_dir='{quoted}'", overrides)
+            named = f"output_dir={quoted(str(folder))}"
+            _add_argument(named, overrides)
             config.output_dir = str(folder)
-            config.overrides.append(f"output_dir='{quoted}'")
+            config.overrides.append(named)
         yield folder
 
 

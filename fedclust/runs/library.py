@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import io
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import numpy as np
 import pandas as pd
@@ -57,6 +58,7 @@ from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
+from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -724,7 +726,7 @@ def simulate(
     layers = {each: built.own_personal() if personal is None else layer for each, built in strategies.items()}
     plan = Plan(settings, described, strategies, layers, chosen)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
-    console = Console() if progress else None
+    console = Console(file=cast(TextIO, Lasting(sys.stdout))) if progress and sys.stdout else None
     from fedclust.clients.node import node_of_objects  # takes as long to import as the server's side
 
     network = copy.deepcopy(model)  # the caller may change the original

@@ -51,7 +51,7 @@ POINTS = "x: numbers with a point between thousands, in 40 of 40 rows"
 UNIT = "x: numbers with a unit, or two numbers in a cell, in 40 of 40 rows"
 NO_LABEL = "give --csv keep_default_na=false"
 ENCODING = "set its encoding, for example --encoding {}"
-VALUES = "a.csv has a first line of values, not of names; add a line with the columns' names, or give --csv head"
+VALUES = "a.csv has a first line of values, not of names; add a line with the columns' names, or give --csv"
 NAMES = "a.csv has several columns called {}; give each a name of its own"
 GOOD = "errors: 0, warnings: 0"
 PLAIN = _csv(_table())

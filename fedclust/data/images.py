@@ -80,7 +80,7 @@ class Images(SourcedDataset):
         def decode_chunk(start: int, chunk: list[Any]) -> IntArray:
             """Write a chunk of kept images as rows from `start`; count the training part's values."""
             for row, image in enumerate(chunk, start=start):
-                inputs[row] = self._decode(image, locate, int(kept[row]))
+                inputs[row] = self._decode(image, locate, name, int(kept[row]))
             return pixel_counts(inputs[start : max(start, min(start + len(chunk), labels.num_train))])
 
         with ThreadPoolExecutor(WORKERS) as pool:  # Pillow releases the GIL while decoding
@@ -118,13 +118,24 @@ class Images(SourcedDataset):
 
         return locate
 
-    def _decode(self, image: Any, locate: Callable[[str], Path], position: int) -> NDArray[np.uint8]:
-        """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``."""
+    def _decode(
+        self, image: Any, locate: Callable[[str], Path], column: str, position: int
+    ) -> NDArray[np.uint8]:
+        """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``.
+
+        No error shows what is in the table: a path may be an image in another form.
+        """
         if isinstance(image, dict):
             image = image["bytes"] if image.get("bytes") is not None else image.get("path")
         if image is None:
-            raise SourceError(f"example {position} has no image")
+            raise SourceError(f"{column} of example {position} must be an image, got none")
+        if not isinstance(image, bytes | str | int):
+            rule = "must be an encoded image, such as a PNG's bytes or the hub's Image feature, or its path"
+            raise SourceError(f"{column} of example {position} {rule}, got a {type(image).__name__}")
         opened = image if isinstance(image, bytes) else locate(str(image))
+        if isinstance(opened, Path) and not os.path.isfile(opened):
+            rule = "must be the path of a file below the table's folder, there is none"
+            raise SourceError(f"{column} of example {position} {rule}; check dataset.image_path, too")
         try:
             return decode(opened, tuple(self.input_shape), self.resize, f" {position}")
         except ValueError as error:

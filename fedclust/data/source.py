@@ -685,7 +685,7 @@ class SourcedDataset(Source, DatasetBuilder):
         columns = [column(part, name) for part in parts]
         for values in columns:
             if values.null_count:
-                what = f"{values.null_count} examples have no label in {name}"
+                what = f"some examples have no label in {name}"  # no count, as a site may send it
                 advice = "if None or NA is a class, give dataset.csv_options.keep_default_na=false"
                 raise SourceError(f"{what}; label them or leave them out; {advice}")
         if self.per_position:

@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from fedclust.data.dataset import SourceError, Statistics
 from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
-from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column, walk
+from fedclust.data.source import (
+    IMAGE_SUFFIXES,
+    TABLE_SUFFIXES,
+    Labels,
+    Part,
+    SourcedDataset,
+    cells_of,
+    find_column,
+    walk,
+)
 from fedclust.typing import IntArray
 
 CHUNK = 128  # images decoded by one thread at a time
@@ -68,6 +77,17 @@ class Images(SourcedDataset):
         if not named or ".." in self.image_path.split("/"):
             rule = "a path below the table's folder, with {id} or {id[0]} for the column's text"
             raise ValueError(f"dataset.image_path must be {rule}, got {self.image_path!r}")
+
+    def _files(self) -> tuple[Path, list[Path]]:
+        """List the files: images in folders, if a table beside them has no column of images."""
+        root, files = super()._files()
+        if files[0].name.lower().endswith(IMAGE_SUFFIXES) or Path(str(self.path)).expanduser().is_file():
+            return root, files
+        folders = any("/" in name for name in walk(root) if name.lower().endswith(IMAGE_SUFFIXES))
+        wanted = {self.image} if isinstance(self.image, str) else {*self.image}
+        if not folders or wanted & {*self._open_files(root, files[:1]).rows.schema.names}:
+            return root, files
+        return replace(self, exclude=[*self.exclude, *(f"*{each}" for each in TABLE_SUFFIXES)])._files()
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Decode the images in parallel and count their pixel values."""

@@ -698,6 +698,9 @@ class SourcedDataset(Source, DatasetBuilder):
             series = [values.to_pandas() for values in columns]
             keeps = [~values.isin(list(self.drop_labels)).to_numpy(dtype=bool) for values in series]
             arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
+            if self.names_in(parts[0]) and any((array == -1).any() for array in arrays):
+                rule = "must have a label in every example, some have -1, which is none in datasets"
+                raise SourceError(f"{name} {rule}; leave them out with 'dataset.drop_labels=[-1]'")
         if not len(arrays[0]):
             raise SourceError("the training part must hold at least one example, got none")
         return arrays, np.concatenate(keeps)
@@ -734,7 +737,7 @@ class SourcedDataset(Source, DatasetBuilder):
         metadata = json.loads((part.rows.schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
         names: list[str] | None = features.get(find_column(part, self.label, "label"), {}).get("names")
-        return names
+        return None if names is None else [_composed(name) for name in names]
 
     def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
         """Read the writer, user or region of each kept example as an index into their sorted names.

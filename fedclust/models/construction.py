@@ -97,8 +97,9 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     # The model is the user's code.
     except Exception as error:
         rule = f"model must take examples of shape {tuple(example.shape[1:])}"
-        tokens = "; whole numbers are tokens, other inputs are float32" if inputs.dtype == torch.int64 else ""
-        raise ValueError(f"{rule}, it raises {type(error).__name__}: {error}{tokens}") from error
+        what = "; whole numbers are tokens, as for model=embedding_lstm, other inputs are float32"
+        hint = what if inputs.dtype == torch.int64 else ""
+        raise ValueError(f"{rule}, it raises {type(error).__name__}: {error}{hint}") from error
     finally:
         model.train(training)
     wanted_shape = [len(inputs), *labels.shape[1:]]

@@ -115,8 +115,7 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as shells do
     except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
-        shown = _with_extra(error) if isinstance(error, ModuleNotFoundError) else error
-        print(f"fedclust {verb}:", " ".join(str(shown).split()), file=sys.stderr)
+        print(f"fedclust {verb}: {_with_extra(error)}", file=sys.stderr)
         return 2
 
 
@@ -185,7 +184,7 @@ def _job(
         from fedclust.runs.server import USER_ERRORS
 
         if isinstance(error, ModuleNotFoundError):
-            error = _with_extra(error)
+            error = ConfigError(_with_extra(error))
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
             if failures is None or not sweep.add_failure(failures, *job, error, expected):
@@ -205,10 +204,12 @@ def _job(
     return returned
 
 
-def _with_extra(error: ModuleNotFoundError) -> Exception:
-    """Add to the error of a missing package how to install it, if only some runs need it."""
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    return ConfigError(f"{error}: pip install 'fedclust[{extra}]'") if extra else error
+def _with_extra(error: Exception) -> str:
+    """Write an error in one line; if a package is missing that only some runs need, with its extra."""
+    text = " ".join(one_line(error).split())
+    missing = re.search(r"No module named '(\w+)", text)
+    extra = _EXTRAS.get(missing[1]) if missing else None
+    return f"{text}; pip install 'fedclust[{extra}]'" if extra else text
 
 
 def _run(config: DictConfig, folder: Path) -> dict[str, Any]:
@@ -244,7 +245,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
 
 
 def _give_up(error: Exception, code: int = 2) -> NoReturn:
-    print("fedclust:", " ".join(one_line(error).split()), file=sys.stderr)
+    print(f"fedclust: {_with_extra(error)}", file=sys.stderr)
     sys.exit(code)
 
 

@@ -63,6 +63,7 @@ MISSING = "???"
 UNKNOWN = (None, MISSING, *(f"${{in_data:{key}}}" for key in OPEN))
 
 _SEARCHPATH = "hydra.searchpath"
+_PLUGINS = {"hydra/sweeper=optuna": "optuna", "hydra/launcher=ray": "ray-launcher"}
 
 
 _PYTHON = re.compile(r"(?<!['\"\w.])(None|True|False)(?!['\"\w.])")
@@ -116,13 +117,30 @@ def compose_with_hydra(
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
             if name == "config" and (added := own_partition(composed, overrides)):
                 composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
+            if unread := _unread(composed, overrides, name):
+                raise ConfigError(unread)
             return with_choices(composed, composed.hydra), composed
+        except ConfigError:
+            raise
         except UnicodeDecodeError as error:
             folders = [*searchpath, *(folder for _, folder in _searchpath(overrides))]
             raise ConfigError(f"{_not_utf8(folders)} must be a text in UTF-8: {error}") from error
         # ValueError and TypeError: a list's key, a choice that is no text; the YAML's names its file.
         except (HydraException, OmegaConfBaseException, ValueError, TypeError, yaml.YAMLError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
+
+
+def _unread(composed: DictConfig, overrides: Sequence[str], name: str) -> str | None:
+    """Name a key that an override adds with ``+`` and that no other value refers to; None without one."""
+    added = [text for text in overrides if text.startswith("+")]
+    keys = {re.split(r"[.@=/]", text.lstrip("+"))[0] for text in added} - {"hydra"}
+    existing = [*hydra.compose(name)] if keys else []
+    for key in sorted(keys - {*map(str, existing)}):
+        is_group = GlobalHydra.instance().config_loader().get_group_options(key)
+        if not is_group and f"${{{key}" not in OmegaConf.to_yaml(composed, resolve=False):
+            hint = f"did you mean {near!r}? " if (near := nearest(key, existing)) else ""
+            return f"unknown key {key!r}, which nothing reads: {hint}there is {', '.join(existing)}"
+    return None
 
 
 def _not_utf8(folders: Sequence[str]) -> Path | str:
@@ -542,7 +560,8 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         free = override.is_delete() or override.is_sweep_override()
         listed = chosen if isinstance(chosen, list) else [chosen]
         if known and not free and any(each not in known for each in listed):
-            return none_of(key, chosen, known)
+            plugin = _PLUGINS.get(f"{key}={chosen}")
+            return none_of(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
     # Choices that cannot be combined, a file that is no YAML: their own message, below.

@@ -2,6 +2,10 @@
 
 import codecs
 import gzip
+import io
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import datetime
 from decimal import Decimal
@@ -14,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedclust.results.saved_run import SavedRun
 from tests.conftest import Outcome
 
 Run = Callable[..., Outcome]
@@ -163,3 +168,265 @@ def test_columns_of_other_types(run: Run, tmp_path: Path, values: Any, expected:
     outcome = run(*ONE, *TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
     assert outcome.code == (0 if fine else 2), outcome
     assert fine or (outcome.complained.count("\n") == 1 and "dataset.ignore=[x]" in outcome.complained)
+
+
+def _write_sites(tmp_path: Path, **sites: str | bytes) -> None:
+    """Write the file of each site, by its name without the suffix."""
+    (tmp_path / "sites").mkdir()
+    for name, content in sites.items():
+        raw = content.encode() if isinstance(content, str) else content
+        suffix = ".csv.gz" if raw.startswith(b"\x1f\x8b") else ".csv"
+        (tmp_path / "sites" / f"{name}{suffix}").write_bytes(raw)
+
+
+MISSPELT = PLAIN.replace("well", "gesu\u0308nder")
+SPELT = PLAIN.replace("well", "ges\u00fcnder")
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (ZIPPED[:-12], "cannot read its data: Compressed file ended before the end-of-stream marker"),
+        (ZIPPED[:30] + b"\0\xff" * 9 + ZIPPED[48:], "cannot read its data: Error -3 while decompressing"),
+        (_lines("age,x,y", "4{k}.5,1000000000000000000000{k:03},{y}"), "column x looks like an identifier"),
+        (_lines("age,y", "4{k}.5,{y},"), "cannot read its data: line 2 must have at most 2 cells"),
+        (_lines("age,y,y", "4{k}.5,{y},{y}"), "its data has several columns called y"),
+        (_lines("age,x,y", "4{k}.5,{k}%,{y}"), "x: numbers with a unit, or two numbers in a cell; write one"),
+        (_lines("age,x,y", '4{k}.5,"1,2{k:02}.5",{y}'), "x: numbers with a comma between thousands; give"),
+        (_lines("41,0.5,ill", "4{k}.5,0.{k},{y}"), "its data has a first line of values, not of names"),
+        (PLAIN.replace("well", "None"), "some examples have no label in y; label them or leave them out"),
+        (PLAIN.encode("utf-16-le"), "cannot read its data: it must be text, it has zero bytes; set its enc"),
+    ],
+)
+def test_an_odd_file_excludes_its_site_and_no_other(
+    run: Run, tmp_path: Path, odd: str | bytes, reason: str
+) -> None:
+    _write_sites(tmp_path, a=PLAIN, b=PLAIN, odd=odd)
+    outcome = run(*OWN, *TABLE)
+    assert outcome.code == 0, outcome
+    (line,) = (line for line in outcome.printed.splitlines() if line.startswith("odd is refused: "))
+    assert line.startswith(f"odd is refused: {reason}"), line
+    # No value of a row, such as the first one of x.
+    assert not any(value in line for value in ("1000000", "0%", "1,200", "0.5", "None,"))
+    assert len(pd.read_parquet(tmp_path / "out" / "clients.parquet")) == 2
+
+
+@pytest.mark.parametrize(
+    ("sites", "classes"),
+    [
+        ({"a": SPELT, "b": MISSPELT, "c": SPELT}, "gesünder"),
+        # The same of a column's name.
+        (
+            {"a": SPELT.replace("age", "gr\u00f6sse"), "b": MISSPELT.replace("age", "gro\u0308sse")},
+            "gesünder",
+        ),
+        ({"a": PLAIN.encode("utf-16"), "b": "sep=;\n" + PLAIN.replace(",", ";")}, "well"),
+    ],
+)
+def test_sites_that_write_the_same_in_other_ways_train_together(
+    run: Run, tmp_path: Path, sites: dict[str, str | bytes], classes: str
+) -> None:
+    _write_sites(tmp_path, **sites)
+    outcome = run(*OWN, *TABLE)
+    assert outcome.code == 0, outcome
+    assert f" {classes} " in next(
+        line for line in outcome.printed.splitlines() if line.startswith("classes:")
+    )
+    assert "warning" not in outcome.printed
+    assert len(pd.read_parquet(tmp_path / "out" / "clients.parquet")) == len(sites)
+
+
+def test_new_rows_are_read_like_those_of_training(run: Run, tmp_path: Path) -> None:
+    jobs = ["M\u00e4dchen" if k % 2 else "Junge" for k in range(40)]
+    _write_sites(tmp_path, a=_csv(_table(job=jobs)), b=_csv(_table(job=jobs)))
+    assert run(*OWN, *TABLE).code == 0
+    for name, raw in {
+        "one.csv": "age,job\n50.5,M\u00e4dchen\n".encode(),
+        "two.csv": "sep=;\nage;job\n50.5;Ma\u0308dchen\n".encode("utf-16"),
+    }.items():
+        (tmp_path / name).write_bytes(raw)
+    composed, other = (run("predict", "out", name, "--site", "a") for name in ("one.csv", "two.csv"))
+    assert composed.code == 0
+    assert composed == other  # without a note about an unknown category
+    (tmp_path / "cut.csv.gz").write_bytes(ZIPPED[:-12])
+    cut = run("predict", "out", "cut.csv.gz", "--site", "a")
+    assert cut.code == 2
+    assert cut.complained.startswith("fedclust predict: cannot read ")
+    assert cut.complained.count("\n") == 1
+
+
+@pytest.mark.parametrize("odd", [False, True])
+def test_sites_with_texts_agree_on_their_words(run: Run, tmp_path: Path, odd: bool) -> None:
+    good, bad = "sch\u00f6n warm", "kalt nass"
+    rows = [f"{good if k % 2 else bad} {k},{k % 2}" for k in range(32)]
+    texts = "\n".join(["review,stars", *rows, ""])
+    _write_sites(tmp_path, a=texts, b=texts.replace("\u00f6", "o\u0308") if odd else texts)
+    network = ["model=embedding_dense", "dataset=text", "dataset.text=review", "dataset.label=stars"]
+    outcome = run(*OWN, *network, "rounds=60")
+    assert outcome.code == 0, outcome
+    # schön, warm, kalt, nass, and the numbers of the 25 or 26 training rows
+    assert "words with their counts" in outcome.printed
+    clients = pd.read_parquet(tmp_path / "out" / "clients.parquet")
+    assert clients["accuracy"].tolist() == [1.0, 1.0]  # short texts, of which padding is the largest part
+
+
+@pytest.mark.parametrize("held", ["nested", "text", "gone"])
+def test_no_pixel_leaves_a_site(run: Run, tmp_path: Path, held: str) -> None:
+    values = {"nested": [[7, 77], [177, 7]], "text": "7, 77, 177, 7", "gone": "scan 77, 177.png"}[held]
+    rows = pa.table({"image": [values] * 20, "label": [0, 1] * 10})
+    for site in "ab":
+        (tmp_path / "sites" / site).mkdir(parents=True)
+        pq.write_table(rows, tmp_path / "sites" / site / "data.parquet")
+    outcome = run(*OWN, "dataset=image_folder", "dataset.input_shape=[1,2,2]")
+    assert outcome.code == 2
+    assert "a is refused: image of example 0 must be " in outcome.printed
+    assert "77" not in (outcome.printed + outcome.complained).replace(str(tmp_path), "")
+
+
+def test_images_in_folders_count_more_than_a_table_of_labels(run: Run, tmp_path: Path) -> None:
+    from PIL import Image
+
+    for number in range(40):
+        shade = "dark" if number % 2 else "light"
+        (tmp_path / "scans" / shade).mkdir(parents=True, exist_ok=True)
+        picture = Image.new("L", (2, 2), 5 * number % 100 + (0 if number % 2 else 150))
+        picture.save(tmp_path / "scans" / shade / f"{number}.png")
+    (tmp_path / "scans" / "labels.csv").write_text("file,label\n0.png,light\n")
+    options = (
+        "dataset.path=scans",
+        "dataset.input_shape=[1,2,2]",
+        "partition=iid",
+        "partition.num_clients=2",
+    )
+    outcome = run(*ONE, "dataset=image_folder", *options)
+    assert outcome.code == 0, outcome
+    assert "dark" in outcome.printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["dataset.path=epoch=9/a.csv"],
+            "a text with such characters is quoted so: \"dataset.path='epoch=9/a",
+        ),
+        (["output_dir=~/x"], "is quoted so: \"output_dir='~/x'\""),
+        (["dataset.path=病.csv"], "is quoted so: \"dataset.path='病.csv'\""),
+        (["-m", "strategy=glob(zz*)"], "strategy=glob(zz*) must have at least one choice among auto, "),
+        (["-m", "seed=range(0,0)"], "seed=range(0,0) must have at least one choice, it has none"),
+        (
+            ["-m", "partition=dirichlet", "partition.alpha=interval(0.1,1)"],
+            "alpha=interval(0.1,1) needs a sweeper that searches an interval: hydra/sweeper=optuna, pip inst",
+        ),
+        (["--config-dir", "conf", "model=utf16"], "conf/model/utf16.yaml must be a text in UTF-8"),
+        (["--config-dir", "conf", "model=broken"], "conf/model/broken.yaml"),
+        (["+foo=1"], "unknown key 'foo', which nothing reads"),
+        (["++sed=1"], "unknown key 'sed', which nothing reads: did you mean 'seed'?"),
+        (["+foo.bar=1"], "unknown key 'foo', which nothing reads"),
+    ],
+)
+def test_settings_end_in_a_line_that_helps(
+    run: Run, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "utf16.yaml").write_bytes("hidden: [3]\n".encode("utf-16"))
+    (tmp_path / "conf" / "model" / "broken.yaml").write_text("a: [1\nb: 2\n")
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert message in outcome.complained
+    assert outcome.complained.startswith("fedclust: ")
+    assert outcome.complained.count("\n") == 1
+
+
+def test_a_sweep_takes_what_a_pattern_finds(run: Run) -> None:
+    outcome = run("-m", "strategy=glob(fedav*)", "compare=[]", "proof=false", "rounds=1", "output_dir=out")
+    assert outcome.code == 0, outcome
+    assert SavedRun(Path("out/0")).strategy == "fedavg"
+
+
+@pytest.mark.parametrize("outputs", [10, 11, 14])
+def test_a_network_may_have_more_outputs_than_classes(run: Run, outputs: int) -> None:
+    outcome = run(*ONE, f"model.num_classes={outputs}")
+    assert outcome.code == 0, outcome
+
+
+NETWORKS = '''
+from torch import nn
+class Net(nn.Module):
+    """Ends as it is told."""
+    def __init__(self, end):
+        super().__init__()
+        self.layer, self.end = nn.Linear(64, 10), end
+    def forward(self, x):
+        x = x.flatten(1)
+        if self.end == "in place":
+            x.mul_(0.5)
+        y = self.layer(x)
+        return {"tuple": (y, x), "dict": {"logits": y}, "flat": y.flatten(), "list": [y]}.get(self.end, y)
+def statistics(end):
+    return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 10))
+'''
+
+
+@pytest.mark.parametrize(
+    ("end", "message"),
+    [
+        ("tuple", "for 2 examples with a class index each, got tuple"),
+        ("dict", "got dict"),
+        ("list", "got list"),
+        ("flat", "got [20]"),
+        ("in place", None),
+        ("statistics", None),
+    ],
+)
+def test_what_a_network_returns(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, message: str | None
+) -> None:
+    (tmp_path / "odd_networks.py").write_text(NETWORKS)
+    monkeypatch.syspath_prepend(tmp_path)
+    target = "odd_networks.statistics" if end == "statistics" else "odd_networks.Net"
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(f"_target_: {target}\nend: {end}\n")
+    outcome = run("--config-dir", "conf", *ONE, "model=mine")
+    assert outcome.code == (0 if message is None else 2), outcome
+    if message is not None:
+        rule = "model must return a tensor of shape [2, 10], an output per class, "
+        assert rule in outcome.complained
+        assert message in outcome.complained
+        assert outcome.complained.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("encoding", "arguments"),
+    [
+        ("cp1252", [*OWN, *TABLE]),
+        ("ascii", ["report", "out"]),
+        ("latin-1", ["compare", "out", "out"]),
+        ("ascii", ["help"]),
+        ("cp1252", ["check", "sites/a.csv", "--target", "y"]),
+    ],
+)
+def test_a_terminal_may_lack_characters(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str, arguments: list[str]
+) -> None:
+    table = PLAIN.replace("age", "年齢").replace("well", "良い")
+    _write_sites(tmp_path, **{"a": table, "病院": table})
+    if arguments[0] in ("report", "compare"):
+        assert run(*OWN, *TABLE).code == 0
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding=encoding))
+    outcome = run(*arguments)
+    sys.stdout.flush()
+    assert outcome.code == 0, outcome
+    assert raw.getvalue().decode(encoding)
+
+
+def test_a_run_goes_on_without_a_reader(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fedclust", *ONE]
+    piped: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "cwd": tmp_path}
+    with subprocess.Popen(command, **piped) as process:
+        process.stdout.close()
+        complained = process.stderr.read()
+    assert process.returncode == 0, complained
+    assert (tmp_path / "out" / "summary.json").is_file()
+    assert complained.count("the output can no longer be written ([Errno 32] Broken pipe), the run goes") == 1

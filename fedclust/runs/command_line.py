@@ -79,7 +79,9 @@ def main() -> None:
         gc.disable()  # looking through all that is imported takes half a second, too
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
-            arguments = get_args_parser().parse_args(sys.argv[1:])
+            arguments, unknown = get_args_parser().parse_known_args(sys.argv[1:])
+            if unknown:
+                raise ConfigError(_without_dashes(unknown[0], sys.argv[1:]))
             run, folder_made = _checked(arguments)
             with folder_made as results:
                 run()
@@ -106,7 +108,8 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         elif verb in ("help", "-h", "--help"):
             status = verbs.show_help(arguments)
         elif verb not in verbs.VERBS:
-            raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
+            known = none_of("the first word", verb, verbs.VERBS, "must be a setting or one of")
+            raise ValueError(_as_setting(verb, arguments) or known)
         else:
             status = int(import_module(f"fedclust.runs.{verb}").main(arguments))
         sys.stdout.flush()
@@ -117,6 +120,23 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
     except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
         print(f"fedclust {verb}: {_with_extra(error)}", file=sys.stderr)
         return 2
+
+
+def _without_dashes(option: str, given: Sequence[str]) -> str:
+    """Write an unknown option as the setting that it may be meant as."""
+    key, _, value = option.lstrip("-").partition("=")
+    after = given[given.index(option) + 1 :]
+    value = value or (after[0] if after and "=" not in after[0] else "VALUE")
+    return f"there is no option {option.partition('=')[0]}; settings have no dashes: fedclust {key}={value}"
+
+
+def _as_setting(word: str, after: Sequence[str]) -> str | None:
+    """Write a first word that is the name or a choice of a group of settings as a setting."""
+    groups = [file.parent.name for file in sorted(CONF.glob(f"*/{word}.yaml"))]
+    if (CONF / word).is_dir():
+        value = next((each for each in after if each != "="), "CHOICE")
+        return f"a setting has its value after =, without blanks: fedclust {word}={value}"
+    return f"a choice needs the name of its setting: fedclust {groups[0]}={word}" if groups else None
 
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
@@ -333,12 +353,13 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
         yield None  # Hydra makes its own folder
         return
     by_time = folders.named_by_time(config)
-    with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
-        if by_time:
-            named = f"output_dir={quoted(str(folder))}"
-            _add_argument(named, overrides)
+    named = Path(config.output_dir).expanduser()
+    with folders.results_folder(named, new=by_time) as folder:
+        if by_time or str(named) != str(Path(config.output_dir)):
+            override = f"output_dir={quoted(str(folder))}"
+            _add_argument(override, overrides)
             config.output_dir = str(folder)
-            config.overrides.append(named)
+            config.overrides.append(override)
         yield folder
 
 

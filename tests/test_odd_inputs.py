@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedclust import load
 from fedclust.results.saved_run import SavedRun
 from tests.conftest import Outcome
 
@@ -26,6 +27,7 @@ Run = Callable[..., Outcome]
 ONE = ("strategy=fedavg", "compare=[]", "proof=false", "rounds=1", "output_dir=out")
 OWN = (*ONE, "partition=own", "partition.sites=sites")
 TABLE = ("dataset=csv", "dataset.label=y")
+TEXT = ("dataset=text", "dataset.path=a.csv", "partition=iid", "partition.num_clients=4")
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -429,3 +431,121 @@ def test_a_run_goes_on_without_a_reader(tmp_path: Path) -> None:
     assert process.returncode == 0, complained
     assert (tmp_path / "out" / "summary.json").is_file()
     assert complained.count("the output can no longer be written ([Errno 32] Broken pipe), the run goes") == 1
+
+
+PADDED = '''
+import torch
+from torch import nn
+from torch.nn import functional
+class Net(nn.Module):
+    """Averages vectors, that of padding among them, which is not trained."""
+    def __init__(self, kind):
+        super().__init__()
+        options = {"limited": {"max_norm": 0.5}, "by frequency": {"scale_grad_by_freq": True}}
+        self.kind, self.rows = kind, nn.Embedding(50, 4, **options.get(kind, {"padding_idx": 0}))
+        self.end = nn.Linear(4, 2)
+    def forward(self, x):
+        if self.kind == "function":
+            return self.end(functional.embedding(x, self.rows.weight, padding_idx=0).mean(1))
+        return self.end(self.rows(x).mean(1))
+'''
+
+
+@pytest.mark.parametrize("kind", ["layer", "function", "limited", "by frequency"])
+def test_an_embedding_is_trained_alike_in_every_mode(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    (tmp_path / "odd_padding.py").write_text(PADDED)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "mine.yaml").write_text(f"_target_: odd_padding.Net\nkind: {kind}\n")
+    rows = [f"{'good' if k % 2 else 'bad'} {'day ' * (k % 5)},{k % 2}" for k in range(40)]
+    (tmp_path / "a.csv").write_text("\n".join(["text,label", *rows, ""]))
+    trained = {}
+    for mode in ("vectorised", "sequential"):
+        own = ("rounds=3", f"output_dir={mode}", f"training.mode={mode}", "training.learning_rate=1")
+        outcome = run("--config-dir", "conf", *ONE[:3], *TEXT, "model=mine", *own)
+        assert outcome.code in (0, 3), outcome  # too short to learn
+        network = load(tmp_path / mode, allow="odd_padding.").model_for(0)
+        trained[mode] = network.rows.weight.detach().numpy()
+    one, other = trained.values()
+    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
+    if kind == "layer":
+        assert not one[0].any()  # as it began
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--strategy", "fmcl"],
+            "there is no option --strategy; settings have no dashes: fedclust strategy=fmcl",
+        ),
+        (["--rounds=3"], "settings have no dashes: fedclust rounds=3"),
+        (["strategy", "fmcl"], "a setting has its value after =, without blanks: fedclust strategy=fmcl"),
+        (
+            ["strategy", "=", "fmcl"],
+            "a setting has its value after =, without blanks: fedclust strategy=fmcl",
+        ),
+        (["fmcl"], "a choice needs the name of its setting: fedclust strategy=fmcl"),
+        ([*ONE, "partition=natural"], "needs writers, users or regions: dataset.natural= names their column"),
+        (
+            [*ONE, *TEXT],
+            "whole numbers are tokens, as for model=embedding_lstm",
+        ),
+        (["-m", "hydra/sweeper=optuna", "seed=1,2"], "got 'optuna'; pip install 'fedclust[optuna]'"),
+        (["-m", "hydra/launcher=ray", "seed=1,2"], "got 'ray'; pip install 'fedclust[ray-launcher]'"),
+    ],
+)
+def test_a_mistake_ends_in_a_line_with_the_way_out(
+    run: Run, tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    (tmp_path / "a.csv").write_text(
+        "\n".join(["text,label", *(f"a b {k % 2},{k % 2}" for k in range(40)), ""])
+    )
+    outcome = run(*arguments)
+    assert outcome.code == 2
+    assert message in outcome.complained
+    assert outcome.complained.startswith("fedclust")
+    assert outcome.complained.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "extra"),
+    [
+        ("ray", ["engine=ray"], "simulation"),
+        ("datasets", ["dataset=cifar10"], "hub"),
+        ("transformers", ["strategy=fmcl", "encoder=transformers"], "encoders"),
+    ],
+)
+def test_a_missing_package_names_its_extra(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, package: str, arguments: list[str], extra: str
+) -> None:
+    raised = f"No module named {package!r}"
+    (tmp_path / f"{package}.py").write_text(f"raise ModuleNotFoundError({raised!r}, name={package!r})\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in (package, "fedclust.grids.ray_grid", "fedclust.models.foundation"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    outcome = run(*ONE, *arguments)
+    assert outcome.code == 2
+    assert outcome.complained.endswith(f"; pip install 'fedclust[{extra}]'\n")
+
+
+def test_unlabelled_examples_are_no_class(run: Run, tmp_path: Path) -> None:
+    import datasets
+
+    labels = datasets.ClassLabel(names=["ill", "well"])
+    features = datasets.Features({"age": datasets.Value("float64"), "y": labels})
+    rows = {"age": [40.5 + 7 * k % 31 for k in range(40)], "y": [k % 3 - 1 for k in range(40)]}
+    datasets.Dataset.from_dict(rows, features=features).save_to_disk(str(tmp_path / "saved"))
+    given = (*ONE, *TABLE, "dataset.path=saved", "partition=iid", "partition.num_clients=2")
+    outcome = run(*given)
+    assert outcome.code == 2
+    assert "y must have a label in every example, some have -1" in outcome.complained
+    assert run(*given, "dataset.drop_labels=[-1]").code == 0
+
+
+def test_one_client_is_told_that_it_trains_with_nobody(run: Run) -> None:
+    outcome = run(*ONE, "partition=iid", "partition.num_clients=1")
+    assert outcome.code in (0, 3)
+    assert "warning: one client trains with nobody; partition.num_clients= or " in outcome.printed

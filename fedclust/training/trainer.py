@@ -62,6 +62,8 @@ _TRIED = 3
 _FILLING = 32.0
 # Rounding errors may grow in training by up to this share of a loss's change since the first step.
 _GROWN = 0.05
+# Share of a model's change that counts as the change of each of its tensors.
+_LEAST = 0.02
 _ROWS = "an nn.Embedding with padding_idx, max_norm or scale_grad_by_freq cannot be trained together"
 
 Measure = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -662,16 +664,23 @@ def _half_batches(work: Work, client: int) -> Work:
 
 
 def _apart(start: State, alone: State, together: State) -> float:
-    """Return the distance between two ways' models as a share of the distance that one way has moved them."""
-    apart = moved = 0.0
-    for name, stacked in alone.items():
-        if stacked.is_floating_point():
-            one, other, before = (each.double() for each in (stacked, together[name], start[name]))
-            apart += float((other[: len(one)] - one).square().sum())
-            moved += float((one - before).square().sum()) + _ROUNDING["float32"] ** 2 * float(
-                one.square().sum()
-            )
-    return math.sqrt(apart / moved) if apart > 0 else 0.0
+    """Return how far two ways' models are apart, as a share of what one way has changed.
+
+    It is the share of the tensor in which they differ most. A part of the whole model's change counts as that
+    of each tensor: the gradient of some is rounding alone, such as a bias before BatchNorm.
+    """
+    names = [name for name, stacked in alone.items() if stacked.is_floating_point()]
+    moved = {name: _length(alone[name] - start[name]) for name in names}
+    least = _LEAST * math.hypot(*moved.values())
+    rounding = {name: _ROUNDING["float32"] * _length(alone[name]) for name in names}
+    apart = {name: _length(together[name][: len(alone[name])] - alone[name]) for name in names}
+    return max(
+        (apart[each] / (moved[each] + least + rounding[each]) for each in names if apart[each]), default=0
+    )
+
+
+def _length(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.double()))
 
 
 def _close(one: FloatArray, other: FloatArray, tolerance: float) -> bool:

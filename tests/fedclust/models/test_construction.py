@@ -1,5 +1,6 @@
 """Building networks; their base class; the shapes they take."""
 
+import contextlib
 import random
 
 import numpy as np
@@ -69,6 +70,35 @@ def test_a_network_must_have_an_output_for_every_class() -> None:
     said = "^model.num_classes must be >= 4, the classes of the dataset, got a model with 3 outputs$"
     with pytest.raises(ValueError, match=said):
         construction.check_outputs(network, example, ONE, 4)
+
+
+@pytest.mark.parametrize(
+    ("returned", "positions", "got"),
+    [
+        (lambda y: (y, y), (), "got tuple"),
+        (lambda y: {"logits": y}, (), "got dict"),
+        (lambda y: y.flatten(), (), r"got \[6\]"),
+        (lambda y: y[:, None], (), r"got \[2, 1, 3\]"),
+        (lambda y: y, (5,), r"shape \[2, 5, 3\], .* with 5 class indices each, got \[2, 3\]"),
+        (lambda y: y, (), None),
+        (lambda y: y[:, None].expand(2, 5, 3), (5,), None),
+    ],
+)
+def test_a_network_must_return_an_output_per_class(returned, positions: tuple, got: str | None) -> None:
+    class Net(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return returned(super().forward(inputs.mul_(0.5)))
+
+    example, labels = torch.ones(1, 4), torch.zeros(1, *positions, dtype=torch.int64)
+    said = contextlib.nullcontext() if got is None else pytest.raises(ValueError, match=f"model must .*{got}")
+    with said:
+        construction.check_outputs(Net(4, 3), example, labels, 3)
+    assert torch.equal(example, torch.ones(1, 4))  # the network changes a copy
+
+
+def test_statistics_of_the_batch_need_two_rows() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+    construction.check_outputs(network, torch.ones(1, 4), ONE, 3)
 
 
 def test_a_network_must_take_the_data() -> None:

@@ -26,6 +26,7 @@ MOST_COLUMNS = 50_000  # a file with more is usually turned round
 RARE = 0.05  # share of rows of a class that is called rare
 _MANY_NUMBERS = 10  # more distinct numbers than this are measured, not codes
 _MANY_CLASSES, _MOST_CLASSES = 20, 100  # of labels that are numbers: from here on doubtful; surely amounts
+_FAR = 50.0  # times as large: 980 beside 1.259
 _MOST_UNITS = 2  # of a column: g and kg
 _ROWS_PER_CLASS = 10  # labels that occur in fewer rows on average are measured
 _FEWEST_LABELS = 10  # with fewer distinct labels, a small table proves nothing
@@ -97,6 +98,10 @@ _WARNINGS = {
     "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
     "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
     "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
+    "three decimals": (
+        "numbers of three decimals beside whole ones that are much larger",
+        "give 'dataset.csv_options.thousands=\",\"' and 'dataset.csv_options.decimal=\".\"' if 1,259 is 1259",
+    ),
     "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
     "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
     "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
@@ -267,6 +272,8 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
         if endless := int(np.isinf(numbers).sum()):
             yield Finding("infinite", name, endless, size)
         numbers = numbers[~np.isnan(numbers)]
+        if _thousandths(numbers):
+            yield Finding("three decimals", name)
         empty = not len(numbers)
         constant = not empty and numbers.min() == numbers.max()
     else:
@@ -288,6 +295,17 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
             return
     if reason:
         yield Finding("identifier", name, detail=reason)
+
+
+def _thousandths(numbers: FloatArray) -> bool:
+    """Return whether numbers, shape (present,), look like thousands whose comma was read as a decimal's."""
+    numbers = np.abs(numbers[np.isfinite(numbers)])
+    whole, parts = numbers[numbers == np.round(numbers)], numbers[numbers != np.round(numbers)]
+    if not len(whole) or not len(parts) or parts.min() < 1 or numbers.max() >= 1000:
+        return False
+    third = np.isclose(1000 * parts, np.round(1000 * parts), rtol=0, atol=1e-6)
+    second = np.isclose(100 * parts, np.round(100 * parts), rtol=0, atol=1e-6)
+    return bool(third.all() and not second.all() and np.median(whole) > _FAR * np.median(parts))
 
 
 def _strays(texts: "Values", name: str, size: int) -> list[Finding]:

@@ -37,6 +37,9 @@ def _found(columns: dict, labels: list = _LABELS, **options) -> list[tuple[str, 
         ([f"{60 + k}%" if k % 2 else str(60 + k) for k in range(40)], ("error", "unit", 20)),
         ([f"{100 + k}/{60 + k}" for k in range(40)], ("error", "unit", 40)),
         ([f"3{k % 8}.{k % 5} °C" for k in range(40)], ("error", "unit", 40)),
+        ([1 + k / 1000 if k % 2 else 900 + k for k in range(40)], ("warning", "three decimals", 0)),
+        ([1 + k / 1000 if k % 2 else 1.0 for k in range(40)], None),  # densities
+        ([1 + k / 100 if k % 2 else 900 + k for k in range(40)], None),  # two decimals
         (["5 mg", "10 mg", "20 mg", "none"] * 10, None),  # doses: few enough to be categories
         ([f"{1 + k % 4}{'abcd'[k % 4]}" for k in range(40)], None),  # stages
         (_with(_AGES, {3: np.inf}), ("error", "infinite", 1)),

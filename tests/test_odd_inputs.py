@@ -188,6 +188,19 @@ def _write_sites(tmp_path: Path, **sites: str | bytes) -> None:
         (tmp_path / "sites" / f"{name}{suffix}").write_bytes(raw)
 
 
+@pytest.mark.parametrize(
+    "role", ["dataset.natural", "partition.group", "dataset.label", "dataset.categories"]
+)
+def test_a_column_of_lists_has_no_role(run: Run, tmp_path: Path, role: str) -> None:
+    (tmp_path / "sites").mkdir()
+    for site in "ab":
+        pq.write_table(_arrow(pa.array([[k] for k in range(40)])), tmp_path / "sites" / f"{site}.parquet")
+    outcome = run(*OWN, *TABLE, f"{role}={'[x]' if role.endswith('categories') else 'x'}")
+    assert outcome.code == 2
+    assert "a is refused: x must hold one " in outcome.printed
+    assert "got list<element: int64>" in outcome.complained
+
+
 MISSPELT = PLAIN.replace("well", "gesu\u0308nder")
 SPELT = PLAIN.replace("well", "ges\u00fcnder")
 

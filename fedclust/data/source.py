@@ -475,8 +475,23 @@ def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **opt
 
 
 def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":
-    """Read the kept rows of a column of all parts; missing for rows of a part that lacks it."""
+    """Read the kept rows of a column of all parts; missing for rows of a part that lacks it.
+
+    Raises
+    ------
+    SourceError
+        If its cells are lists or other values that cannot be compared.
+    """
+    check_plain(parts[0], name)
     return table_of(parts, [name], kept)[name]
+
+
+def check_plain(part: Part, name: str) -> None:
+    """Check that a column's cells are single values; raise SourceError with its type otherwise."""
+    import pyarrow.types as types
+
+    if types.is_nested(kind := part.rows.schema.field(name).type):
+        raise SourceError(f"{name} must hold one text or number in each row, got {kind}")
 
 
 def table_of(parts: Sequence[Part], names: Iterable[str], kept: BoolArray | slice) -> "pd.DataFrame":
@@ -686,7 +701,7 @@ class SourcedDataset(Source, DatasetBuilder):
         for values in columns:
             if values.null_count:
                 what = f"some examples have no label in {name}"  # no count, as a site may send it
-                advice = "if None or NA is a class, give dataset.csv_options.keep_default_na=false"
+                advice = "if 'None' or 'NA' is a class, give dataset.csv_options.keep_default_na=false"
                 raise SourceError(f"{what}; label them or leave them out; {advice}")
         if self.per_position:
             arrays = [_positions(values, name) for values in columns]

@@ -22,7 +22,16 @@ from fedclust.data.input_encoders import (
     category_texts,
     size_of,
 )
-from fedclust.data.source import Labels, Part, SourcedDataset, find_column, is_text, table_of, values_of
+from fedclust.data.source import (
+    Labels,
+    Part,
+    SourcedDataset,
+    check_plain,
+    find_column,
+    is_text,
+    table_of,
+    values_of,
+)
 from fedclust.typing import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["number", "category"]
@@ -93,12 +102,14 @@ class Tables(SourcedDataset):
         Raises
         ------
         SourceError
-            If a configured column is missing.
+            If a configured column is missing, or its cells are lists.
         """
         if not self.chooses:
             kinds: dict[str, Kind | None] = {}
             kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
             kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
+            for name in kinds:
+                check_plain(part, name)
             return kinds
         roles = {"label": self.label, "natural": self.natural, "group": self.group}
         taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
@@ -118,6 +129,8 @@ class Tables(SourcedDataset):
             If a configured column is missing.
         """
         label = find_column(parts[0], self.label, "label") if self.label else None
+        if label is not None and not self.per_position:
+            check_plain(parts[0], label)
         group = self.group and find_column(parts[0], self.group, "group")
         kinds, schema = self.kinds(parts[0]), parts[0].rows.schema
         wanted = dict.fromkeys(filter(None, [label, *kinds, group]))

@@ -81,7 +81,7 @@ _ERRORS = {
     ),
     "unlabelled": (
         "rows without a label",
-        "label them or leave them out; if None or NA is a class, give "
+        "label them or leave them out; if 'None' or 'NA' is a class, give "
         "dataset.csv_options.keep_default_na=false",
     ),
     "labels alike": ("labels that differ in case or blanks only", "spell each class in one way"),

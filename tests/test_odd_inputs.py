@@ -98,6 +98,8 @@ GAPS = PLAIN.replace("ill", "NA").replace("47.5,", ",")
         (PLAIN.replace("well", "None"), ["--csv", "keep_default_na=false"], GOOD),
         (GAPS, ["--csv", "keep_default_na=false"], GOOD),
         # Names that are numbers, and values instead of names.
+        (_lines("Ages of 2024\nage,y", "4{k}.5,{y}"), [], "lines above the names with --csv skiprows=1"),
+        (_lines("Ages of 2024\nage,y", "4{k}.5,{y}"), ["--csv", "skiprows=1"], GOOD),
         (_lines("0,1,2,y", "4{k}.5,0.{k},.{k}1,{y}"), [], VALUES),
         (_lines("0,1,2,y", "4{k}.5,0.{k},.{k}1,{y}"), ["--csv", "header=0"], GOOD),
         (_lines("41,0.5,ill", "4{k}.5,0.{k},{y}"), [], VALUES),

@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import re
+import struct
 import zlib
 from abc import abstractmethod
 from collections import Counter
@@ -42,21 +43,11 @@ T = TypeVar("T")
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-_MISSING = "na_values", "keep_default_na"
-CSV_OPTIONS = (
-    "sep",
-    "encoding",
-    "decimal",
-    "thousands",
-    "quotechar",
-    "comment",
-    "header",
-    "skiprows",
-    *_MISSING,
-)
+_FORMAT = "sep", "encoding", "decimal", "thousands", "quotechar", "comment", "header", "skiprows"
+CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
 _WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
-UNREADABLE = (OSError, EOFError, zlib.error, *_WRONG)
-"""What pandas, pyarrow, torch and zlib raise for damaged files and values that fit no type."""
+UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)
+"""What pandas, pyarrow, Pillow and zlib raise for damaged files and values that fit no type."""
 HUB_OPTIONS = ("subset", "revision", "data_dir")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 SEPARATORS = (";", "\t", "|", ",")
@@ -239,7 +230,10 @@ class Source(Checked):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             if longer := _LONGER.search(str(error)):
                 names, line, cells = longer.groups()
-                advice = "remove separators at the ends of lines, or name every column in the first line"
+                advice = (
+                    "remove separators at the ends of lines, name every column in the first line, or leave "
+                )
+                advice += "out lines above the names with dataset.csv_options.skiprows=1"
                 rule = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
                 raise SourceError(f"cannot read {file}: {rule}; {advice}") from error
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error

@@ -115,5 +115,5 @@ def parser() -> Parser:
     for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
         parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
     options = "another of dataset.csv_options, such as thousands=, or keep_default_na=false"
-    parser.add_argument("--csv", metavar="NAME=VALUE", nargs="+", default=[], help=options)
+    parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
     return parser

@@ -221,10 +221,11 @@ class Result:
         if layer == FINETUNE and self._clients is not None:
             network = self.finetuned(client)
         with torch.no_grad():
-            logits: torch.Tensor = network(self._prepared(inputs))
+            logits: torch.Tensor = network(self._prepared(inputs).clone())  # which a network may change
             if table is not None and layer == PRIOR:
-                logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
-            return logits.softmax(-1)
+                shift = torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
+                logits[..., : len(shift)] += shift  # as in training, where a network may have more outputs
+            return logits.softmax(-1)[..., : self._num_classes(inputs)]
 
     def finetuned(self, client: int) -> nn.Module:
         """Fine-tune a client's model again, as the run did after its last round.

@@ -222,7 +222,7 @@ class Served:
         with torch.no_grad():
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:
-                logits = logits + torch.tensor(chosen.prior_shift).to(logits)
+                logits[..., : len(self.class_names)] += torch.tensor(chosen.prior_shift).to(logits)
             chances: torch.Tensor = logits.softmax(-1)
         return chances[..., : len(self.class_names)]  # as in training, where a network may have more outputs
 
@@ -278,7 +278,7 @@ class Served:
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         try:
-            logits: torch.Tensor = network(inputs).float()
+            logits: torch.Tensor = network(inputs.clone()).float()  # a network may change its inputs
         except (RuntimeError, IndexError) as error:
             shape, reason = tuple(inputs.shape[1:]), " ".join(str(error).split())
             raise ValueError(f"rows must fit the network, shape {shape} does not: {reason}") from error

@@ -181,6 +181,27 @@ def test_columns_of_other_types(run: Run, tmp_path: Path, values: Any, expected:
     assert fine or (outcome.complained.count("\n") == 1 and "dataset.ignore=[x]" in outcome.complained)
 
 
+@pytest.mark.parametrize(
+    ("content", "option"),
+    [
+        (_lines("age,x,y", '4{k}.5,"1,2{k:02}.5",{y}'), 'thousands=","'),
+        (PLAIN.replace("well", "None"), "keep_default_na=false"),
+        (_lines("0,1,2,y", "4{k}.5,0.{k},.{k}1,{y}"), "header=0"),
+        (PLAIN.replace("well", "w\u00f6hl").encode("utf-16-le"), "encoding=utf-16-le"),
+        ("From the ward\n" + PLAIN, "skiprows=1"),
+    ],
+)
+def test_the_option_that_a_line_names_is_a_setting(
+    run: Run, tmp_path: Path, content: str | bytes, option: str
+) -> None:
+    (tmp_path / "a.csv").write_bytes(content.encode() if isinstance(content, str) else content)
+    given = (*ONE, *TABLE, "dataset.path=a.csv", "partition=iid", "partition.num_clients=2")
+    refused = run(*given)
+    assert refused.code == 2
+    assert f"dataset.csv_options.{option}" in refused.complained
+    assert run(*given, f"dataset.csv_options.{option}").code in (0, 3)
+
+
 def _write_sites(tmp_path: Path, **sites: str | bytes) -> None:
     """Write the file of each site, by its name without the suffix."""
     (tmp_path / "sites").mkdir()

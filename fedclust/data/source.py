@@ -44,6 +44,14 @@ T = TypeVar("T")
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 _FORMAT = "sep", "encoding", "decimal", "thousands", "quotechar", "comment", "header", "skiprows"
+_USUAL: dict[str, Any] = {
+    "thousands": None,
+    "quotechar": '"',
+    "comment": None,
+    "header": "infer",
+    "skiprows": None,
+}
+_USUAL |= {"na_values": None, "keep_default_na": True}
 CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
 _WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)
@@ -152,7 +160,8 @@ class Source(Checked):
         root, files = self._files()
         stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
         known = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-        return ["files", known, *([dict(self.csv_options)] if self.csv_options else [])]
+        options = {key: each for key, each in self.csv_options.items() if each != _USUAL.get(key, ...)}
+        return ["files", known, *([options] if options else [])]
 
     def open(self) -> tuple[Part, Part | None]:
         """Open the training and the test part.
@@ -247,7 +256,7 @@ class Source(Checked):
         names = [_composed(name) for name in head.iloc[0].dropna()]
         if options.get("header", 0) is not None:
             _check_names(names, str(file))
-        if "header" not in options and 2 * sum(map(is_number, names)) > len(names):
+        if options.get("header", "infer") == "infer" and 2 * sum(map(is_number, names)) > len(names):
             rule = f"{file} has a first line of values, not of names; add a line with the columns' names"
             raise SourceError(f"{rule}, or give dataset.csv_options.header=0 if the names are numbers")
         if len(options.get("sep") or ",") == 1:
@@ -270,8 +279,8 @@ class Source(Checked):
         options = dict(self.csv_options)
         if options.get("sep") == r"\t":  # as typed on a command line
             options["sep"] = "\t"
-        if options.get("keep_default_na") is False:  # empty cells stay missing, or no column has numbers
-            options.setdefault("na_values", [""])
+        if options.get("keep_default_na") is False and options.get("na_values") is None:
+            options["na_values"] = [""]  # empty cells stay missing, or no column has numbers
         with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as opened:
             opening = opened.read(_OPENING)
         encoding = next((name for mark, name in _MARKS.items() if opening.startswith(mark)), None)

@@ -29,7 +29,8 @@ def careful(respond: Respond) -> Respond:
     """Withhold the texts of errors where the node is not the user's own process."""
 
     def guarded(message: Message, context: Context) -> Message:
-        private = allowed_here(context.node_config).strip() != EVERYTHING
+        config = context.node_config
+        private = "data" in config or allowed_here(config).strip() != EVERYTHING
         with discreet(private):
             try:
                 return respond(message, context)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.check import not_classes
-from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
+from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SettingError, SourceError, Statistics
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
@@ -224,20 +224,18 @@ class Source(Checked):
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
             option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
-            shown = f", {header!r}" if is_open() else ""
-            raise SourceError(f"{file} has one column{shown}; set its separator, for example '{option}'")
+            raise SourceError(f"{file} has one column, {header!r}; set its separator, for example '{option}'")
         return frame
 
     def _label_of(self, name: str) -> str:
         if self.label_pattern is None:
             if not (folder := Path(name).parent.name):
-                shown = name if is_open() else ""
-                raise SourceError(f"image {shown} must lie in a folder named after its class")
+                raise SourceError(f"image {name} must lie in a folder named after its class")
             return folder
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
             rule = "label_pattern must match every image and have a group"
-            raise SourceError(f"{rule}, got {self.label_pattern!r}{f' for {name}' if is_open() else ''}")
+            raise SourceError(f"{rule}, got {self.label_pattern!r} for {name}")
         return match.group(1)
 
     def _split(self, root: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -325,8 +323,8 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
 
     Raises
     ------
-    SourceError
-        If it has none of them; the message lists the source's columns.
+    SettingError
+        If it has none of them; the message lists the source's columns, except on a deployed node.
     """
     names, existing = [wanted] if isinstance(wanted, str) else list(wanted), part.rows.schema.names
     for name in names:
@@ -334,7 +332,7 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
             return name
     hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
-    raise SourceError(f"{rule}; {hint}columns are {', '.join(existing)}")
+    raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}")
 
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":
@@ -510,6 +508,8 @@ class SourcedDataset(Source, DatasetBuilder):
                 raise SourceError(f"{rule}; {self.sha256_help}")
             yield [self._filtered(part) for part in parts]
         except SourceError as error:
+            if not is_open():
+                raise
             places = " and ".join(part.place for part in parts)
             raise SourceError(f"{error} (read from {places})") from error
 
@@ -566,7 +566,8 @@ class SourcedDataset(Source, DatasetBuilder):
         columns = [column(part, name) for part in parts]
         for values in columns:
             if values.null_count:
-                raise SourceError(f"{values.null_count} examples have no label in {name}")
+                missing = f", {values.null_count} examples have none in {name}"
+                raise SettingError("label must have a value in every row", missing)
         if self.per_position:
             arrays = [_positions(values, name) for values in columns]
             keeps = [np.ones(len(array), dtype=bool) for array in arrays]

@@ -224,7 +224,8 @@ class Source(Checked):
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
             option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
-            raise SourceError(f"{file} has one column, {header!r}; set its separator, for example '{option}'")
+            one = f", {file} has one column, {header!r}; set its separator, for example '{option}'"
+            raise SettingError("a CSV file must have several columns, divided by its separator", one)
         return frame
 
     def _label_of(self, name: str) -> str:

@@ -19,14 +19,14 @@ from fedclust.data import cache
 from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes, suspicion
 from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images, pixel_counts
-from fedclust.data.input_encoders import InputEncoder, NumberColumn, category_texts, numbers_of
+from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.sites.rules import Rules
 from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
-from fedclust.support.reasons import Sendable, about, is_open, reason_of
+from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 
@@ -100,20 +100,18 @@ class SiteRows:
 
 
 _NAMES_COLUMNS = ("label", "natural", "numbers", "categories", "ignore", "text", "image")
-_OF_A_RUN = frozenset(
-    {
-        *(*_NAMES_COLUMNS, "name", "group", "num_classes", "class_names", "input_shape", "resize", "encoding"),
-        *("category_sizes", "vocabulary_size", "tokenizer"),
-        *("path", "hub", "hub_options", "sha256", "sha256_help"),  # of a source that is not the site's
-    }
-)
+_FORM = ("name", "num_classes", "class_names", "input_shape", "resize", "encoding", "category_sizes")
+_OF_A_RUN = frozenset({*_NAMES_COLUMNS, *_FORM, "vocabulary_size", "tokenizer"})
 """What a run may set of ``dataset`` on a deployed node: names of columns, and the form of the inputs."""
+
+_ELSEWHERE = frozenset({"path", "hub", "hub_options", "sha256", "sha256_help", "group"})
+"""What is about a source other than a site's own, or is set by ``partition``; it is ignored."""
 
 _IN_CONF = {"csv_options": {"sep": ",", "encoding": "utf-8", "decimal": "."}}
 
 
 def of_a_node(dataset: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``dataset`` node with which a deployed node reads its data: how is for the node alone to say.
+    """Return the ``dataset`` node with which a deployed node reads its data, as the node alone decides.
 
     Parameters
     ----------
@@ -133,7 +131,7 @@ def of_a_node(dataset: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
         if field.default_factory is not dataclasses.MISSING:
             unset.append(field.default_factory())
         value = dataset.get(field.name)
-        if field.name not in _OF_A_RUN and value not in unset and value not in ([], {}):
+        if field.name not in _OF_A_RUN | _ELSEWHERE and value not in unset and value not in ([], {}):
             how = "it is read as its operator's --node-config says"
             raise SiteError(f"dataset.{field.name} must not be set for a site's own data, {how}")
     chosen = {key: value for key, value in dataset.items() if key in _OF_A_RUN or key.startswith("_")}
@@ -201,7 +199,7 @@ def read_site(
     Raises
     ------
     SiteError
-        If the rows cannot be read or are too few, or the run asks for what the rules forbid; the message holds
+        If the rows cannot be read or are too few, or the run asks for what the rules forbid; the message has
         no path.
     """
     floor = max(own.min_samples, rules.min_cell if rules else 0)
@@ -329,7 +327,7 @@ def private(builder: Builder) -> Iterator[None]:
         raise
     # pyarrow's, pandas' and torch's errors are among these
     except (ValueError, OSError, LookupError, TypeError, RuntimeError) as error:
-        if not is_open() or isinstance(error, Sendable):
+        if not is_open():
             raise SiteError(reason_of(error, "reading the data")) from error
         raise SiteError(_without_path(str(error), str(builder.path))) from error
 
@@ -411,7 +409,9 @@ def _column(
         if moments.count < floor:
             return agreement.Column("empty", agreement.Moments(rows=len(trained)))
         few_gaps = moments.rows - moments.count < floor  # the number of missing values is a count, too
-        return agreement.Column(kind, dataclasses.replace(moments, count=moments.rows) if few_gaps else moments)
+        return agreement.Column(
+            kind, dataclasses.replace(moments, count=moments.rows) if few_gaps else moments
+        )
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.
     counts, here = Counter(texts[:num_train]), set(texts[trained.index])
@@ -420,7 +420,7 @@ def _column(
 
 
 def _without_rare(values: "pd.Series[Any]", trained: "pd.Series[Any]", floor: int) -> "pd.Series[Any]":
-    """Leave out codes, such as 0 and 1, that few rows train on: how many follows from the mean and variance."""
+    """Leave out codes, such as 0 and 1, that few rows train on: the moments say how many these are."""
     counts = trained.value_counts()
     if floor < 2 or len(counts) > _FEW_CODES:
         return values
@@ -510,11 +510,11 @@ def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, setting
 
 def _limited(agreed: agreement.Agreement, stated: agreement.Statement) -> agreement.Agreement:
     """Limit an encoding to what the site has described; the server that sends it may ask for more."""
-    for each in (*agreed.numbers, *agreed.categories):
-        column = stated.columns.get(each.name)
-        wanted = "number" if isinstance(each, NumberColumn) else "category"
-        if column is None or column.unfit or column.kind not in (wanted, "empty"):
-            raise SiteError(f"the encoding must use columns as the site has described them, got {each.name}")
+    kinds = {each.name: "number" for each in agreed.numbers}
+    for name, kind in (kinds | {each.name: "category" for each in agreed.categories}).items():
+        column = stated.columns.get(name)
+        if column is None or column.unfit or column.kind not in (kind, "empty"):
+            raise SiteError(f"the encoding must use columns as the site has described them, got {name}")
     categories = []
     for each in agreed.categories:
         here = stated.columns[each.name].values
@@ -548,8 +548,8 @@ def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
     if isinstance(rows.builder, Text):
         return rows.builder.tokeniser(agreed.words)(texts_of(rows, rows.builder))
     table = table_of(rows.parts, agreed.table.names, rows.kept)
-    for each in agreed.numbers:
-        table[each.name] = _without_rare(table[each.name], table[each.name].iloc[rows.trained], rows.floor)
+    for name in (each.name for each in agreed.table.numbers):
+        table[name] = _without_rare(table[name], table[name].iloc[rows.trained], rows.floor)
     return agreed.table.encode(table)
 
 

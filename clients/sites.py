@@ -72,7 +72,8 @@ class OwnSites:
 
     def registered(self) -> Registered:
         """List the clients of each site, and why other sites cannot take part."""
-        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
+        rules = {} if self.rules is None else dict.fromkeys(self.paths, self.rules)
+        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients), rules)
 
     def stated(self) -> Stated:
         """Describe each site for the common encoding, or explain why it cannot take part."""
@@ -158,7 +159,20 @@ def own_sites(context: Context) -> OwnSites | None:
     paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
     if "data" not in context.node_config:
         return OwnSites(paths, settings)
-    return OwnSites(paths, settings, json.dumps(_reading(context.node_config), sort_keys=True), Rules())
+    rules = rules_here(context.node_config)
+    rules.check_choices(*allowed.chosen(context.run_config, allow))
+    return OwnSites(paths, settings, json.dumps(_reading(context.node_config), sort_keys=True), rules)
+
+
+def rules_here(node_config: Mapping[str, object]) -> Rules:
+    """Return the rules of a node with its own data.
+
+    Raises
+    ------
+    RulesError
+        If the file in its ``rules`` cannot be read.
+    """
+    return Rules.read(Path(str(node_config["rules"])).expanduser()) if "rules" in node_config else Rules()
 
 
 def _reading(node_config: Mapping[str, object]) -> dict[str, Any]:

@@ -126,6 +126,10 @@ class ClusteredStrategy(Strategy):
     updates and public facts must be all else that it reads of clients. None: it cannot hold this. Counts for
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
+    asks: ClassVar[frozenset[str]] = frozenset()
+    """Types of the questions that it needs answers to, besides descriptions and training. A site whose rules
+    refuse one is left out before round 1."""
+
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
 

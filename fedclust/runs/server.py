@@ -631,6 +631,7 @@ class Session:
             summary["few_passes"] = few_passes
         if sites is not None:
             summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
+            summary["site_rules"] = sites.site_rules
             if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
                 verdict["text"] += f"; without {few(sites.left_out)}: left out"
         with writing(self.folder):

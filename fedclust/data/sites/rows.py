@@ -208,7 +208,7 @@ def read_site(
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         builder = dataclasses.replace(builder, group=own.group)
         if rules:
-            _check_named(builder, parts)
+            builder = _ruled(builder, parts, rules)
         findings = _checked(builder, parts)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
@@ -266,18 +266,48 @@ def _named(builder: Builder) -> dict[str, list[str]]:
     return {role: [names] if isinstance(names, str) else list(names) for role, names in given.items()}
 
 
-def _check_named(builder: Builder, parts: Sequence[Part]) -> None:
-    """Check that no column whose values would leave a deployed node looks like an identifier or a date."""
+_RULE_OF = {
+    "label": "labels",
+    "natural": "groups",
+    "group": "groups",
+    **dict.fromkeys(("numbers", "categories", "text", "image"), "inputs"),
+}
+"""By which of the rules' lists a setting may name a column."""
+
+_FIRST = ("label", "natural", "text", "image")  # of several names, the first that exists is used
+
+
+def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
+    """Return the reader without columns that must not be inputs.
+
+    Raises
+    ------
+    SiteError
+        If the run names a column that the rules do not allow, or, where they list none, one whose values
+        would leave the node and that looks like an identifier or a date.
+    """
     keep = set(getattr(builder, "keep", ()))
     for role, names in _named(builder).items():
-        if role not in ("label", "natural", "numbers", "categories") or not names:
+        if role not in _RULE_OF or not names:
             continue
-        own = [find_column(parts[0], names, role)] if role in ("label", "natural") else names
-        table = table_of(parts, [find_column(parts[0], name, role) for name in own], slice(None))
-        for name in table.columns:
-            if name not in keep and suspicion(name, table[name]):
-                allow = f"its operator can allow it with --node-config \"keep='{name}'\""
-                raise SiteError(f"dataset.{role} must not name an identifier or a date, got {name}; {allow}")
+        own = [find_column(parts[0], names, role)] if role in _FIRST else names
+        columns = [find_column(parts[0], name, role) for name in own]
+        listed, setting = (
+            getattr(rules, _RULE_OF[role]),
+            f"{'partition' if role == 'group' else 'dataset'}.{role}",
+        )
+        if listed is not None:
+            if others := [name for name in columns if name not in listed]:
+                raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")
+        elif role in ("label", "natural", "numbers", "categories"):
+            table = table_of(parts, columns, slice(None))
+            if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
+                allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
+                raise SiteError(f"{setting} must not name an identifier or a date, got {found[0]}; {allow}")
+    if isinstance(builder, Tables) and builder.chooses and rules.inputs is not None:
+        others = [name for name in parts[0].rows.schema.names if name not in rules.inputs]
+        builder = dataclasses.replace(builder, ignore=[*builder.ignore, *others])
+    return builder
 
 
 def _check_classes(labels: NDArray[Any], rules: Rules) -> None:

@@ -1,8 +1,8 @@
 """What leaves a node: each answer passes here, where the site's rules decide.
 
 A node with ``data`` of its own has rules (:mod:`fedclust.data.sites.rules`), from its operator's
-``site.toml`` or the defaults. :mod:`fedclust.data.sites.rows` keeps to them where it describes the data before round 1.
-Nothing that comes with a run is read here except the question.
+``site.toml`` or the defaults. :mod:`fedclust.data.sites.rows` keeps to them where it describes the data
+before round 1. Nothing that comes with a run is read here except the question.
 """
 
 import json

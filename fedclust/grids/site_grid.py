@@ -387,8 +387,8 @@ class SiteGrid(ClientGrid):
             if self.site_rules.get(site) != rules.line:
                 self.site_rules[site] = rules.line
                 self._say(f"rules of {site}: {rules.line}")
-            if reason := self._rules.unanswered(rules):
-                self.refuse(site, reason)
+            if lacking := self._rules.unanswered(rules):
+                self.refuse(site, lacking)
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")

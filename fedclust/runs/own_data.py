@@ -102,12 +102,11 @@ def _asked(config: DictConfig, settings: RunSettings) -> dict[str, frozenset[str
     """Return the types of the questions that each strategy of the run needs answers to, by its name."""
     from hydra.utils import get_class
 
-    chosen = str(config.choices.strategy)
-    configs = {chosen: config} | {
-        each: with_strategy(config, each) for each in settings.compare if each != chosen
-    }
+    chosen, others = str(config.choices.strategy), [*settings.compare]
+    configs = {each: with_strategy(config, each) for each in others} | {chosen: config}
     always = {DescriptionQuestion.kind, Instruction.kind}
-    return {name: always | get_class(each.strategy._target_).asks for name, each in configs.items()}
+    classes: dict[str, Any] = {name: get_class(each.strategy._target_) for name, each in configs.items()}
+    return {name: always | cls.asks for name, cls in classes.items()}
 
 
 def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path) -> None:

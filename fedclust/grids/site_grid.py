@@ -19,6 +19,7 @@ from fedclust.grids.client_grid import ClientGrid, is_lost
 from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
+from fedclust.messages.training import ARMS
 from fedclust.support.checks import few
 from fedclust.support.reasons import FederationError
 
@@ -58,6 +59,8 @@ class Rules:
         for method, kinds in self.asks.items():
             for kind in kinds:
                 if not site.answers(kind):
+                    if kind == ARMS:
+                        return f"its rules send no model to other sites, which coalitions of {method} do"
                     return f"its rules do not answer {kind.removeprefix('query.')}, which {method} asks for"
         return None
 

@@ -106,7 +106,8 @@ def _asked(config: DictConfig, settings: RunSettings) -> dict[str, frozenset[str
     configs = {each: with_strategy(config, each) for each in others} | {chosen: config}
     always = {DescriptionQuestion.kind, Instruction.kind}
     classes: dict[str, Any] = {name: get_class(each.strategy._target_) for name, each in configs.items()}
-    return {name: always | cls.asks for name, cls in classes.items()}
+    given: dict[str, Any] = {name: each.strategy.get("parameters") or {} for name, each in configs.items()}
+    return {name: always | cls.needs(given[name]) for name, cls in classes.items()}
 
 
 def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path) -> None:

@@ -129,7 +129,9 @@ class Rules(Checked):
         return "; ".join(f"{name} = {json.dumps(value)}" for name, value in self.limits.items())
 
     def answers(self, kind: str) -> bool:
-        """Return whether the site answers a type of question."""
+        """Return whether the site answers a type of question; ``"arm/"`` stands for models that travel."""
+        if kind == "arm/":
+            return self.own_models
         name = kind.removeprefix("query.")
         return name in OURS if self.questions is None else name in self.questions
 

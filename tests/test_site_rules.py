@@ -75,7 +75,7 @@ def test_a_site_takes_part_in_the_methods_that_do_not_ask_what_it_refuses(
 ) -> None:
     said = _run(tmp_path, strategy, {"north": REFUSES}).splitlines()
     rules = (
-        'own_models = false; questions = ["description", "train", "evaluate"]; min_cell = 5; max_values = 100'
+        'questions = ["description", "train", "evaluate"]; own_models = false; min_cell = 5; max_values = 100'
     )
     first = next(number for number, line in enumerate(said) if "round 1" in line or "round 2" in line)
     printed = [line for line in said[:first] if line.startswith(("rules of north", "north is refused"))]
@@ -116,6 +116,6 @@ def test_the_site_clips_whatever_the_run_says(tmp_path: Path) -> None:
     for name, rules in (("clipped", dict.fromkeys(SITES, "clip = 1e-9")), ("free", {})):
         (tmp_path / name).mkdir()
         _run(tmp_path / name, ["strategy=fedavg", "proof=false", "evaluate_every=1"], rules)
-        first, second = (each["loss"] for each in load(tmp_path / name / "out").saved.rounds)
+        first, second = (each["test_loss"] for each in load(tmp_path / name / "out").saved.rounds)
         moved[name] = abs(second - first)
     assert moved["clipped"] < 1e-6 < moved["free"]

@@ -269,7 +269,6 @@ def _named(builder: Builder) -> dict[str, list[str]]:
 _RULE_OF = {
     "label": "labels",
     "natural": "groups",
-    "group": "groups",
     **dict.fromkeys(("numbers", "categories", "text", "image"), "inputs"),
 }
 """By which of the rules' lists a setting may name a column."""
@@ -292,10 +291,7 @@ def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
             continue
         own = [find_column(parts[0], names, role)] if role in _FIRST else names
         columns = [find_column(parts[0], name, role) for name in own]
-        listed, setting = (
-            getattr(rules, _RULE_OF[role]),
-            f"{'partition' if role == 'group' else 'dataset'}.{role}",
-        )
+        listed, setting = getattr(rules, _RULE_OF[role]), f"dataset.{role}"
         if listed is not None:
             if others := [name for name in columns if name not in listed]:
                 raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")

@@ -25,8 +25,8 @@ class Rules(Checked):
     Attributes
     ----------
     labels, inputs, groups
-        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural`` or
-        ``partition.group``; None: all that do not look like identifiers or dates. Others are not described.
+        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural``, whose values
+        name clients; None: all that do not look like identifiers or dates. Others are not described.
     questions
         Names of the questions that the site answers, such as ``train`` and ``prototypes``; None: all of
         fedclust. A question of the user's own must be listed.

@@ -154,8 +154,8 @@ class _Rehearsal(WrappedGrid):
 
 def _num_bytes(content: RecordDict) -> int:
     arrays = sum(len(each.data) for record in content.array_records.values() for each in record.values())
-    texts = {**content.config_records, **content.metric_records}
-    return arrays + sum(len(f"{name}{value}") for each in texts.values() for name, value in each.items())
+    records: list[Any] = [*content.config_records.values(), *content.metric_records.values()]
+    return arrays + sum(len(f"{name}{value}") for each in records for name, value in each.items())
 
 
 def _rehearsed(given: argparse.Namespace, file: Path) -> Iterator[str]:

@@ -125,7 +125,7 @@ def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
     )
     sizes = dict(re.findall(r"^    (\w+): (?:\d+ times, )?([\d,]+) bytes: \S", printed, re.M))
     assert {"clients", "statement", "description", "train", "evaluate"} <= sizes.keys()
-    # The network has 3 inputs, of age and both sexes, 64 hidden units and 2 classes; a coalition's models more.
+    # The network has 3 inputs, of age and both sexes, 64 hidden units and 2 classes; coalitions have more.
     assert int(sizes["train"].replace(",", "")) > 4 * (3 * 64 + 64 + 64 * 2 + 2)
     assert "P11" not in printed
     # Rules that are there are kept, and hold.

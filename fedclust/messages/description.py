@@ -339,11 +339,13 @@ class Hosted:
 
     place = codec.Place("clients", ConfigRecord)
 
-    clients: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_CLIENTS, int)]
+    clients: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_CLIENTS, int, at_most=_MOST_CLIENTS)]
     num_clients: Annotated[int, codec.Whole(1, _MOST_CLIENTS)]
     name: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
     data: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
-    steps: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_STEPS, int, sparse=True)] = ()
+    steps: Annotated[
+        tuple[int, ...], codec.Numbers(0, _MOST_STEPS, int, at_most=_MOST_CLIENTS, sparse=True)
+    ] = ()
 
     def check(self, at: codec.Reading) -> None:
         """Check that each client is in 0…K−1, once, and has its steps."""

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedclust import clients, load
+from fedclust.data.sites.rules import OURS
 from fedclust.grids.local_grid import LocalGrid
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
@@ -119,3 +120,13 @@ def test_the_site_clips_whatever_the_run_says(tmp_path: Path) -> None:
         first, second = (each["test_loss"] for each in load(tmp_path / name / "out").saved.rounds)
         moved[name] = abs(second - first)
     assert moved["clipped"] < 1e-6 < moved["free"]
+
+
+def test_a_site_that_sends_no_test_figure_is_counted_and_named(tmp_path: Path) -> None:
+    answered = json.dumps([each for each in OURS if each != "figure"])
+    _run(tmp_path, ["strategy=fmcl", "proof=true", "compare=[fedavg]"], {"north": f"questions = {answered}"})
+    summary = load(tmp_path / "out").summary
+    (failure,) = summary["late_failures"]
+    assert (failure["name"], failure["phase"]) == ("north", "query.figure")
+    assert "this site does not answer figure, by the rules of its operator" in failure["reason"]
+    assert summary["failed_replies"] == 1

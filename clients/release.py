@@ -24,6 +24,7 @@ from fedclust.metrics import Outcomes
 from fedclust.personal.layers import NONE
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.checks import replace_file
+from fedclust.training.cohort import num_steps
 from fedclust.typing import FloatArray, IntArray
 
 _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
@@ -99,8 +100,10 @@ class Release:
                 bases = np.where(few[:, None, None], 0, answer.subspaces).astype(answer.subspaces.dtype)
                 released = replace(answer, subspaces=bases)
             case training.TrainAnswer():
+                self._check_seen(rules, client)
                 released = self._trained(rules, question, answer)
             case training.Update():
+                self._check_seen(rules, client)
                 released = _update(rules, question, answer)
             case evaluation.Evaluation():
                 tested = len(data.test[client])
@@ -123,6 +126,13 @@ class Release:
             case _:
                 released = answer
         return released
+
+    def _check_seen(self, rules: Rules, client: int) -> None:
+        """Check that the batches of a round hold enough rows: a change by fewer shows them."""
+        how = self.node.trainer.training
+        steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])
+        if steps * how.batch_size < rules.min_cell:
+            raise RulesError(f"training must take at least {rules.min_cell} rows a round at this site")
 
     def _trained(
         self, rules: Rules, question: training.Instruction, answer: training.TrainAnswer

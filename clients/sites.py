@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
-from fedclust.data.sites.rules import Rules
+from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.data.source import CSV_OPTIONS
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
@@ -44,12 +44,26 @@ class OwnSites:
         How a deployed node's files are read, as JSON: its own settings of the ``dataset`` node.
     rules
         What a deployed node's site lets leave it; None in the user's own process.
+    forbidden
+        Why these rules let no site take part in the run; empty if they do.
     """
 
     paths: Mapping[str, Path]
     settings: allowed.SiteSettings
     reading: str = "{}"
     rules: Rules | None = None
+    forbidden: str = ""
+
+    def check(self) -> None:
+        """Check that the rules let the node's sites take part in the run.
+
+        Raises
+        ------
+        SiteError
+            If they do not.
+        """
+        if self.forbidden:
+            raise SiteError(self.forbidden)
 
     def rows(self, site: str) -> "SiteRows":
         """Read a site's rows, once per process and version of its files.
@@ -61,6 +75,7 @@ class OwnSites:
         """
         from fedclust.data.sites.rows import builder_of, of_a_node, private
 
+        self.check()
         dataset = self.settings["dataset"]
         if self.rules:
             dataset = of_a_node(dataset, json.loads(self.reading))
@@ -106,6 +121,7 @@ class OwnSites:
         SiteError
             If the node has no agreement yet, or its rows have changed since.
         """
+        self.check()
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
             raise SiteError("a node must be sent the encoding before anything else, this one was not")
@@ -123,6 +139,7 @@ class OwnSites:
         dataset, partition = self.settings["dataset"], self.settings["partition"]
         partition.pop("sites", None)
         asked = [dataset, partition, self.settings["seed"], self.reading]
+        asked += [] if self.rules is None else [self.rules.to_json()]
         return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
 
 
@@ -159,20 +176,15 @@ def own_sites(context: Context) -> OwnSites | None:
     paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
     if "data" not in context.node_config:
         return OwnSites(paths, settings)
-    rules = rules_here(context.node_config)
-    rules.check_choices(*allowed.chosen(context.run_config, allow))
-    return OwnSites(paths, settings, json.dumps(_reading(context.node_config), sort_keys=True), rules)
-
-
-def rules_here(node_config: Mapping[str, object]) -> Rules:
-    """Return the rules of a node with its own data.
-
-    Raises
-    ------
-    RulesError
-        If the file in its ``rules`` cannot be read.
-    """
-    return Rules.read(Path(str(node_config["rules"])).expanduser()) if "rules" in node_config else Rules()
+    rules, forbidden = Rules(), ""
+    try:
+        if "rules" in context.node_config:
+            rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
+        rules.check_choices(*allowed.chosen(context.run_config, allow))
+    except RulesError as error:
+        forbidden = str(error)
+    reading = json.dumps(_reading(context.node_config), sort_keys=True)
+    return OwnSites(paths, settings, reading, rules, forbidden)
 
 
 def _reading(node_config: Mapping[str, object]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
             ["strategy=fedavg", "proof=false", "compare=[ifca]"],
             "its rules do not answer losses, which ifca asks for",
         ),
-        (["strategy=auto"], "its rules do not answer update, which auto asks for"),
+        (["strategy=auto"], "its rules send no model to other sites, which coalitions of auto do"),
     ],
 )
 def test_a_site_takes_part_in_the_methods_that_do_not_ask_what_it_refuses(
@@ -87,6 +87,26 @@ def test_a_site_takes_part_in_the_methods_that_do_not_ask_what_it_refuses(
     assert summary["num_clients"] == (2 if refused else 3)
     assert summary["failed_replies"] == 0
     assert summary["site_rules"]["south"] == "min_cell = 5; max_values = 100"
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ('methods = ["fedgwc"]', "strategy and compare must be fedgwc for this site, got fedavg"),
+        ("layers = []", "personal must be one of none for this site, got finetune"),
+        ('labels = "ill"', "reading the site's rules failed on this node with ValueError"),
+        ('labels = ["ward"]', "dataset.label must be allowed by the site's rules, got ill"),
+        ('inputs = ["dose"]', "it lacks the columns ward, which most sites have"),
+        ('inputs = ["dose", "ward", "height"]', ""),
+    ],
+)
+def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason: str, tmp_path: Path) -> None:
+    _run(tmp_path, ["strategy=fedavg", "proof=false", "personal=finetune"], {"north": rules})
+    summary = load(tmp_path / "out").summary
+    left = summary["sites_left_out"]
+    assert list(left) == (["north"] if reason else [])
+    assert left.get("north", "").startswith(reason)
+    assert summary["failed_replies"] == 0
 
 
 def test_models_that_stay_at_a_site_stop_its_coalitions_only(tmp_path: Path) -> None:

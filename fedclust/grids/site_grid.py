@@ -57,7 +57,7 @@ class Rules:
     def unanswered(self, site: SiteRules) -> str | None:
         """Explain which method needs what a site's rules do not answer; None if the site can take part."""
         for method, kinds in self.asks.items():
-            for kind in kinds:
+            for kind in sorted(kinds):
                 if not site.answers(kind):
                     if kind == ARMS:
                         return f"its rules send no model to other sites, which coalitions of {method} do"

@@ -27,7 +27,8 @@ def node(rules: Rules | None = RULES, *, train: int = 20, test: int = 6, held_ou
         validation=[np.arange(held_out)],
         label_counts=lambda _: np.array([[18, train - 18]]),
     )
-    trainer = SimpleNamespace(training=SimpleNamespace(batch_size=batch), trainable_names=("w",))
+    how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
+    trainer = SimpleNamespace(training=how, trainable_names=("w",))
     return SimpleNamespace(rules=rules, data=data, trainer=trainer, config={"name": "north"})
 
 
@@ -146,6 +147,17 @@ def test_the_loss_of_a_batch_of_a_few_rows_stays() -> None:
     question = training.Instruction(model(0.0, 0.0))
     assert released(trained(), question).losses.tolist() == [1, 3]
     assert released(trained(), question, batch=4).losses.tolist() == [2, 2]
+
+
+def test_a_change_by_a_few_rows_stays() -> None:
+    # Two steps of two rows are four.
+    for question, answer in (
+        (training.Instruction(model(0.0, 0.0)), trained()),
+        (training.UpdateQuestion(model(0.0, 0.0), 1), training.Update(0, 20, {})),
+    ):
+        with pytest.raises(RulesError, match="^training must take at least 5 rows a round at this site$"):
+            released(answer, question, batch=2)
+        assert released(answer, question, batch=3) is not None
 
 
 def test_models_that_travel_stay_if_the_operator_says_so() -> None:

@@ -82,8 +82,8 @@ class OwnSites:
         builder = builder_of(dataset, self.paths[site])
         with private(builder):
             version = json.dumps(builder.identity())
-        written = json.dumps(dataset, sort_keys=True)
-        return _rows(site, str(self.paths[site]), written, self.settings, self.rules, version)
+        written = [json.dumps(each, sort_keys=True) for each in (dataset, self.settings["partition"])]
+        return _rows(site, str(self.paths[site]), *written, self.settings["seed"], self.rules, version)
 
     def registered(self) -> Registered:
         """List the clients of each site, and why other sites cannot take part."""
@@ -200,11 +200,12 @@ def _rows(
     site: str,
     path: str,
     dataset: str,
-    settings: allowed.SiteSettings,
+    partition: str,
+    seed: int,
     rules: Rules | None,
     _version: str,
 ) -> "SiteRows":
     from fedclust.data.sites.rows import builder_of, read_site
 
     builder = builder_of(json.loads(dataset), Path(path))
-    return read_site(site, builder, OwnSitesPartition.of(settings["partition"]), settings["seed"], rules)
+    return read_site(site, builder, OwnSitesPartition.of(json.loads(partition)), seed, rules)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -134,7 +134,8 @@ def of_a_node(dataset: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, A
         if field.name not in _OF_A_RUN | _ELSEWHERE and value not in unset and value not in ([], {}):
             how = "it is read as its operator's --node-config says"
             raise SiteError(f"dataset.{field.name} must not be set for a site's own data, {how}")
-    chosen = {key: value for key, value in dataset.items() if key in _OF_A_RUN or key.startswith("_")}
+    used = _OF_A_RUN - _UNKNOWN_YET.keys()  # which builder_of sets itself
+    chosen = {key: value for key, value in dataset.items() if key in used or key.startswith("_")}
     if unknown := [key for key in own if key not in {field.name for field in dataclasses.fields(kind)}]:
         raise SiteError(f"the node's {unknown[0]} is for another kind of data than {dataset.get('name')}")
     return chosen | dict(own)
@@ -368,6 +369,7 @@ def _without_path(text: str, path: str) -> str:
     return " ".join(text.split())
 
 
+@lru_cache(maxsize=64)  # of as many sites as a node keeps rows of
 def describe(rows: SiteRows) -> agreement.Statement:
     """Describe a site's rows as far as needed to agree on an encoding.
 

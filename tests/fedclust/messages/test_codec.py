@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.data.input_encoders import encoder_from
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
+from fedclust.data.sites.rules import Rules
 from fedclust.messages import coalitions, codec, description, evaluation, training
 from fedclust.messages.codec import (
     SERVER,
@@ -83,6 +84,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
             *(evaluation.Evaluation(7, FIGURES, each) for each in (None, COUNTED)),
             *(description.Hosted((3, 5), 9), description.Hosted((0, 1), 2, "north", "abc", (7, 3))),
             description.Registered.of({"n": ("n/a", "n/b"), "s": ("s",)}, {"w": "no such file"}),
+            description.Registered.of({"s": ("s",)}, {}, {"s": Rules(labels=("ill",), own_models=False)}),
             description.Stated({"n": STATEMENT}, {"w": "no such file"}),
         ],
     ),
@@ -360,6 +362,17 @@ def test_a_node_that_says_nothing_has_not_answered(cls: type) -> None:
     (name,) = encode(cls())
     with pytest.raises(BadReply, match="no '.*' in reply"):
         description.read_from_node(cls, RecordDict({name: ConfigRecord()}))
+
+
+@pytest.mark.parametrize(
+    "rules", ["", "[]", '{"min_cell": 0}', '{"min_cel": 5}', '{"labels": "ill"}', "[" * 9000, " " * 10_001]
+)
+def test_rules_that_make_no_sense_are_refused_in_a_line(rules: str) -> None:
+    content = encode(description.Registered.of({"n": ("n",)}, {}, {"n": Rules()}))
+    content["registration"]["rules"] = [rules]
+    with pytest.raises(BadReply, match="^a node's reply: rules must be those of a site: ") as error:
+        description.read_from_node(description.Registered, content)
+    assert len(str(error.value)) < 400
 
 
 def test_values_of_a_column_are_as_the_site_s_rows_have_them() -> None:

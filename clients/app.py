@@ -8,6 +8,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Answers as Answers, Node, Work
+from fedclust.clients.release import Release, check_question
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.dataset import content_digest
 from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
@@ -29,7 +30,8 @@ def careful(respond: Respond) -> Respond:
     """Withhold the texts of errors where the node is not the user's own process."""
 
     def guarded(message: Message, context: Context) -> Message:
-        private = allowed_here(context.node_config).strip() != EVERYTHING
+        config = context.node_config
+        private = "data" in config or allowed_here(config).strip() != EVERYTHING
         with discreet(private):
             try:
                 return respond(message, context)
@@ -65,6 +67,7 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
         def respond(message: Message, context: Context) -> Message:
             content = separated(message.content)
             node, bundle = Node.of(context), is_bundle(content)
+            check_question(node, question.kind)
             if wants_all_rows(content):
                 node = node.without_holdout()
             if not bundle and len(node.clients) != 1:
@@ -119,15 +122,17 @@ def _answered(
     replies, failed = work(node, {client: questions[id(content)] for client, content in contents.items()})
     shared: dict[int, RecordDict] = {}
     written: dict[int, RecordDict] = {}
-    errors = dict(failed)
+    errors, release = dict(failed), Release(node)
+    released: dict[int, Any] = {}
     for client, answer in replies.items():
         try:
-            if id(answer) not in written:
-                written[id(answer)] = encode(answer, shared)
-        # One that cannot be written is its client's error and no other's.
+            each = released[client] = release.of(client, questions[id(contents[client])], answer)
+            if id(each) not in written:
+                written[id(each)] = encode(each, shared)
+        # One that cannot be written, or must not leave, is its client's error and no other's.
         except Exception as error:
             errors[client] = reason_of(error)
-    return {client: written[id(each)] for client, each in replies.items() if client not in errors}, errors
+    return {client: written[id(each)] for client, each in released.items() if client not in errors}, errors
 
 
 @app.query("clients")

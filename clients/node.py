@@ -17,6 +17,7 @@ from fedclust import data
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
+from fedclust.data.sites.rules import Rules
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.models import to_state
 from fedclust.models import construction
@@ -72,6 +73,8 @@ class Node:
         The node's own configuration.
     run
         Flower's id of the run.
+    rules
+        What its sites let leave them; None in the user's own process, and for a pooled dataset.
     """
 
     data: FederatedData
@@ -85,6 +88,7 @@ class Node:
     encoders: tuple[str, ...] | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     run: int = 0
+    rules: Rules | None = None
 
     @classmethod
     def of(cls, context: Context) -> "Node":
@@ -97,16 +101,19 @@ class Node:
             data cannot be prepared, or the node's configuration does not specify its clients; or if the node
             has its own data but no agreement yet.
         """
-        config, run_config = context.node_config, context.run_config
+        config, run_config, rules = context.node_config, context.run_config, None
+        own = allowed.encoders_here(config)
         if (sites := own_sites(context)) is not None:
             prepared, clients = _of_sites(context, sites)
+            if (rules := sites.rules) is not None and rules.encoders is not None:
+                own = rules.encoders
         else:
             prepared = _prepare(allowed.node_settings(run_config, allowed.allowed_here(config)))
             clients = _hosted(tuple(config.items()), prepared.data.num_clients)
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
-        own = allowed.encoders_here(config)
-        return replace(prepared, clients=clients, encoders=own, config=config, run=context.run_id)
+        run = context.run_id
+        return replace(prepared, clients=clients, encoders=own, config=config, run=run, rules=rules)
 
     def without_holdout(self) -> "Node":
         """Return the node with the rows that are held out to decide on among those that train."""

@@ -5,11 +5,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
+from fedclust.data.sites.rules import Rules, RulesError
+from fedclust.data.source import CSV_OPTIONS
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.settings import allowed
@@ -21,8 +23,9 @@ Result = TypeVar("Result")
 
 # Modules that read and encode rows are imported only by nodes with their own data: they need pandas.
 
-_CSV = ("sep", "decimal", "encoding", "thousands", "keep_default_na", "header")
-"""Keys of the node's own configuration that describe its CSV files."""
+_LISTS = ("keep", "exclude")
+_READING = (*CSV_OPTIONS, *_LISTS, "label_pattern", "image_path")
+"""Keys of the node's own configuration that say how its files are read."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
 
@@ -37,13 +40,30 @@ class OwnSites:
         File or folder of each site, by name.
     settings
         The run's settings that are known before the agreement.
-    csv_options
-        Format of the node's CSV files, as JSON.
+    reading
+        How a deployed node's files are read, as JSON: its own settings of the ``dataset`` node.
+    rules
+        What a deployed node's site lets leave it; None in the user's own process.
+    forbidden
+        Why these rules let no site take part in the run; empty if they do.
     """
 
     paths: Mapping[str, Path]
     settings: allowed.SiteSettings
-    csv_options: str
+    reading: str = "{}"
+    rules: Rules | None = None
+    forbidden: str = ""
+
+    def check(self) -> None:
+        """Check that the rules let the node's sites take part in the run.
+
+        Raises
+        ------
+        SiteError
+            If they do not.
+        """
+        if self.forbidden:
+            raise SiteError(self.forbidden)
 
     def rows(self, site: str) -> "SiteRows":
         """Read a site's rows, once per process and version of its files.
@@ -53,19 +73,22 @@ class OwnSites:
         SiteError
             If the site cannot take part.
         """
-        from fedclust.data.sites.rows import builder_of, private
+        from fedclust.data.sites.rows import builder_of, of_a_node, private
 
+        self.check()
         dataset = self.settings["dataset"]
-        if options := json.loads(self.csv_options):
-            dataset["csv_options"] = {**dataset.get("csv_options", {}), **options}
+        if self.rules:
+            dataset = of_a_node(dataset, json.loads(self.reading))
         builder = builder_of(dataset, self.paths[site])
         with private(builder):
             version = json.dumps(builder.identity())
-        return _rows(site, str(self.paths[site]), json.dumps(dataset, sort_keys=True), self.settings, version)
+        written = [json.dumps(each, sort_keys=True) for each in (dataset, self.settings["partition"])]
+        return _rows(site, str(self.paths[site]), *written, self.settings["seed"], self.rules, version)
 
     def registered(self) -> Registered:
         """List the clients of each site, and why other sites cannot take part."""
-        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients))
+        rules = {} if self.rules is None else dict.fromkeys(self.paths, self.rules)
+        return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients), rules)
 
     def stated(self) -> Stated:
         """Describe each site for the common encoding, or explain why it cannot take part."""
@@ -98,6 +121,7 @@ class OwnSites:
         SiteError
             If the node has no agreement yet, or its rows have changed since.
         """
+        self.check()
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
             raise SiteError("a node must be sent the encoding before anything else, this one was not")
@@ -114,7 +138,8 @@ class OwnSites:
 
         dataset, partition = self.settings["dataset"], self.settings["partition"]
         partition.pop("sites", None)
-        asked = [dataset, partition, self.settings["seed"], self.csv_options]
+        asked = [dataset, partition, self.settings["seed"], self.reading]
+        asked += [] if self.rules is None else [self.rules.to_json()]
         return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
 
 
@@ -149,13 +174,38 @@ def own_sites(context: Context) -> OwnSites | None:
         return None
     own = OwnSitesPartition.of(settings["partition"])
     paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
-    options = {key: context.node_config[key] for key in _CSV if key in context.node_config}
-    return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
+    if "data" not in context.node_config:
+        return OwnSites(paths, settings)
+    rules, forbidden = Rules(), ""
+    try:
+        if "rules" in context.node_config:
+            rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
+        rules.check_choices(*allowed.chosen(context.run_config, allow))
+    except RulesError as error:
+        forbidden = str(error)
+    reading = json.dumps(_reading(context.node_config), sort_keys=True)
+    return OwnSites(paths, settings, reading, rules, forbidden)
+
+
+def _reading(node_config: Mapping[str, object]) -> dict[str, Any]:
+    """Return a node's own settings of the ``dataset`` node."""
+    own: dict[str, Any] = {key: node_config[key] for key in _READING if key in node_config}
+    options = {key: own.pop(key) for key in CSV_OPTIONS if key in own}
+    listed = {key: [part.strip() for part in str(own[key]).split(",")] for key in _LISTS if key in own}
+    return own | listed | ({"csv_options": options} if options else {})
 
 
 @lru_cache(maxsize=64)
-def _rows(site: str, path: str, dataset: str, settings: allowed.SiteSettings, _version: str) -> "SiteRows":
+def _rows(
+    site: str,
+    path: str,
+    dataset: str,
+    partition: str,
+    seed: int,
+    rules: Rules | None,
+    _version: str,
+) -> "SiteRows":
     from fedclust.data.sites.rows import builder_of, read_site
 
     builder = builder_of(json.loads(dataset), Path(path))
-    return read_site(site, builder, OwnSitesPartition.of(settings["partition"]), settings["seed"])
+    return read_site(site, builder, OwnSitesPartition.of(json.loads(partition)), seed, rules)

@@ -22,6 +22,7 @@ from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
 from fedclust.messages.models import to_vector, with_vector
+from fedclust.messages.training import ARMS, UpdateQuestion
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
@@ -173,6 +174,13 @@ class Auto(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    asks = frozenset({UpdateQuestion.kind})
+
+    @classmethod
+    def needs(cls, parameters: Mapping[str, Any]) -> frozenset[str]:
+        """Return what it needs answers to; with coalitions, models that travel to other sites, too."""
+        return cls.asks if parameters.get("coalitions") == "none" else cls.asks | {ARMS}
 
     parameters_type = Parameters
     parameters: Parameters

@@ -126,6 +126,9 @@ class ClusteredStrategy(Strategy):
     updates and public facts must be all else that it reads of clients. None: it cannot hold this. Counts for
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
+    asks: ClassVar[frozenset[str]] = frozenset()
+    """Types of the questions that it needs answers to, besides descriptions and training."""
+
     needs_label_counts: ClassVar[bool] = False
     """Whether the method reads the label counts of clients' descriptions."""
 
@@ -140,6 +143,14 @@ class ClusteredStrategy(Strategy):
     """The personal layers where none are given."""
 
     parameters: Any
+
+    @classmethod
+    def needs(cls, parameters: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003
+        """Return the types of the questions that it needs answers to with some parameters.
+
+        A site whose rules refuse one is left out before round 1.
+        """
+        return cls.asks
 
     def __init__(
         self,

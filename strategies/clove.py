@@ -8,6 +8,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import clove
 from fedclust.clustering.clove import Parameters
 from fedclust.federation import Clusters, Federation, padded, starting_models
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.strategies.base import NetworkStrategy
 from fedclust.typing import IntArray
 
@@ -29,6 +30,8 @@ class CLoVE(NetworkStrategy):
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    asks = frozenset({LossesQuestion.kind})
 
     parameters_type = Parameters
     parameters: Parameters

@@ -26,6 +26,8 @@ class FECFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    asks = frozenset({PrototypesQuestion.kind})
+
     moves_clients = True
 
     parameters_type = Parameters

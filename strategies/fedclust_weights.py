@@ -8,6 +8,7 @@ from fedclust.clustering import fedclust_weights
 from fedclust.clustering.fedclust_weights import Parameters
 from fedclust.clustering.shared.grouping import fill_in
 from fedclust.federation import Clusters, Federation, Findings
+from fedclust.messages.training import UpdateQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
 logger = logging.getLogger(__name__)
@@ -23,6 +24,8 @@ class FedClustWeights(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    asks = frozenset({UpdateQuestion.kind})
 
     parameters_type = Parameters
     parameters: Parameters

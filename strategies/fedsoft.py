@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedclust.clustering import fedsoft
 from fedclust.clustering.fedsoft import Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import like, unstacked
 from fedclust.messages.packer import UNSAVED
 from fedclust.strategies.base import NetworkStrategy
@@ -67,6 +68,8 @@ class FedSoft(NetworkStrategy):
     ValueError
         If the aggregator cannot apply.
     """
+
+    asks = frozenset({LossesQuestion.kind})
 
     needs_client_models = True
 

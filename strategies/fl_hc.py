@@ -11,6 +11,7 @@ from fedclust.clustering import fl_hc
 from fedclust.clustering.fl_hc import Parameters
 from fedclust.clustering.shared.grouping import fill_in
 from fedclust.federation import Clusters, Federation, Findings, Reply
+from fedclust.messages.training import UpdateQuestion
 from fedclust.strategies.base import ClusteredStrategy
 
 logger = logging.getLogger(__name__)
@@ -26,6 +27,8 @@ class FLHC(ClusteredStrategy):
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    asks = frozenset({UpdateQuestion.kind})
 
     parameters_type = Parameters
     parameters: Parameters

@@ -30,6 +30,8 @@ class FMCL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    asks = frozenset({PrototypesQuestion.kind})
+
     parameters_type = Parameters
     parameters: Parameters
 

@@ -9,6 +9,7 @@ from flwr.app import ArrayRecord
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
 from fedclust.federation import Clusters, FairAvg, Federation, Findings, Reply, padded, starting_models
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import like
 from fedclust.models import construction
 from fedclust.strategies.base import NetworkStrategy
@@ -55,6 +56,8 @@ class IFCA(NetworkStrategy):
     options
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
+
+    asks = frozenset({LossesQuestion.kind})
 
     parameters_type = Parameters
     parameters: Parameters

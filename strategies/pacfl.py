@@ -26,6 +26,8 @@ class PACFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
+    asks = frozenset({SubspacesQuestion.kind})
+
     parameters_type = Parameters
     parameters: Parameters
 

@@ -67,6 +67,7 @@ class PrivateGroups(NetworkStrategy):
     """
 
     holds_client_dp = frozenset({LossesQuestion.kind, ProofQuestion.kind})
+    asks = holds_client_dp
 
     needs_last_round = True
     parameters_type = Parameters

@@ -239,7 +239,10 @@ SPELT = PLAIN.replace("well", "ges\u00fcnder")
         (_lines("age,x,y", "4{k}.5,{k}%,{y}"), "x: numbers with a unit, or two numbers in a cell; write one"),
         (_lines("age,x,y", '4{k}.5,"1,2{k:02}.5",{y}'), "x: numbers with a comma between thousands; give"),
         (_lines("41,0.5,ill", "4{k}.5,0.{k},{y}"), "its data has a first line of values, not of names"),
-        (PLAIN.replace("well", "None"), "some examples have no label in y; label them or leave them out"),
+        (
+            PLAIN.replace("well", "None"),
+            "label must have a value in every row, 20 examples have none in y; label them",
+        ),
         (PLAIN.encode("utf-16-le"), "cannot read its data: it must be text, it has zero bytes; set its enc"),
     ],
 )

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 import fedclust.data.cache as cache
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
 from fedclust.support.checks import Checked, check_held_out
+from fedclust.support.reasons import Sendable, is_open
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
@@ -35,6 +36,21 @@ Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
 
 class SourceError(ValueError):
     """A dataset's source is missing, unreadable, or differs from its configuration."""
+
+
+class SettingError(SourceError, Sendable):
+    """A setting does not fit the source; a deployed node sends the text, which then has nothing of the data.
+
+    Parameters
+    ----------
+    rule
+        What the setting must be, and what the run has set.
+    detail
+        What the source has instead, in the user's own process.
+    """
+
+    def __init__(self, rule: str, detail: str = "") -> None:
+        super().__init__(rule + detail if is_open() else rule)
 
 
 @dataclass(frozen=True, eq=False)  # the generated __eq__ cannot compare tensors

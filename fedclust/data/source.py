@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.check import is_number, not_classes
-from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
+from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SettingError, SourceError, Statistics
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, IntArray
@@ -44,14 +44,14 @@ T = TypeVar("T")
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
 _FORMAT = "sep", "encoding", "decimal", "thousands", "quotechar", "comment", "header", "skiprows"
-_USUAL: dict[str, Any] = {
+USUAL: dict[str, Any] = {
     "thousands": None,
     "quotechar": '"',
     "comment": None,
     "header": "infer",
     "skiprows": None,
 }
-_USUAL |= {"na_values": None, "keep_default_na": True}
+USUAL |= {"na_values": None, "keep_default_na": True}
 CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
 _WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)
@@ -160,7 +160,7 @@ class Source(Checked):
         root, files = self._files()
         stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
         known = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-        options = {key: each for key, each in self.csv_options.items() if each != _USUAL.get(key, ...)}
+        options = {key: each for key, each in self.csv_options.items() if each != USUAL.get(key, ...)}
         return ["files", known, *([options] if options else [])]
 
     def open(self) -> tuple[Part, Part | None]:
@@ -270,8 +270,8 @@ class Source(Checked):
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
             option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
-            shown = f", {header!r}" if is_open() else ""
-            raise SourceError(f"{file} has one column{shown}; set its separator, for example '{option}'")
+            one = f", {file} has one column, {header!r}; set its separator, for example '{option}'"
+            raise SettingError("a CSV file must have several columns, divided by its separator", one)
         return frame
 
     def _csv_options(self, file: Path) -> dict[str, Any]:
@@ -300,13 +300,12 @@ class Source(Checked):
     def _label_of(self, name: str) -> str:
         if self.label_pattern is None:
             if not (folder := Path(name).parent.name):
-                shown = name if is_open() else ""
-                raise SourceError(f"image {shown} must lie in a folder named after its class")
+                raise SourceError(f"image {name} must lie in a folder named after its class")
             return folder
         match = re.search(self.label_pattern, name)
         if match is None or not match.groups():
             rule = "label_pattern must match every image and have a group"
-            raise SourceError(f"{rule}, got {self.label_pattern!r}{f' for {name}' if is_open() else ''}")
+            raise SourceError(f"{rule}, got {self.label_pattern!r} for {name}")
         return match.group(1)
 
     def _split(self, root: Path, files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -446,8 +445,8 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
 
     Raises
     ------
-    SourceError
-        If it has none of them; the message lists the source's columns.
+    SettingError
+        If it has none of them; the message lists the source's columns, except on a deployed node.
     """
     names, existing = [wanted] if isinstance(wanted, str) else list(wanted), part.rows.schema.names
     for name in map(_composed, names):
@@ -455,7 +454,7 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
             return name
     hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
-    raise SourceError(f"{rule}; {hint}columns are {', '.join(existing)}")
+    raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}")
 
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":
@@ -647,6 +646,8 @@ class SourcedDataset(Source, DatasetBuilder):
                 raise SourceError(f"{rule}; {self.sha256_help}")
             yield [self._filtered(part) for part in parts]
         except SourceError as error:
+            if not is_open():
+                raise
             places = " and ".join(part.place for part in parts)
             raise SourceError(f"{error} (read from {places})") from error
 
@@ -703,9 +704,9 @@ class SourcedDataset(Source, DatasetBuilder):
         columns = [column(part, name) for part in parts]
         for values in columns:
             if values.null_count:
-                what = f"some examples have no label in {name}"  # no count, as a site may send it
-                advice = "if 'None' or 'NA' is a class, give dataset.csv_options.keep_default_na=false"
-                raise SourceError(f"{what}; label them or leave them out; {advice}")
+                missing = f", {values.null_count} examples have none in {name}; label them or leave them out"
+                advice = "; if None or NA is a class, give dataset.csv_options.keep_default_na=false"
+                raise SettingError("label must have a value in every row", missing + advice)
         if self.per_position:
             arrays = [_positions(values, name) for values in columns]
             keeps = [np.ones(len(array), dtype=bool) for array in arrays]

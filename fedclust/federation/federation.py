@@ -3,7 +3,7 @@
 import copy
 import math
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -383,6 +383,8 @@ class Federation:
         Names of the user's own metrics, which clients measure besides the usual ones.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    num_steps
+        Returns how many steps clients with some numbers of rows train in a round; None where unknown.
     disclosed
         What clients report about their rows: ``"labels"``, the number of each class; ``"sizes"``, their
         number; ``"nothing"``, which allows no other question either.
@@ -419,6 +421,7 @@ class Federation:
         *,
         own_metrics: Collection[str] = (),
         least_loss: float = -math.inf,
+        num_steps: Callable[[IntArray], IntArray] | None = None,
         disclosed: Disclosed = "labels",
         num_newcomers: int = 0,
         roster: Roster | None = None,
@@ -432,6 +435,7 @@ class Federation:
         self.asked: set[str] = set()
         self.covered: Collection[str] = ()
         self.bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
+        self._num_steps = num_steps
         self.descriptions: Descriptions | None = None
         self._num_newcomers = num_newcomers
         self._roster = roster or Roster([0] * (number - num_newcomers))
@@ -573,6 +577,8 @@ class Federation:
         described = combine(answers, self.disclosed)
         rows = ("num_train", "num_test", "num_validation") if self.disclosed != "nothing" else ()
         limits = {name: getattr(described, name) for name in rows}
+        if rows and self._num_steps is not None:
+            limits["num_steps"] = self._num_steps(np.maximum(1, described.rows))
         self.bounds = replace(self.bounds, num_classes=described.num_classes, **limits)
         return described
 

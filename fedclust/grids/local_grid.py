@@ -136,6 +136,11 @@ class LocalGrid(DirectGrid):
         for context in self._contexts.values():
             context.node_config.update(settings)
 
+    @property
+    def contexts(self) -> list[Context]:
+        """The nodes' contexts, in the order of their numbers."""
+        return list(self._contexts.values())
+
     def get_node_ids(self) -> list[int]:
         """Return the ids of the nodes."""
         return list(self._contexts)

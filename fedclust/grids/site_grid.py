@@ -7,17 +7,19 @@ The number of clients is not known before the run. Nodes answer the question for
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, late_units, unfit_for
+from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.grids.client_grid import ClientGrid, is_lost
 from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
+from fedclust.messages.training import ARMS
 from fedclust.support.checks import few
 from fedclust.support.reasons import FederationError
 
@@ -36,18 +38,31 @@ class Rules:
         Names of the sites; the run starts once all are online, refused or not, and no other takes part.
     hosts
         The hosts file: the registered name or key fingerprint of each site's node; None without a file.
+    asks
+        Types of the questions that each method of the run needs answers to, by its name.
     """
 
     min_clients: int = 2
     settle: float = 20.0
     expected: Collection[str] | None = None
     hosts: Mapping[str, str] | None = None
+    asks: Mapping[str, Collection[str]] = field(default_factory=dict)
 
     def ready(self, clients: int, sites: Collection[str], quiet: float) -> bool:
         """Return whether to start with this many clients, these sites, and no change for `quiet` seconds."""
         if self.expected is not None:
             return set(self.expected) <= set(sites)
         return clients >= self.min_clients and quiet >= self.settle
+
+    def unanswered(self, site: SiteRules) -> str | None:
+        """Explain which method needs what a site's rules do not answer; None if the site can take part."""
+        for method, kinds in self.asks.items():
+            for kind in sorted(kinds):
+                if not site.answers(kind):
+                    if kind == ARMS:
+                        return f"its rules send no model to other sites, which coalitions of {method} do"
+                    return f"its rules do not answer {kind.removeprefix('query.')}, which {method} asks for"
+        return None
 
     def divided(self, registered: Registered, host: Host) -> tuple[Registered, list[str]]:
         """Separate the sites that a node registers into its own and those of other nodes.
@@ -71,7 +86,8 @@ class Rules:
         refused = {site: why for site, why in registered.refused.items() if site not in others}
         claim, listed = f"{host.label} claims site", sorted(others.items())
         lines = [f"{claim} {site}, which belongs to {owner}: refused" for site, owner in listed]
-        return Registered.of(clients, refused), lines
+        rules = {site: each for site, each in registered.rules.items() if site not in others}
+        return Registered.of(clients, refused, rules), lines
 
 
 _TRIES = 3  # attempts to ask a node whose process did not start
@@ -99,6 +115,8 @@ class SiteGrid(ClientGrid):
         Warnings for the operator, a line each.
     refused
         Why each site that does not take part was refused, by its name.
+    site_rules
+        What each site with rules lets leave it, in one line, by its name.
     stood
         Whether a resumed run's earlier agreement was kept.
     """
@@ -115,6 +133,7 @@ class SiteGrid(ClientGrid):
         self.agreement: Agreement
         self.cautions: tuple[str, ...] = ()
         self.refused: dict[str, str] = {}
+        self.site_rules: dict[str, str] = {}
         self.stood = False
 
     @property
@@ -352,7 +371,8 @@ class SiteGrid(ClientGrid):
         ignored = {*registered.refused} - {*refused} | {site for name, site in claims if name not in site_of}
         claim = f"{host.label} speaks for site"
         lines = [f"{claim} {site}, which another node serves: ignored" for site in sorted(ignored)]
-        return Registered(site_of, refused), lines
+        rules = {site: each for site, each in registered.rules.items() if site in site_of.values()}
+        return Registered(site_of, refused, rules), lines
 
     def _hosted(self, reply: Message, host: Host) -> Host:
         """Record the sites of a node; return it with its clients and its sites' names."""
@@ -366,6 +386,12 @@ class SiteGrid(ClientGrid):
         self._registered[node] = registered
         for site, reason in registered.refused.items():
             self.refuse(site, reason)
+        for site, rules in registered.rules.items():
+            if self.site_rules.get(site) != rules.line:
+                self.site_rules[site] = rules.line
+                self._say(f"rules of {site}: {rules.line}")
+            if lacking := self._rules.unanswered(rules):
+                self.refuse(site, lacking)
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")

@@ -46,6 +46,9 @@ LARGEST_NUMBER = float(np.finfo(np.float32).max)
 MOST_EXAMPLES = 2**48
 """No client has more; sums over clients then stay exact."""
 
+MOST_LISTED = 2**20
+"""No list of a reply has more numbers, where nothing else is known of their number."""
+
 UNSENT = types.MappingProxyType({"sent": False})
 """Metadata of a dataclass field that the codec neither writes nor reads."""
 
@@ -77,6 +80,8 @@ class Bounds:
         Names of the user's own metrics, which clients may report besides the usual figures.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    num_steps
+        Steps of a round of each client's training, shape (K,); None where unknown.
     """
 
     num_train: IntArray | None = None
@@ -85,6 +90,7 @@ class Bounds:
     num_classes: int | None = None
     own_metrics: Collection[str] = ()
     least_loss: float = -math.inf
+    num_steps: IntArray | None = None
 
 
 _UNKNOWN = Bounds()
@@ -357,8 +363,8 @@ class Numbers(Entry):
         whole numbers.
     count
         How many there must be; any number unless given.
-    at_least
-        How many there must be at least.
+    at_least, at_most
+        How many there must be at least, and at most.
     total
         Range of their sum; any unless given.
     """
@@ -368,6 +374,7 @@ class Numbers(Entry):
     to: type = np.float64
     count: Limit | None = None
     at_least: int = 0
+    at_most: Limit = MOST_LISTED
     total: tuple[Limit, Limit] | None = None
 
     def write(self, value: Any) -> list[Any]:
@@ -377,8 +384,12 @@ class Numbers(Entry):
     def read(self, value: Any, name: str, at: Reading) -> Any:
         """Return the numbers if all are in their range."""
         number = self.count(at) if callable(self.count) else self.count
-        listed = isinstance(value, list | tuple) and set(map(type, value)) <= {float, int}
-        if not listed or len(value) < self.at_least or number not in (None, len(value)):
+        at_most = self.at_most(at) if callable(self.at_most) else self.at_most
+        if isinstance(value, list | tuple) and number is None and len(value) > at_most:
+            raise at.bad(f"{name} must be at most {at_most} numbers, got {len(value)}")
+        # Their number first: looking at each of millions takes seconds.
+        listed = isinstance(value, list | tuple) and number in (None, len(value))
+        if not listed or len(value) < self.at_least or not set(map(type, value)) <= {float, int}:
             wanted = "a list of finite numbers" if number is None else f"{number} finite numbers"
             raise at.bad(f"{name} must be {wanted}, got {short(value)}")
         if value:

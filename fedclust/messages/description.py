@@ -14,6 +14,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
 from fedclust.data.sites.agreement import Agreement, Column, Statement
+from fedclust.data.sites.rules import Rules
 from fedclust.messages import codec
 from fedclust.privacy import Disclosed
 from fedclust.support.checks import read_as
@@ -338,11 +339,13 @@ class Hosted:
 
     place = codec.Place("clients", ConfigRecord)
 
-    clients: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_CLIENTS, int)]
+    clients: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_CLIENTS, int, at_most=_MOST_CLIENTS)]
     num_clients: Annotated[int, codec.Whole(1, _MOST_CLIENTS)]
     name: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
     data: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
-    steps: Annotated[tuple[int, ...], codec.Numbers(0, _MOST_STEPS, int, sparse=True)] = ()
+    steps: Annotated[
+        tuple[int, ...], codec.Numbers(0, _MOST_STEPS, int, at_most=_MOST_CLIENTS, sparse=True)
+    ] = ()
 
     def check(self, at: codec.Reading) -> None:
         """Check that each client is in 0…K−1, once, and has its steps."""
@@ -361,6 +364,25 @@ _SITE_NAMES = partial(codec.Texts, _LONGEST_NAME, printable=True)
 
 
 @dataclass(frozen=True)
+class _Ruled(codec.Texts):
+    """The sites' rules, each as JSON."""
+
+    longest: int = 10_000
+    raw: bool = True
+
+    def write(self, value: Iterable[Rules]) -> list[str]:
+        """Write the rules."""
+        return [each.to_json() for each in value]
+
+    def one(self, value: Any, name: str, at: codec.Reading) -> Any:
+        """Read one site's rules."""
+        try:
+            return Rules.from_json(super().one(value, name, at))
+        except (ValueError, RecursionError) as error:
+            raise at.bad(f"rules must be those of a site: {str(error)[:200]}") from error
+
+
+@dataclass(frozen=True)
 class Registered:
     """A node's registration of its sites.
 
@@ -370,6 +392,8 @@ class Registered:
         Site of each client, by name.
     refused
         Why each other site of the node cannot take part.
+    rules
+        What each site lets leave it, by its name; none of sites in the user's own process.
     """
 
     place = codec.Place("registration", ConfigRecord)
@@ -385,13 +409,20 @@ class Registered:
             needed=True,
         ),
     ] = field(default_factory=dict)
+    rules: Annotated[
+        Mapping[str, Rules], codec.Pairs(_SITE_NAMES(key="ruled"), _Ruled(key="rules"), needed=True)
+    ] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, clients: Mapping[str, Sequence[str]], refused: Mapping[str, str] = MappingProxyType({})
+        cls,
+        clients: Mapping[str, Sequence[str]],
+        refused: Mapping[str, str] = MappingProxyType({}),
+        rules: Mapping[str, Rules] = MappingProxyType({}),
     ) -> "Registered":
         """Make a registration from the names of each site's clients."""
-        return cls({client: site for site, names in clients.items() for client in names}, dict(refused))
+        site_of = {client: site for site, names in clients.items() for client in names}
+        return cls(site_of, dict(refused), dict(rules))
 
     @property
     def clients(self) -> dict[str, tuple[str, ...]]:

@@ -153,6 +153,13 @@ def _trained_rows(at: codec.Reading) -> int:
     return int(rows.sum()) if pooled else codec.train_rows(at)  # type: ignore[union-attr]
 
 
+def _most_losses(at: codec.Reading) -> int:
+    """Return the most steps of which a client may send the loss: those of its training, where known."""
+    steps = at.bounds.num_steps
+    pooled = at.asked is not None and at.asked.pooled
+    return codec.MOST_LISTED if steps is None or pooled or at.client >= len(steps) else int(steps[at.client])
+
+
 @dataclass(frozen=True, eq=False)
 class TrainAnswer:
     """A client's reply to a round of training.
@@ -188,7 +195,8 @@ class TrainAnswer:
     num_examples: Annotated[int, codec.Whole(1, _trained_rows)]
     # Not in the MetricRecord: lists of differing lengths break Flower's metric aggregation.
     losses: Annotated[
-        FloatArray, codec.Numbers(codec.least_loss, codec.LARGEST_LOSS, at_least=1, place=_LOSSES)
+        FloatArray,
+        codec.Numbers(codec.least_loss, codec.LARGEST_LOSS, at_least=1, at_most=_most_losses, place=_LOSSES),
     ]
     mean_loss: Annotated[float | None, codec.Made(key="loss", reads=lambda _: None)] = None
     projected: Projected | None = None

@@ -206,6 +206,13 @@ def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
     return _first_lines([f"Left out: {site}: {reason}" for site, reason in left.items()])
 
 
+def rules_lines(summary: Mapping[str, Any]) -> list[str]:
+    """List what each site lets leave it, by the rules of its operator, a line each."""
+    return _first_lines(
+        [f"Rules of {site}: {line}" for site, line in (summary.get("site_rules") or {}).items()]
+    )
+
+
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     """List what the sites' keepers should look at in their data, a line each."""
     return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])

@@ -14,8 +14,10 @@ from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
+from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.training import Instruction
 from fedclust.settings.allowed import known_of
-from fedclust.settings.composition import UNKNOWN, ConfigError, fill
+from fedclust.settings.composition import UNKNOWN, ConfigError, fill, with_strategy
 from fedclust.settings.run_options import RunSettings
 
 AGREEMENT_FILE = "agreement.json"
@@ -69,7 +71,7 @@ def join_sites(
         own, builder = OwnSitesPartition.of(known["partition"]), builder_of(dataset, Path())
         wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
-        rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
+        rules = Rules(own.min_clients, own.settle, own.expected(), hosts, _asked(config, settings))
     except (SiteError, ValueError, TypeError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, **waits)
@@ -94,6 +96,18 @@ def join_sites(
     elif not (folder / "config.yaml").exists():  # otherwise it holds another run, and the recorder raises
         file.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
     return fill(config, agreed), sites
+
+
+def _asked(config: DictConfig, settings: RunSettings) -> dict[str, frozenset[str]]:
+    """Return the types of the questions that each strategy of the run needs answers to, by its name."""
+    from hydra.utils import get_class
+
+    chosen, others = str(config.choices.strategy), [*settings.compare]
+    configs = {each: with_strategy(config, each) for each in others} | {chosen: config}
+    always = {DescriptionQuestion.kind, Instruction.kind}
+    classes: dict[str, Any] = {name: get_class(each.strategy._target_) for name, each in configs.items()}
+    given: dict[str, Any] = {name: each.strategy.get("parameters") or {} for name, each in configs.items()}
+    return {name: always | cls.needs(given[name]) for name, cls in classes.items()}
 
 
 def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path) -> None:

@@ -334,7 +334,9 @@ class StrategyRun(Observer):
         how["held_out"] = held_out
         how["unseen"] = strategy.findings(strategy.clusters).summary.get("unseen")
         shifts = None if decided is None else decided.shifts * (decided.layers == PRIOR)[:, None]
+        asking.take_failures()  # of held-out rows; the proof lists them
         tested, trouble = questions.ask_figures(asking, theirs, clusters, shifts), summaries.trouble(rounds)
+        self._late = [*self._late, *summaries.named(asking.take_failures(), described.client_names)]
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,9 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.support.checks import few
 from fedclust.support.reasons import RAISED, reason_of
+from fedclust.training.cohort import num_steps
 from fedclust.training.losses import least_loss
+from fedclust.typing import IntArray
 
 logger = logging.getLogger(__name__)
 
@@ -272,6 +275,15 @@ class Plan:
         """The run's configuration, which is that of the chosen strategy."""
         return self.configs[self.chosen]
 
+    @property
+    def _num_steps(self) -> Callable[[IntArray], IntArray] | None:
+        """Counts the steps of clients by their rows; None where the user's own ClientApp trains."""
+        if self.config.get("client_app", _OUR_APP) != _OUR_APP:
+            return None
+        node = self.config["training"]
+        amount: Any = SimpleNamespace(**{name: node[name] for name in ("epochs", "steps", "batch_size")})
+        return partial(num_steps, training=amount)
+
     def federation(
         self, clients: Answering, loss: Any, metrics: Sequence[str] = (), attended: RosterState | None = None
     ) -> Federation:
@@ -312,6 +324,7 @@ class Plan:
             self.settings.timeout,
             own_metrics=metrics,
             least_loss=least_loss(loss),
+            num_steps=self._num_steps,
             num_newcomers=left_out,
             roster=attended.roster() if attended and attended.joined and not left_out else None,
             disclosed=self.privacy.disclosed,
@@ -631,6 +644,7 @@ class Session:
             summary["few_passes"] = few_passes
         if sites is not None:
             summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
+            summary["site_rules"] = sites.site_rules
             if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
                 verdict["text"] += f"; without {few(sites.left_out)}: left out"
         with writing(self.folder):
@@ -837,6 +851,8 @@ def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
     if described.counts is not None:
         say(imbalance_line(described.train_counts, described.class_names, described.client_names))
 
+
+_OUR_APP = "fedclust.clients.app"
 
 # docs/SECURITY.md says what each gives away.
 _DESCRIBED = {

@@ -409,7 +409,7 @@ def _read(path: Path, kind: Any) -> Any:
 def _network(
     where: Path, config: Any, model: Callable[[], nn.Module] | nn.Module | None, allow: str
 ) -> nn.Module:
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
     if isinstance(model, nn.Module):
@@ -421,9 +421,14 @@ def _network(
     else:
         made = _built(where / CLUSTER, config, allow)
     try:
+        with safe_open(where / WEIGHTS, framework="pt") as file:
+            found, wanted = set(file.keys()), made.state_dict().keys()
+        if found != wanted:
+            more, less = few(sorted(found - wanted)) or "none", few(sorted(wanted - found)) or "none"
+            raise RuntimeError(f"unexpected are {more}, missing {less}")
         made.load_state_dict(load_file(where / WEIGHTS))
     except (SafetensorError, OSError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[:500]
         raise ValueError(f"{where / WEIGHTS}: must hold the weights of the network: {reason}") from error
     if not all(torch.isfinite(value).all() for value in made.state_dict().values()):
         raise ValueError(f"{where / WEIGHTS}: weights must be finite, some are not")
@@ -433,9 +438,19 @@ def _network(
 def _built(path: Path, config: Any, allow: str) -> nn.Module:
     if not isinstance(config, Mapping) or not isinstance(config.get("_target_"), str):
         raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
-    check_folder({"model": config}, allow, path, "load_export")
+    try:
+        check_folder({"model": config}, allow, path, "load_export")
+    except RecursionError as error:
+        raise ValueError(f"{path}: model must not be nested so deeply") from error
     try:
         return construction.build(config, seed=0)
-    except (InstantiationException, ValueError, TypeError, RuntimeError, MemoryError) as error:
-        reason = " ".join(str(error.__cause__ or error).split())
+    except (
+        InstantiationException,
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
+        reason = " ".join(str(error.__cause__ or error).split())[:500]
         raise ValueError(f"{path}: model cannot be built: {reason}") from error

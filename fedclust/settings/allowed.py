@@ -329,6 +329,21 @@ def _site_settings(run_config: _Sent, allow: str) -> SiteSettings | None:
     return SiteSettings(json.dumps(known_of(config), sort_keys=True)) if is_own(config) else None
 
 
+def chosen(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> tuple[tuple[str, ...], str]:
+    """Return the names of a run's strategies, those compared last, and of its personal layer, as it says.
+
+    Parameters
+    ----------
+    run_config, allow
+        As for :func:`node_settings`; nothing is resolved.
+    """
+    config: Any = OmegaConf.to_container(_composed(_sent(run_config), allow), resolve=False)
+    choices = config["choices"] if isinstance(config.get("choices"), Mapping) else {}
+    compared = config["compare"] if isinstance(config.get("compare"), list) else []
+    names = [choices.get("strategy"), *(str(each).partition(" ")[0] for each in compared)]
+    return tuple(map(str, names)), str(choices.get("personal", "none"))
+
+
 def known_of(config: DictConfig) -> dict[str, Any]:
     """Return ``dataset``, ``partition`` and ``seed`` as plain Python, without values not yet known.
 

@@ -109,6 +109,11 @@ def read_arrays(path: Path) -> Iterator[tuple[str, NDArray[Any]]]:
         If it is not such a file, or larger than it says.
     """
     with readable(path, "an archive of arrays"), zipfile.ZipFile(path) as archive:
+        # Ours are not compressed, so that an archive holds no more than its file.
+        if (size := sum(member.file_size for member in archive.infolist())) > path.stat().st_size:
+            raise ValueError(
+                f"its arrays must have at most the {path.stat().st_size} bytes of the file, got {size}"
+            )
         for member in archive.infolist():
             if member.file_size > _MOST_BYTES:
                 raise ValueError(f"its arrays must have at most {_MOST_BYTES} bytes, got {member.file_size}")

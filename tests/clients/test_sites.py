@@ -1,14 +1,22 @@
 """A node's own sites: what they answer before the rounds, and what is refused."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
 from fedclust.clients.sites import OwnSites, own_sites
+from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import SiteError
+from fedclust.data.sites.agreement import Agreement
+from fedclust.messages.codec import encode
+from fedclust.messages.description import Agreed
 from fedclust.settings.allowed import NotAllowed
 from fedclust.settings.composition import compose, to_run_config
+from fedclust.support.reasons import discreet
 
 ROWS = ["age,diagnosis", *[f"{30 + number},{'ill' if number % 3 else 'well'}" for number in range(30)]]
 ONLY = {"partition-id": 0, "num-partitions": 1}
@@ -63,3 +71,117 @@ def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
 def test_a_node_must_have_an_agreement_first(tmp_path: Path) -> None:
     with pytest.raises(SiteError, match="^a node must be sent the encoding before anything else"):
         sites(tmp_path, north="\n".join(ROWS) + "\n").held(context(OWN))
+
+
+# -- A deployed node, whose data a run cannot read otherwise ------------------------------------------------
+
+
+def patients(folder: Path, **columns: list[str]) -> Path:
+    """Write a table of 40 patients: 20 ill, 20 well."""
+    own = {
+        "age": [f"{30 + row % 20}.5" for row in range(40)],
+        "ward": ["ab"[row % 2] for row in range(40)],
+        "patient": [f"Smith {row}" for row in range(40)],
+        "diagnosis": [("ill", "well")[row < 20] for row in range(40)],
+        **columns,
+    }
+    lines = [",".join(own), *map(",".join, zip(*own.values(), strict=True))]
+    (path := folder / "patients.csv").write_text("\n".join(lines) + "\n")
+    return path
+
+
+def deployed(folder: Path, overrides: list[str], **node: str) -> tuple[OwnSites, Context]:
+    pictures = "dataset=image_folder" in overrides
+    left_out = [] if pictures else ["dataset.ignore=[patient]"]
+    about = context([*OWN, *left_out, *overrides], data=str(folder), name="north", **node)
+    found = own_sites(about)
+    assert found is not None
+    return found, about
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["+dataset.csv_options.skiprows=7"], "dataset.csv_options must not be set for a site's own data"),
+        (["+dataset.csv_options.comment=S"], "dataset.csv_options must not be set"),
+        (["dataset.csv_options.sep='|'"], "dataset.csv_options must not be set"),
+        (["dataset.keep=[patient]"], "dataset.keep must not be set"),
+        (["+dataset.only={ward: a}"], "dataset.only must not be set"),
+        (["dataset.drop_labels=[ill]"], "dataset.drop_labels must not be set"),
+        (["dataset.exclude=[x]"], "dataset.exclude must not be set"),
+        (["dataset=image_folder", "dataset.label_pattern='(.*)'"], "dataset.label_pattern must not be set"),
+        (["dataset.label=patient"], "dataset.label must not name an identifier or a date, got patient"),
+        (["dataset.natural=patient"], "dataset.natural must not name an identifier"),
+        (["dataset.categories=[patient]"], "dataset.categories must not name an identifier"),
+        (["dataset.label=age"], "dataset.label must have at least 5 rows of each of its classes"),
+        (["dataset.label=nobody"], "label must be a column of the source, got nobody$"),
+        (["dataset.natural=age"], "a client must have at least 5 rows$"),
+    ],
+)
+def test_no_run_says_how_a_site_reads_its_data(tmp_path: Path, overrides: list[str], reason: str) -> None:
+    patients(tmp_path)
+    with discreet():
+        refused = deployed(tmp_path / "patients.csv", overrides)[0].registered().refused
+    assert re.match(reason, refused["north"]), refused
+    # A refusal names what the run has named, and no other column.
+    assert not [name for name in ("ward", "Smith") if name in refused["north"]]
+
+
+def test_the_operator_says_how_a_site_reads_its_data(tmp_path: Path) -> None:
+    path = patients(tmp_path, patient=[f"Smith {row % 8}" for row in range(40)])  # five rows of each
+    path.write_text("exported today\n" + path.read_text().replace(",", ";").replace(".5", ",5"))
+    node = {"sep": ";", "decimal": ",", "skiprows": 1, "keep": "patient"}
+    statement = deployed(path, ["dataset.ignore=[]"], **node)[0].stated().statements["north"]
+    assert statement.labels == ("ill", "well")
+    assert statement.columns["age"].kind == "number"
+    assert statement.columns["patient"].values == tuple(f"Smith {row}" for row in range(8))
+
+
+def test_what_is_of_fewer_than_five_rows_stays(tmp_path: Path) -> None:
+    columns = {
+        "stage": ["A"] * 36 + ["B"] * 4,
+        "smoker": ["0"] * 18 + ["1"] + ["0"] * 18 + ["1"] * 3,  # 4 of 40
+        "dose": [""] * 36 + ["7.25"] * 4,
+        "gaps": ["", *[f"{row / 7:.3f}" for row in range(39)]],
+    }
+    path = patients(tmp_path, **columns)
+    found, _ = deployed(path, [])
+    described = found.stated().statements["north"].columns
+    assert described["stage"].values == ("A",)
+    smoker = described["smoker"].moments
+    assert (smoker.count, smoker.mean, smoker.squares) == (smoker.rows, 0.0, 0.0)
+    assert described["dose"].kind == "empty"
+    assert described["dose"].moments.count == 0
+    gaps = described["gaps"].moments
+    assert gaps.count == gaps.rows
+
+
+def test_a_class_of_fewer_than_five_rows_and_too_many_classes_are_refused(tmp_path: Path) -> None:
+    few = ["ill"] * 36 + ["rare"] * 4
+    refused = deployed(patients(tmp_path, diagnosis=few), [])[0].registered().refused["north"]
+    assert refused.startswith("dataset.label must have at least 5 rows of each")
+    assert "rare" not in refused
+
+
+def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> None:
+    found, about = deployed(patients(tmp_path, stage=["A"] * 36 + ["B"] * 4), [])
+    number = NumberColumn("age", 40.0, 40.0, 5.0)
+    stage = CategoryColumn("stage", ("A", "B"), (True, True))
+    patient = CategoryColumn("patient", ("Smith 1",), (True,))
+    labels = ("ill", "well")
+    for columns, shape, refused in (
+        (([number], [stage]), 3, {}),
+        (([number], [patient]), 2, {"north": r"as the site has described them, got patient$"}),
+        (([replace(number, name="ward")], []), 1, {"north": "got ward$"}),
+    ):
+        agreed = Agreement(labels, labels, (shape,), tuple(columns[0]), tuple(columns[1]))
+        answer = found.agree(about, encode(Agreed(agreed, {"north": 0}, 1)))
+        assert answer.refused.keys() == refused.keys()
+        for site, reason in refused.items():
+            assert re.search(reason, answer.refused[site])
+        if not refused:
+            folder = Path(found.held(about)[1]["north"])
+            inputs = np.load(folder / "inputs.npy")
+            # Four rows have stage B, which is too few: they are encoded like an unknown category.
+            assert inputs[:, 1:].sum(axis=0).tolist() == [36.0, 0.0]
+            assert inputs[0, 0] == np.float32((30.5 - 40) / 5)

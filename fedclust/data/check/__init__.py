@@ -1,8 +1,8 @@
 """What should be mended in a table before a model learns from it.
 
 Pure: a pandas table comes in, findings go out. The words of a finding are fixed, so that they may leave a
-site with the name of its column (:attr:`Finding.public`). Its counts, rows and values stay at the site
-(:attr:`Finding.line`).
+site with the name of its column (:attr:`Finding.public`), which a deployed node withholds unless the run has
+named it (:meth:`Finding.anonymous`). Its counts, rows and values stay at the site (:attr:`Finding.line`).
 """
 
 import re
@@ -156,10 +156,19 @@ class Finding:
         """The finding in one line, without a value or a count."""
         return self._written("")
 
+    def anonymous(self, named: Collection[str]) -> "Finding":
+        """Return the finding without its details, and without its column's name unless that is in `named`."""
+        return Finding(self.rule, self.column if self.column in {*named, ""} else "a column")
+
+    @property
+    def problem(self) -> str:
+        """What is wrong, without a value, a count or a remedy."""
+        problem, _ = (_ERRORS | _WARNINGS)[self.rule]
+        return f"{self.column}: {problem}" if self.column else problem
+
     def _written(self, about: str) -> str:
-        problem, remedy = (_ERRORS | _WARNINGS)[self.rule]
-        where = f"{self.column}: " if self.column else ""
-        return f"{where}{problem}{about}; {remedy.format(self.column)}"
+        _, remedy = (_ERRORS | _WARNINGS)[self.rule]
+        return f"{self.problem}{about}; {remedy.format(self.column)}"
 
 
 def check_table(

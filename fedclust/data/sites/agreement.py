@@ -470,7 +470,10 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
             reasons[name] = next(filter(None, unfit))
     if reasons:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        advice = "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]'"
+        advice = (
+            "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]', in a "
+            "deployment with keep='{0}' in each site's --node-config"
+        )
         rule = f"columns must not be identifiers or dates, got {listed}"
         raise ValueError(f"{rule}; {advice.format(','.join(reasons))}, {_KEY}{next(iter(reasons))}")
     return kinds

@@ -3,10 +3,11 @@
 import dataclasses
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,16 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import cache
-from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes
-from fedclust.data.dataset import FederatedData, SourceError
+from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes, suspicion
+from fedclust.data.dataset import FederatedData
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
-from fedclust.data.source import UNREADABLE, Labels, Part, column, find_column, table_of, whole_numbers
+from fedclust.data.sites.rules import Rules
+from fedclust.data.source import UNREADABLE, USUAL, Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
-from fedclust.support.reasons import is_open, reason_of
+from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, IntArray
 
@@ -36,6 +38,7 @@ _PUBLIC = attrgetter("public")
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
+_FEW_CODES = 10  # a column with at most so many different numbers holds codes, which may be rare
 _UNKNOWN_YET = {"num_classes": 2, "class_names": None, "category_sizes": None, "hub": None, "sha256": None}
 
 Builder: TypeAlias = Tables | Images | Text
@@ -67,6 +70,8 @@ class SiteRows:
         What should be looked at in the data; see :mod:`fedclust.data.check`.
     persons
         Number of the person that each kept row is of, shape (N,); None without a key.
+    rules
+        What the site lets leave it; None in the user's own process.
     """
 
     name: str
@@ -81,11 +86,69 @@ class SiteRows:
     validation: tuple[IntArray, ...] = ()
     findings: Sequence[Finding] = ()
     persons: IntArray | None = None
+    rules: Rules | None = None
+
+    @property
+    def floor(self) -> int:
+        """Least number of rows that anything which leaves the site is of."""
+        return self.rules.min_cell if self.rules else 1
 
     @property
     def trained(self) -> IntArray:
         """Rows that some client trains on, sorted; everything is fitted on these."""
         return np.sort(np.concatenate(self.train))
+
+
+_NAMES_COLUMNS = ("label", "natural", "numbers", "categories", "ignore", "text", "image")
+_FORM = ("name", "num_classes", "class_names", "input_shape", "resize", "encoding", "category_sizes")
+_OF_A_RUN = frozenset({*_NAMES_COLUMNS, *_FORM, "vocabulary_size", "tokenizer"})
+"""What a run may set of ``dataset`` on a deployed node: names of columns, and the form of the inputs."""
+
+_ELSEWHERE = frozenset({"path", "hub", "hub_options", "sha256", "sha256_help", "group"})
+"""What is about a source other than a site's own, or is set by ``partition``; it is ignored."""
+
+_IN_CONF = {"csv_options": {"sep": ",", "encoding": "utf-8", "decimal": ".", **USUAL}}
+
+
+def of_a_node(dataset: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the ``dataset`` node with which a deployed node reads its data, as the node alone decides.
+
+    Parameters
+    ----------
+    dataset
+        The ``dataset`` node of the run.
+    own
+        The node's own settings of it.
+
+    Raises
+    ------
+    SiteError
+        If the run sets how the data is read.
+    """
+    kind = _kind(dataset)
+    for field in dataclasses.fields(kind):
+        unset = [None, field.default, _IN_CONF.get(field.name)]
+        if field.default_factory is not dataclasses.MISSING:
+            unset.append(field.default_factory())
+        value = dataset.get(field.name)
+        if field.name not in _OF_A_RUN | _ELSEWHERE and value not in unset and value not in ([], {}):
+            how = "it is read as its operator's --node-config says"
+            raise SiteError(f"dataset.{field.name} must not be set for a site's own data, {how}")
+    used = _OF_A_RUN - _UNKNOWN_YET.keys()  # which builder_of sets itself
+    chosen = {key: value for key, value in dataset.items() if key in used or key.startswith("_")}
+    if unknown := [key for key in own if key not in {field.name for field in dataclasses.fields(kind)}]:
+        raise SiteError(f"the node's {unknown[0]} is for another kind of data than {dataset.get('name')}")
+    return chosen | dict(own)
+
+
+def _kind(dataset: Mapping[str, Any]) -> type[Builder]:
+    from hydra.utils import get_class
+
+    kind = get_class(dataset["_target_"])
+    if not issubclass(kind, Tables | Images | Text):
+        rule = "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text"
+        raise SiteError(f"{rule}, got dataset {dataset.get('name', kind.__name__)}")
+    return kind
 
 
 def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
@@ -105,19 +168,17 @@ def builder_of(dataset: Mapping[str, Any], path: Path) -> Builder:
     ValueError
         If a setting is out of range.
     """
-    from hydra.utils import get_class
-
-    kind = get_class(dataset["_target_"])
-    if not issubclass(kind, Tables | Images | Text):
-        rule = "partition=own reads tables, images and texts, such as dataset=csv, image_folder and text"
-        raise SiteError(f"{rule}, got dataset {dataset.get('name', kind.__name__)}")
+    kind = _kind(dataset)
     known = {field.name for field in dataclasses.fields(kind)}
     unknown = {key: value for key, value in _UNKNOWN_YET.items() if key in known}
     given = {"input_shape": [1], **dataset, **unknown, "path": str(path)}
-    return kind(**{key: value for key, value in given.items() if not key.startswith("_")})
+    with about("dataset"):
+        return kind(**{key: value for key, value in given.items() if not key.startswith("_")})
 
 
-def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) -> SiteRows:
+def read_site(
+    name: str, builder: Builder, own: OwnSitesPartition, seed: int, rules: Rules | None = None
+) -> SiteRows:
     """Read a site's rows and divide them into its clients' parts.
 
     A site is one client with its name or, with a ``natural`` column, one client per value of that column,
@@ -133,16 +194,22 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
         The run's settings.
     seed
         The run's seed.
+    rules
+        What the site lets leave it; None in the user's own process.
 
     Raises
     ------
     SiteError
-        If the rows cannot be read or are too few; the message holds no path.
+        If the rows cannot be read or are too few, or the run asks for what the rules forbid; the message has
+        no path.
     """
+    floor = max(own.min_samples, rules.min_cell if rules else 0)
     with private(builder), builder.opened() as parts:
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         builder = dataclasses.replace(builder, group=own.group)
+        if rules:
+            builder = _ruled(builder, parts, rules)
         findings = _checked(builder, parts)
         arrays, kept = builder.read_labels(parts)
         labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
@@ -151,13 +218,15 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
             labels = np.array(named)[labels]
         if labels.dtype.kind not in "if":  # the same at every site
             labels = np.array([str(label) for label in labels])
+        if rules:
+            _check_classes(labels, rules)
         owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
         clients = [f"{name}/{each}" if each else name for each in names]
         if own.test == "official" and num_train == len(labels):
             raise SiteError("partition.test=official needs a test file, the site has none")
         if unfit := [each for each in clients if len(each) > _LONGEST or not each.isprintable()]:
             rule = f"names of clients must be at most {_LONGEST} printable characters"
-            raise SiteError(f"{rule}, got {unfit[0]!r}")
+            raise SiteError(rule + (f", got {unfit[0]!r}" if is_open() else ""))
         ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
         persons = builder.persons(parts, kept)
         person = np.arange(len(labels)) if persons is None else persons
@@ -167,7 +236,7 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
             rows = np.flatnonzero(owner == number)
             people, first = np.unique(person[rows], return_index=True)
-            if len(people) < own.min_samples:
+            if len(people) < floor:
                 sizes.append(len(people))
                 continue
             if own.test == "official":
@@ -183,12 +252,68 @@ def read_site(name: str, builder: Builder, own: OwnSitesPartition, seed: int) ->
                 held[client] = rows[~tested], rows[tested]
         if not held:
             what = "rows" if persons is None else "persons"
-            raise SiteError(f"a client must have at least {own.min_samples} {what}, got {max(sizes)}")
+            got = f", got {max(sizes)}" if is_open() else ""
+            raise SiteError(f"a client must have at least {floor} {what}{got}")
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
-        about = name, builder, parts, kept, labels, num_train, tuple(held), train, test
-        return SiteRows(*about, validation if own.fraction else (), findings, persons)
+        read = name, builder, parts, kept, labels, num_train, tuple(held), train, test
+        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules)
+
+
+def _named(builder: Builder) -> dict[str, list[str]]:
+    """List the columns that the run names, by setting."""
+    given = {role: getattr(builder, role, None) or () for role in (*_NAMES_COLUMNS, "group")}
+    return {role: [names] if isinstance(names, str) else list(names) for role, names in given.items()}
+
+
+_RULE_OF = {
+    "label": "labels",
+    "natural": "groups",
+    **dict.fromkeys(("numbers", "categories", "text", "image"), "inputs"),
+}
+"""By which of the rules' lists a setting may name a column."""
+
+_FIRST = ("label", "natural", "text", "image")  # of several names, the first that exists is used
+
+
+def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
+    """Return the reader without columns that must not be inputs.
+
+    Raises
+    ------
+    SiteError
+        If the run names a column that the rules do not allow, or, where they list none, one whose values
+        would leave the node and that looks like an identifier or a date.
+    """
+    keep = set(getattr(builder, "keep", ()))
+    for role, names in _named(builder).items():
+        if role not in _RULE_OF or not names:
+            continue
+        own = [find_column(parts[0], names, role)] if role in _FIRST else names
+        columns = [find_column(parts[0], name, role) for name in own]
+        listed, setting = getattr(rules, _RULE_OF[role]), f"dataset.{role}"
+        if listed is not None:
+            if others := [name for name in columns if name not in listed]:
+                raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")
+        elif role in ("label", "natural", "numbers", "categories"):
+            table = table_of(parts, columns, slice(None))
+            if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
+                allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
+                raise SiteError(f"{setting} must not name an identifier or a date, got {found[0]}; {allow}")
+    if isinstance(builder, Tables) and builder.chooses and rules.inputs is not None:
+        others = [name for name in parts[0].rows.schema.names if name not in rules.inputs]
+        builder = dataclasses.replace(builder, ignore=[*builder.ignore, *others])
+    return builder
+
+
+def _check_classes(labels: NDArray[Any], rules: Rules) -> None:
+    counts = np.unique(labels, return_counts=True)[1]
+    if len(counts) > rules.max_values:
+        raise SiteError(f"dataset.label must have at most {rules.max_values} classes at this site")
+    if counts.min() < rules.min_cell:
+        rule = f"dataset.label must have at least {rules.min_cell} rows of each of its classes at this site"
+        raise SiteError(f"{rule}; its operator can group classes or leave rows out")
 
 
 def _checked(builder: Builder, parts: Sequence[Part]) -> Sequence[Finding]:
@@ -206,6 +331,11 @@ def _checked(builder: Builder, parts: Sequence[Part]) -> Sequence[Finding]:
     else:
         return ()
     if errors := [each for each in found if each.severity == "error" and each.rule not in ELSEWHERE]:
+        if not is_open():
+            named = {name for names in _named(builder).values() for name in names}
+            alike = dict.fromkeys(each.anonymous(named) for each in errors)
+            problems = "; ".join(each.problem for each in alike)
+            raise SiteError(f"{problems}; fedclust check FILE shows where, to the site's operator")
         raise SiteError(f"{'; '.join(lines(errors, 3, _PUBLIC))}; fedclust check FILE shows where")
     return found
 
@@ -223,20 +353,9 @@ def private(builder: Builder) -> Iterator[None]:
     except SiteError:
         raise
     except UNREADABLE as error:
-        raise SiteError(_without_path(_own_words(error), str(builder.path))) from error
-
-
-def _own_words(error: Exception) -> str:
-    """Return an error's text; on a deployed node without what libraries say, who may quote a row."""
-    if is_open():
-        return str(error)
-    cause: BaseException | None = error
-    while isinstance(cause, SourceError):
-        cause = cause.__cause__
-    if cause is None:
-        return str(error)
-    withheld, said = reason_of(cause, "reading the data"), " ".join(str(cause).split())
-    return withheld if cause is error or not said else str(error).replace(said, withheld)
+        if not is_open():
+            raise SiteError(reason_of(error, "reading the data")) from error
+        raise SiteError(_without_path(str(error), str(builder.path))) from error
 
 
 def _without_path(text: str, path: str) -> str:
@@ -249,15 +368,18 @@ def _without_path(text: str, path: str) -> str:
     return " ".join(text.split())
 
 
+@lru_cache(maxsize=64)  # of as many sites as a node keeps rows of
 def describe(rows: SiteRows) -> agreement.Statement:
     """Describe a site's rows as far as needed to agree on an encoding.
 
     Raises
     ------
     SiteError
-        If the rows cannot be read.
+        If the rows cannot be read, or too few train.
     """
-    builder, size = rows.builder, rows.num_train
+    builder, size, floor = rows.builder, rows.num_train, rows.floor
+    if len(rows.trained) < floor:
+        raise SiteError(f"a site must train on at least {floor} rows")
     warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
     labels = tuple(np.unique(rows.labels).tolist())
     statement = agreement.Statement(labels, warnings=tuple(line[:900] for line in warnings))
@@ -268,20 +390,38 @@ def describe(rows: SiteRows) -> agreement.Statement:
             trained = table.iloc[rows.trained]
             unfit = builder.unfit(rows.findings)
             columns = {
-                name: _column(size, table[name], trained[name], kind or "category", unfit.get(name))
+                name: _column(size, table[name], trained[name], kind or "category", unfit.get(name), floor)
                 for name, kind in kinds.items()
             }
+            if rules := rows.rules:
+                columns = {name: _within(each, rules) for name, each in columns.items()}
             return dataclasses.replace(statement, columns=columns)
         if isinstance(builder, Images):
             return dataclasses.replace(statement, pixels=_pixels(images_of(rows, builder)[:size]))
         if builder.tokenizer is not None:
             return statement
         texts = texts_of(rows, builder)
-        return dataclasses.replace(statement, words=count_words(texts[row] for row in rows.trained))
+        words = count_words(texts[row] for row in rows.trained)
+        if floor > 1:  # a word in fewer texts may be a name
+            held = Counter(word for row in rows.trained for word in count_words([texts[row]]))
+            words = Counter({word: count for word, count in words.items() if held[word] >= floor})
+        return dataclasses.replace(statement, words=dict(words))
+
+
+def _within(column: agreement.Column, rules: Rules) -> agreement.Column:
+    """Withhold the categories of a column that has too many."""
+    if len(column.values) <= rules.max_values:
+        return column
+    return agreement.Column("category", unfit="too many different values")
 
 
 def _column(
-    num_train: int, values: "pd.Series[Any]", trained: "pd.Series[Any]", kind: Kind, unfit: str | None
+    num_train: int,
+    values: "pd.Series[Any]",
+    trained: "pd.Series[Any]",
+    kind: Kind,
+    unfit: str | None,
+    floor: int,
 ) -> agreement.Column:
     if values.isna().all():
         return agreement.Column("empty", agreement.Moments(rows=len(trained)))
@@ -292,11 +432,26 @@ def _column(
             trained = trained.astype(np.float64)
         except (TypeError, ValueError):  # texts instead of the configured numbers: they are not described
             return agreement.Column("category")
-        return agreement.Column(kind, agreement.Moments.of(numbers_of(trained)))
+        moments = agreement.Moments.of(numbers_of(_without_rare(trained, trained, floor)))
+        if moments.count < floor:
+            return agreement.Column("empty", agreement.Moments(rows=len(trained)))
+        few_gaps = moments.rows - moments.count < floor  # the number of missing values is a count, too
+        return agreement.Column(
+            kind, dataclasses.replace(moments, count=moments.rows) if few_gaps else moments
+        )
     texts = category_texts(values)
     # As in pooled data, the whole training part of the source decides which categories have a column.
-    known, here = sorted(set(texts[:num_train])), set(texts[trained.index])
+    counts, here = Counter(texts[:num_train]), set(texts[trained.index])
+    known = sorted(text for text, count in counts.items() if count >= floor)
     return agreement.Column(kind, values=tuple(known), trained=tuple(each in here for each in known))
+
+
+def _without_rare(values: "pd.Series[Any]", trained: "pd.Series[Any]", floor: int) -> "pd.Series[Any]":
+    """Leave out codes, such as 0 and 1, that few rows train on: the moments say how many these are."""
+    counts = trained.value_counts()
+    if floor < 2 or len(counts) > _FEW_CODES:
+        return values
+    return values.where(values.isin(counts.index[counts >= floor]))
 
 
 def wanted_of(
@@ -372,17 +527,37 @@ def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, setting
         If the rows do not fit the agreement, or the cache cannot be written.
     """
     with private(rows.builder):
+        if rows.rules:
+            agreed = _limited(agreed, describe(rows))
         key = cache.digest(_FORMAT, rows.builder.identity(), rows.name, settings, agreed.digest())
         folder = cache.cache_folder("sites", name, key)
         cache.prepared(folder, lambda scratch: _write(scratch, rows, agreed))
     return str(folder)
 
 
+def _limited(agreed: agreement.Agreement, stated: agreement.Statement) -> agreement.Agreement:
+    """Limit an encoding to what the site has described; the server that sends it may ask for more."""
+    kinds = {each.name: "number" for each in agreed.numbers}
+    for name, kind in (kinds | {each.name: "category" for each in agreed.categories}).items():
+        column = stated.columns.get(name)
+        if column is None or column.unfit or column.kind not in (kind, "empty"):
+            raise SiteError(f"the encoding must use columns as the site has described them, got {name}")
+    categories = []
+    for each in agreed.categories:
+        here = stated.columns[each.name].values
+        known = tuple(known and value in here for value, known in zip(each.values, each.known, strict=True))
+        categories.append(dataclasses.replace(each, known=known))
+    # In the place of any other word stands one that no tokeniser makes.
+    words = tuple(word if word in stated.words else f"[{n}]" for n, word in enumerate(agreed.words))
+    return dataclasses.replace(agreed, categories=tuple(categories), words=words)
+
+
 def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     code = {label: number for number, label in enumerate(agreed.labels)}
     labels = rows.labels.tolist()
     if unknown := sorted({label for label in labels if label not in code}, key=str):
-        raise SiteError(f"labels must be among {', '.join(agreed.class_names)}, got {unknown[0]}")
+        got = f", got {unknown[0]}" if is_open() else ""
+        raise SiteError(f"labels must be among {', '.join(agreed.class_names)}{got}")
     np.save(folder / "labels.npy", np.array([code[label] for label in labels], dtype=np.int64))
     inputs = _inputs(rows, agreed)
     if inputs.shape[1:] != agreed.input_shape:
@@ -399,7 +574,10 @@ def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
         return images_of(rows, rows.builder)
     if isinstance(rows.builder, Text):
         return rows.builder.tokeniser(agreed.words)(texts_of(rows, rows.builder))
-    return agreed.table.encode(table_of(rows.parts, agreed.table.names, rows.kept))
+    table = table_of(rows.parts, agreed.table.names, rows.kept)
+    for name in (each.name for each in agreed.table.numbers):
+        table[name] = _without_rare(table[name], table[name].iloc[rows.trained], rows.floor)
+    return agreed.table.encode(table)
 
 
 def federated(

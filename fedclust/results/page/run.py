@@ -13,7 +13,13 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import collapsed_line, decision_line, leaving_line, warning_lines
+from fedclust.results.summary import (
+    collapsed_line,
+    decision_line,
+    leaving_line,
+    rules_lines,
+    warning_lines,
+)
 from fedclust.support.checks import few, plural
 from fedclust.typing import IntArray
 
@@ -61,7 +67,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         report.drift_line(run.rounds),
         report.went_back_line(run.rounds),
     ]
-    noted += [*warning_lines(summary), leaving_line(summary)]
+    noted += [*warning_lines(summary), leaving_line(summary), *rules_lines(summary)]
     costs = [_cost(name, each) for name, each in [(title, run), *run.compared.items()]]
     for key, words in (("proof", "the proof"), ("personal", "personal layers")):
         if part := summary.get(key):

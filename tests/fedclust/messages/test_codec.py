@@ -4,14 +4,16 @@ import gc
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from types import SimpleNamespace
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
-from fedclust.messages import codec, description, evaluation, training
+from fedclust.data.sites.rules import Rules
+from fedclust.messages import coalitions, codec, description, evaluation, training
 from fedclust.messages.coalitions import SiteFiguresQuestion
 from fedclust.messages.codec import (
     SERVER,
@@ -80,6 +82,7 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
             *(evaluation.Evaluation(7, FIGURES, each) for each in (None, COUNTED)),
             *(description.Hosted((3, 5), 9), description.Hosted((0, 1), 2, "north", "abc", (7, 3))),
             description.Registered.of({"n": ("n/a", "n/b"), "s": ("s",)}, {"w": "no such file"}),
+            description.Registered.of({"s": ("s",)}, {}, {"s": Rules(labels=("ill",), own_models=False)}),
             description.Stated({"n": STATEMENT}, {"w": "no such file"}),
         ],
     ),
@@ -284,3 +287,55 @@ def test_the_largest_loss_is_where_neighbouring_float32_numbers_are_2_apart() ->
 def test_a_list_that_is_none_is_refused_with_how_many_numbers_there_must_be(count: Any, rule: str) -> None:
     with pytest.raises(BadReply, match=f"^client 7: losses must be {rule}, got 'abc'$"):
         codec.Numbers(count=count).read("abc", "losses", Reading(7))
+
+
+# -- How long the lists of a reply may be -------------------------------------------------------------------
+
+_ASKED = SimpleNamespace(
+    models=[None] * 3, coalitions=2, others=1, num_classes=2, pooled=(), projection=None, layers=()
+)
+_LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3 steps
+    ("TrainAnswer", "losses"): 3,
+    ("Losses", "losses"): 3,
+    ("Losses", "wins"): 3,
+    ("Wins", "wins"): 3,
+    ("ProofAnswer", "sums"): 3,
+    ("ProofAnswer", "log_wealth"): 8,
+    ("SiteFigures", "brier"): 3,
+    # Two coalitions, each with and without its correction: 4 arms; of 3 fits 5 numbers each.
+    ("ScoresAnswer", "means"): 4,
+    ("ScoresAnswer", "products"): 16,
+    ("ScoresAnswer", "auc"): 2,
+    ("ScoresAnswer", "auc_error"): 2,
+    ("ScoresAnswer", "balanced"): 4,
+    ("ScoresAnswer", "balanced_error"): 4,
+    ("ScoresAnswer", "fits"): 3 * 5,
+    **{("Description", name): 2**20 for name in ("label_counts", "test_label_counts", "mean", "std")},
+    ("Hosted", "clients"): 10**7,
+    ("Hosted", "steps"): 10**7,
+}
+
+
+def _lists() -> dict[tuple[str, str], codec.Numbers]:
+    """Find every list of numbers that a reply may have."""
+    modules = (coalitions, description, evaluation, training)
+    classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
+    questions = [each for each in classes if issubclass(each, codec.Question) and each is not codec.Question]
+    found = {}
+    for answer in {*(each.answer for each in questions), description.Hosted}:
+        for name, hint in get_type_hints(answer, include_extras=True).items():
+            for how in getattr(hint, "__metadata__", ()):
+                found[answer.__name__, name] = how
+    return {key: how for key, how in found.items() if isinstance(how, codec.Numbers)}
+
+
+def test_every_list_of_a_reply_has_a_longest() -> None:
+    rows = np.array([2**20])
+    at = Reading(0, asked=_ASKED, bounds=Bounds(rows, rows, rows, 2, num_steps=np.array([3])))
+    lists = _lists()
+    assert lists.keys() == _LONGEST.keys()
+    for key, how in lists.items():
+        longest = _LONGEST[key]
+        with pytest.raises(BadReply, match=f"got {longest + 1}$|{longest} finite numbers, got"):
+            how.read([1.0] * (longest + 1), key[1], at)
+        assert len(how.read([1] * longest, key[1], at)) == longest

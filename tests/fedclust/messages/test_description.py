@@ -9,6 +9,7 @@ from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.data.input_encoders import encoder_from
 from fedclust.data.sites.agreement import Column, Moments, Statement
+from fedclust.data.sites.rules import Rules
 from fedclust.messages import description
 from fedclust.messages.codec import BadReply, Reading, decode, encode
 from tests.fedclust.messages.test_codec import COUNTS, OTHERS, STATEMENT
@@ -88,3 +89,14 @@ def test_an_encoder_that_no_file_can_hold_is_refused(name: str, refused: bool) -
     content = encode(description.Encoder(table))
     with pytest.raises(BadReply, match="surrogates") if refused else nullcontext():
         assert decode(description.Encoder, content, Reading()).encoder == table
+
+
+@pytest.mark.parametrize(
+    "rules", ["", "[]", '{"min_cell": 0}', '{"min_cel": 5}', '{"labels": "ill"}', "[" * 9000, " " * 10_001]
+)
+def test_rules_that_make_no_sense_are_refused_in_a_line(rules: str) -> None:
+    content = encode(description.Registered.of({"n": ("n",)}, {}, {"n": Rules()}))
+    content["registration"]["rules"] = [rules]
+    with pytest.raises(BadReply, match="^a node's reply: rules must be those of a site: ") as error:
+        description.read_from_node(description.Registered, content)
+    assert len(str(error.value)) < 400

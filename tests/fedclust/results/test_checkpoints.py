@@ -154,3 +154,16 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
             load(tmp_path / name)
     with pytest.raises(ValueError, match="rounds must be >= 1, got 0"):
         Checkpoints(tmp_path, rounds=0)
+
+
+def test_a_checkpoint_of_too_many_arrays_or_too_deep_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = {"fedclust": "[" * 100_000, "state": "{}"}
+    save_file({"a": torch.zeros(1)}, tmp_path / "deep", metadata=deep)
+    with pytest.raises(ValueError, match="^checkpoint must be one written by fedclust, got .*recursion"):
+        load(tmp_path / "deep")
+    (path,) = _saved(tmp_path, 1).files()
+    monkeypatch.setattr("fedclust.results.checkpoints._MOST_ARRAYS", 0)
+    with pytest.raises(ValueError, match="it must have at most 0 arrays, got"):
+        load(path)

@@ -236,7 +236,7 @@ def test_a_deployed_node_reads_its_own_file_and_no_run_can_change_that(sites: di
 
 def test_a_node_says_how_its_own_csv_is_written(tmp_path: Path) -> None:
 
-    path = _csv(tmp_path / "a.csv", ["1,5;x", "2,5;y", "3,5;x"], "age;diagnosis")
+    path = _csv(tmp_path / "a.csv", ["1,5;x", "2,5;y", "3,5;x", "4,5;y"] * 5, "age;diagnosis")
     node = {"data": str(path), "name": "north"}
     refused = read_from_node(Registered, _ask(node, _own("nowhere")[:3]).content).refused
     assert "separator" in refused["north"]

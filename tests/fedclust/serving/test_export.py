@@ -214,7 +214,11 @@ def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, run, part
     ("damage", "message"),
     [
         (lambda state, first: {**state, first: torch.zeros(2, 2)}, "must hold the weights of the network"),
-        (lambda state, first: {k: v for k, v in state.items() if k != first}, "must hold the weights"),
+        (lambda state, first: {k: v for k, v in state.items() if k != first}, "must hold .*missing"),
+        (
+            lambda state, _: state | {f"{n}": torch.zeros(0) for n in range(9)},
+            "unexpected are 0, 1, 2, 3, 4 and 4",
+        ),
         (lambda state, first: {**state, first: state[first].where(state[first] > 0, torch.nan)}, "finite"),
         (None, "must hold the weights of the network"),  # a pickle
     ],

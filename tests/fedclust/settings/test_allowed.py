@@ -119,6 +119,14 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
             allowed.node_settings({"overrides": overrides}, "")
 
 
+def test_the_methods_of_a_run_are_read_as_it_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = to_run_config(compose(["strategy=fmcl", "compare=[fedavg,ifca]", "personal=finetune"]))
+    assert allowed.chosen(run, "") == (("fmcl", "fedavg", "ifca"), "finetune")
+    monkeypatch.setenv("SECRET", "hunter2")
+    config = json.loads(run["config"]) | {"compare": ["${oc.env:SECRET}"], "choices": 3}
+    assert allowed.chosen({"config": json.dumps(config)}, "") == (("None", "${oc.env:SECRET}"), "none")
+
+
 @pytest.mark.parametrize(
     "override", ["+defaults_of=elsewhere.Options", "+defaults_of@model=elsewhere.Options", "model={}/model"]
 )

@@ -50,3 +50,9 @@ def test_a_folder_larger_than_it_says_is_refused(tmp_path: Path) -> None:
         archive.writestr("m.npy", file.getvalue())
     with pytest.raises(ValueError, match="m.npy says 8000000000000 bytes, it has "):
         list(SavedRun(tmp_path).matrices())
+
+
+def test_an_archive_that_unpacks_to_more_than_its_file_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "small.npz", m=np.zeros((1000, 1000)))  # 8 MB in some 10 kB
+    with pytest.raises(ValueError, match=r"must have at most the \d+ bytes of the file, got 8000128"):
+        dict(read_arrays(tmp_path / "small.npz"))

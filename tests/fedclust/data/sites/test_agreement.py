@@ -110,7 +110,7 @@ def test_classes_are_those_configured(settings: dict, labels: tuple, expected: t
         (
             {name: _site(x=_number(1, 2), **{"case": UNFIT} if name < "c" else {}) for name in "abcd"},
             TABLE,
-            r"got case \(its name\).*keep=\[case\]', or give a person's key with partition.group=case",
+            r"got case \(its name\).*keep=\[case\]', in a deployment .*, or give .*partition.group=case",
         ),
         ({"a": _site(x=_number(1)), "b": _site(y=_number(1))}, TABLE, "must have a column besides the label"),
     ],

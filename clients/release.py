@@ -1,0 +1,266 @@
+"""What leaves a node: each answer passes here, where the site's rules decide.
+
+A node with ``data`` of its own has rules (:mod:`fedclust.data.sites.rules`), from its operator's
+``site.toml`` or the defaults. :mod:`fedclust.data.sites.rows` keeps to them where it describes the data
+before round 1. Nothing that comes with a run is read here except the question.
+"""
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from fedclust.clients.node import Node
+from fedclust.data import cache
+from fedclust.data.sites.rules import Rules, RulesError
+from fedclust.messages import coalitions, description, evaluation, training
+from fedclust.messages.codec import as_record
+from fedclust.metrics import Outcomes
+from fedclust.personal.layers import NONE
+from fedclust.support.array_bytes import from_numpy, to_numpy
+from fedclust.support.checks import replace_file
+from fedclust.training.cohort import num_steps
+from fedclust.typing import FloatArray, IntArray
+
+_TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
+
+
+def check_question(node: Node, kind: str) -> None:
+    """Check, before any work, that the site answers a type of question, and count the day's training.
+
+    Raises
+    ------
+    RulesError
+        If it does not, or has trained as often as its operator allows a day.
+    """
+    rules = node.rules
+    if rules is None:
+        return
+    if not rules.answers(kind):
+        raise RulesError(
+            f"this site does not answer {kind.removeprefix('query.')}, by the rules of its operator"
+        )
+    if rules.rounds_per_day is None or kind not in _TRAINS:
+        return
+    file = cache.cache_root() / "sites" / f"rounds-{cache.digest(str(node.config['name']))}.json"
+    today = time.strftime("%Y-%m-%d")
+    counted = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    trained = int(counted.get(today, 0))
+    if trained >= rules.rounds_per_day:
+        raise RulesError(f"this site trains {rules.rounds_per_day} times a day, by the rules of its operator")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, json.dumps({today: trained + 1}))
+
+
+@dataclass
+class Release:
+    """What may leave of the answers to one message.
+
+    Attributes
+    ----------
+    node
+        The node that answers.
+    changed
+        The models that have been clipped, by the one that they replace: clients share a mean.
+    """
+
+    node: Node
+    changed: dict[int, tuple[ArrayRecord, dict[str, FloatArray]]] = field(default_factory=dict)
+
+    def of(self, client: int, question: Any, answer: Any) -> Any:
+        """Return what may leave of an answer.
+
+        Raises
+        ------
+        RulesError
+            If none of it may.
+        """
+        rules, data = self.node.rules, self.node.data
+        if rules is None:
+            return answer
+        if len(data.train[client]) < rules.min_cell:
+            raise RulesError(f"this client trains on fewer than {rules.min_cell} rows")
+        released: Any
+        match answer:
+            case description.Description():
+                released = _description(rules, answer)
+            case description.Prototypes():
+                few = answer.counts < rules.min_cell
+                means = np.where(few[:, None], 0, answer.prototypes).astype(answer.prototypes.dtype)
+                released = replace(answer, prototypes=means, counts=np.where(few, 0, answer.counts))
+                _check(rules, int(released.counts.sum()))
+            case description.Subspaces():
+                counts = data.label_counts("train")[client]
+                few = counts < max(rules.min_cell, answer.subspaces.shape[2] + 1)
+                bases = np.where(few[:, None, None], 0, answer.subspaces).astype(answer.subspaces.dtype)
+                released = replace(answer, subspaces=bases)
+            case training.TrainAnswer():
+                self._check_seen(rules, client)
+                released = self._trained(rules, question, answer)
+            case training.Update():
+                self._check_seen(rules, client)
+                released = _update(rules, question, answer)
+            case evaluation.Evaluation():
+                tested = len(data.test[client])
+                figures, outcomes = _figures(rules, tested, answer.metrics, answer.outcomes)
+                released = replace(answer, metrics=figures, outcomes=outcomes)
+            case evaluation.PersonalAnswer():
+                released = self._personal(rules, client, answer)
+            case evaluation.Losses(wins=wins) if wins is not None:
+                released = replace(answer, wins=np.where(wins < rules.min_cell, 0, wins))
+                _check(rules, int(released.wins.sum()))
+            case evaluation.Confusion():
+                cells = answer.confusion
+                released = replace(answer, confusion=np.where(cells < rules.min_cell, 0, cells))
+            case evaluation.ProofAnswer() | evaluation.FigureAnswer() | coalitions.ScoresAnswer():
+                _check(rules, answer.count)
+                released = answer
+            case coalitions.SiteFigures():
+                _check(rules, len(data.test[client]))
+                released = answer
+            case _:
+                released = answer
+        return released
+
+    def _check_seen(self, rules: Rules, client: int) -> None:
+        """Check that the batches of a round hold enough rows: a change by fewer shows them."""
+        how = self.node.trainer.training
+        steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])
+        if steps * how.batch_size < rules.min_cell:
+            raise RulesError(f"training must take at least {rules.min_cell} rows a round at this site")
+
+    def _trained(
+        self, rules: Rules, question: training.Instruction, answer: training.TrainAnswer
+    ) -> training.TrainAnswer:
+        if self.node.trainer.training.batch_size < rules.min_cell:  # a step's loss is that of its batch
+            answer = replace(answer, losses=np.full(len(answer.losses), answer.losses.mean()))
+        if not rules.own_models:
+            answer = replace(answer, arms={})
+        if rules.clip is None:
+            return answer
+        arrays, change = self._clipped(rules, question.arrays, answer.arrays)
+        arms = {
+            name: self._clipped(rules, question.arms[name], each)[0] for name, each in answer.arms.items()
+        }
+        answer = replace(answer, arrays=arrays, arms=arms)
+        if answer.projected is not None and question.projection is not None:
+            trained = {name: change[name] for name in self.node.trainer.trainable_names}
+            sums = question.projection.of({name: each[None] for name, each in trained.items()})[0]
+            answer = replace(answer, projected=training.Projected(sums, _length(trained)))
+        if answer.update_norm is not None:
+            answer = replace(answer, update_norm=min(answer.update_norm, _length(change)))
+        return answer
+
+    def _clipped(
+        self, rules: Rules, start: ArrayRecord, model: ArrayRecord
+    ) -> tuple[ArrayRecord, dict[str, FloatArray]]:
+        """Clip a model's change and add noise; return both, the same for all clients that share the model."""
+        if id(model) not in self.changed:
+            before = {name: to_numpy(each) for name, each in start.items()}
+            after = {name: to_numpy(each) for name, each in model.items()}
+            numbers = [name for name, each in before.items() if each.dtype.kind == "f"]
+            change = {name: after[name].astype(np.float64) - before[name] for name in numbers}
+            change = _hidden(rules, change)
+            after |= {name: (before[name] + each).astype(before[name].dtype) for name, each in change.items()}
+            self.changed[id(model)] = (
+                as_record({name: from_numpy(each) for name, each in after.items()}),
+                change,
+            )
+        return self.changed[id(model)]
+
+    def _personal(
+        self, rules: Rules, client: int, answer: evaluation.PersonalAnswer
+    ) -> evaluation.PersonalAnswer:
+        data = self.node.data
+        held_out = len(data.validation[client]) if data.validation else 0
+        few = held_out < rules.min_cell
+        losses, chosen = ({}, NONE) if few else (answer.losses, answer.chosen)
+        figures, outcomes = dict(answer.figures), dict(answer.outcomes)
+        for layer, each in answer.figures.items():
+            figures[layer], counted = _figures(rules, len(data.test[client]), each, outcomes.pop(layer, None))
+            if counted is not None:
+                outcomes[layer] = counted
+        return replace(answer, losses=losses, chosen=chosen, figures=figures, outcomes=outcomes)
+
+
+def _check(rules: Rules, rows: int) -> None:
+    if rows < rules.min_cell:
+        raise RulesError(f"this site sends no figure of fewer than {rules.min_cell} rows")
+
+
+def _raised(rules: Rules, counts: IntArray | None) -> IntArray | None:
+    """Raise each count of a few rows to the least that leaves."""
+    if counts is None:
+        return None
+    return np.where((counts > 0) & (counts < rules.min_cell), rules.min_cell, counts)
+
+
+def _description(rules: Rules, answer: description.Description) -> description.Description:
+    """Raise counts of a few rows; a test part or a held-out part of a few rows counts as none."""
+    tested = answer.test_label_counts
+    if tested is not None and tested.sum() < rules.min_cell:
+        tested = np.zeros_like(tested)
+    return replace(
+        answer,
+        label_counts=_raised(rules, answer.label_counts),
+        test_label_counts=_raised(rules, tested),
+        num_test=None if answer.num_test is None else answer.num_test * (answer.num_test >= rules.min_cell),
+        num_validation=answer.num_validation * (answer.num_validation >= rules.min_cell),
+    )
+
+
+def _figures(
+    rules: Rules, rows: int, figures: Mapping[str, float], outcomes: Outcomes | None
+) -> tuple[dict[str, float], Outcomes | None]:
+    """Return the figures of a test part and its counts by class, if each class has enough rows.
+
+    Scores of single rows, and pairs of label and prediction, stay.
+    """
+    if rows < rules.min_cell:
+        none = dict.fromkeys(figures, math.nan)
+        return none | {training.NUM_EXAMPLES: 0.0}, None
+    if outcomes is not None:
+        counts = np.concatenate([outcomes.there, outcomes.predicted])
+        few = bool(((counts > 0) & (counts < rules.min_cell)).any())
+        blank = np.zeros(0, dtype=np.int64)
+        outcomes = (
+            None if few else replace(outcomes, bins=None, positives=blank, negatives=blank, confusion=None)
+        )
+    return dict(figures), outcomes
+
+
+def _update(rules: Rules, question: training.UpdateQuestion, answer: training.Update) -> training.Update:
+    """Clip the change by its length before the projection, and add noise to what is sent of it."""
+    if rules.clip is None:
+        return answer
+    share = min(1.0, rules.clip / max(answer.norm, np.finfo(float).tiny))
+    changes = _hidden(rules, {name: share * each for name, each in answer.changes.items()})
+    projected = answer.projected
+    if projected is not None:
+        # Each sum is of all noise on its share of the parameters.
+        numbers = sum(math.prod(each.shape) for each in question.arrays.values())
+        spread = rules.noise * rules.clip * math.sqrt(numbers / len(projected.values))
+        values = share * projected.values + spread * np.random.default_rng().normal(
+            size=len(projected.values)
+        )
+        projected = training.Projected(
+            values, float(np.linalg.norm(values)) if rules.noise else share * projected.norm
+        )
+    return replace(answer, changes=changes, projected=projected)
+
+
+def _length(change: Mapping[str, FloatArray]) -> float:
+    return math.sqrt(sum(float(np.square(each).sum()) for each in change.values()))
+
+
+def _hidden(rules: Rules, change: Mapping[str, FloatArray]) -> dict[str, FloatArray]:
+    """Clip a change to the rules' length, and add their noise, which nobody can draw again."""
+    clip = rules.clip or math.inf
+    share = min(1.0, clip / max(_length(change), np.finfo(float).tiny))
+    draws, spread = np.random.default_rng(), rules.noise * clip if rules.noise else 0.0
+    return {name: share * each + spread * draws.normal(size=each.shape) for name, each in change.items()}

@@ -1,0 +1,170 @@
+"""What a site lets leave it: its operator's ``site.toml``, which nothing in a run changes.
+
+    flower-supernode … --node-config "data='/data/patients.csv' name='north' rules='/data/site.toml'"
+
+Without a file the defaults of :class:`Rules` hold on every node with ``data`` of its own. See
+docs/SECURITY.md; ``fedclust check FILE --rules`` writes a first file.
+"""
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from fedclust.support.checks import Checked, few, read_as
+from fedclust.support.reasons import Sendable, reason_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(Checked):
+    """A site's rules about what leaves it.
+
+    Attributes
+    ----------
+    labels, inputs, groups
+        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural``, whose values
+        name clients; None: all that do not look like identifiers or dates. Others are not described.
+    questions
+        Names of the questions that the site answers, such as ``train`` and ``prototypes``; None: all of
+        fedclust. A question of the user's own must be listed.
+    methods, layers
+        Choices of ``strategy=`` (and ``compare=``) and of ``personal=`` with which the site takes part; None:
+        any.
+    encoders
+        Encoders that may embed the site's data, as in ``--node-config "encoder=…"``; None: as that says.
+    own_models
+        Whether the site sends models that the server may pass on to other sites, which coalitions do.
+    rounds_per_day
+        Most training messages that the site answers a day, of all runs together; None: any number.
+    min_cell
+        Least number of rows that a count, class, category, mean or figure is of.
+    max_values
+        Most classes of the label, and most categories of a column.
+    clip
+        Length to which the change by training is clipped before it leaves; None: it is not.
+    noise
+        Standard deviation of the normal noise on each parameter of that change, as a multiple of `clip`.
+
+    Raises
+    ------
+    ValueError
+        If a rule is out of range.
+
+    Examples
+    --------
+    >>> Rules(questions=("train", "evaluate")).line
+    'questions = ["train", "evaluate"]; min_cell = 5; max_values = 100'
+    """
+
+    labels: tuple[str, ...] | None = None
+    inputs: tuple[str, ...] | None = None
+    groups: tuple[str, ...] | None = None
+    questions: tuple[str, ...] | None = None
+    methods: tuple[str, ...] | None = None
+    layers: tuple[str, ...] | None = None
+    encoders: tuple[str, ...] | None = None
+    own_models: bool = True
+    rounds_per_day: Annotated[int, ">= 1"] | None = None
+    min_cell: Annotated[int, ">= 1"] = 5
+    max_values: Annotated[int, ">= 2"] = 100
+    clip: Annotated[float, "> 0"] | None = None
+    noise: Annotated[float, ">= 0"] = 0.0
+
+    node = "site.toml: "
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.noise and self.clip is None:
+            raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
+
+    @classmethod
+    def read(cls, path: Path) -> "Rules":
+        """Read the rules of a ``site.toml``.
+
+        Raises
+        ------
+        RulesError
+            If it cannot be read; its own words stay in the log.
+        """
+        try:
+            rules: Rules = read_as(cls, tomllib.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
+            raise RulesError(reason_of(error, "reading the site's rules")) from error
+        return rules
+
+    @classmethod
+    def from_json(cls, text: str) -> "Rules":
+        """Read the rules that a site sends.
+
+        Raises
+        ------
+        ValueError
+            If they are anything else.
+        """
+        rules: Rules = read_as(cls, json.loads(text))
+        return rules
+
+    @property
+    def limits(self) -> dict[str, object]:
+        """The rules that limit something, by name."""
+        values = dataclasses.asdict(self)
+        lists = {name: list(each) for name, each in values.items() if isinstance(each, tuple)}
+        idle = {"own_models": True, "noise": 0.0}
+        return {
+            name: each
+            for name, each in (values | lists).items()
+            if each is not None and each != idle.get(name)
+        }
+
+    def to_json(self) -> str:
+        """Write the rules as the site sends them."""
+        return json.dumps(self.limits)
+
+    @property
+    def line(self) -> str:
+        """The rules in one line, as in the file."""
+        return "; ".join(f"{name} = {json.dumps(value)}" for name, value in self.limits.items())
+
+    def answers(self, kind: str) -> bool:
+        """Return whether the site answers a type of question; ``"arm/"`` stands for models that travel."""
+        if kind == "arm/":
+            return self.own_models
+        name = kind.removeprefix("query.")
+        return name in OURS if self.questions is None else name in self.questions
+
+    def check_choices(self, strategies: Iterable[str], personal: str) -> None:
+        """Check the methods and the layer of a run.
+
+        Parameters
+        ----------
+        strategies
+            The names of the run's strategies.
+        personal
+            The name of its layer; ``"none"`` without one.
+
+        Raises
+        ------
+        RulesError
+            If the site does not take part in one.
+        """
+        if self.methods is not None and (others := [each for each in strategies if each not in self.methods]):
+            raise RulesError(
+                f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
+            )
+        if self.layers is not None and personal not in {"none", *self.layers}:
+            allowed = few([*self.layers, "none"], 20)
+            raise RulesError(f"personal must be one of {allowed} for this site, got {personal}")
+
+
+OURS = (
+    *("description", "encoder", "train", "evaluate", "update", "losses", "prototypes", "subspaces"),
+    *("personal", "proof", "alone", "figure", "coalitions", "site_figures", "confusion", "predictions"),
+)
+"""Names of the questions that fedclust asks of clients."""
+
+
+class RulesError(Sendable):
+    """A site's rules cannot be read, or forbid what a run asks; the text has nothing of the site's data."""

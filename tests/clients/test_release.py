@@ -1,0 +1,230 @@
+"""What leaves a node with rules, answer by answer."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+
+from fedclust.clients import release
+from fedclust.clients.release import Release, check_question
+from fedclust.data.sites.rules import Rules, RulesError
+from fedclust.messages import coalitions, description, evaluation, training
+from fedclust.messages.models import from_state, to_state
+from fedclust.metrics import Outcomes
+
+NONE = np.zeros(0, dtype=np.int64)
+RULES = Rules(min_cell=5)
+
+
+def node(rules: Rules | None = RULES, *, train: int = 20, test: int = 6, held_out: int = 2, batch: int = 8):
+    """A node with one client; of its training rows, 18 are of class 0, the others of class 1."""
+    data = SimpleNamespace(
+        train=[np.arange(train)],
+        test=[np.arange(test)],
+        validation=[np.arange(held_out)],
+        label_counts=lambda _: np.array([[18, train - 18]]),
+    )
+    how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
+    trainer = SimpleNamespace(training=how, trainable_names=("w",))
+    return SimpleNamespace(rules=rules, data=data, trainer=trainer, config={"name": "north"})
+
+
+def released(answer, question=None, **options):
+    return Release(node(**options)).of(0, question, answer)
+
+
+def model(*values: float) -> ArrayRecord:
+    import torch
+
+    return from_state({"w": torch.tensor(values)})
+
+
+def weights(record: ArrayRecord) -> list[float]:
+    return to_state(record)["w"].tolist()
+
+
+def figures(rows: int, **more: float) -> dict[str, float]:
+    return {"num-examples": rows, "loss": 0.5, "accuracy": 0.75, "balanced-accuracy": 0.7, **more}
+
+
+def test_a_node_without_rules_sends_what_was_made() -> None:
+    answer = description.Prototypes(np.ones((2, 3), np.float32), np.array([1, 1]))
+    assert released(answer, rules=None) is answer
+
+
+def test_counts_of_a_few_rows_are_raised_and_parts_of_a_few_rows_count_as_none() -> None:
+    answer = description.Description.of(np.array([18, 2, 0]), np.array([5, 1, 0]), num_validation=4)
+    sent = released(answer)
+    assert sent.label_counts.tolist() == [18, 5, 0]
+    assert sent.test_label_counts.tolist() == [5, 5, 0]
+    assert sent.num_validation == 0
+    few = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), num_validation=5))
+    assert few.test_label_counts.tolist() == [0, 0]
+    assert few.num_validation == 5
+    sizes = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), "sizes"))
+    assert (sizes.num_train, sizes.num_test) == (20, 0)
+
+
+def test_prototypes_of_a_few_rows_stay() -> None:
+    means = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
+    sent = released(description.Prototypes(means, np.array([18, 4])))
+    assert sent.counts.tolist() == [18, 0]
+    assert sent.prototypes.tolist() == [[1, 2], [0, 0]]
+    with pytest.raises(RulesError, match="^this site sends no figure of fewer than 5 rows$"):
+        released(description.Prototypes(means, np.array([4, 4])))
+
+
+def test_directions_of_a_few_rows_stay() -> None:
+    bases = np.stack([np.eye(4)[:, :2], np.eye(4)[:, 2:]]).astype(np.float32)
+    sent = released(description.Subspaces(bases)).subspaces  # 18 rows of class 0, 2 of class 1
+    assert (sent[0] == bases[0]).all()
+    assert not sent[1].any()
+
+
+@pytest.mark.parametrize(
+    ("there", "predicted", "leaves"),
+    [
+        ([10, 10], [12, 8], True),
+        ([16, 4], [10, 10], False),
+        ([10, 10], [17, 3], False),
+        ([20, 0], [20, 0], True),
+    ],
+)
+def test_figures_by_class_need_enough_rows_of_each(
+    there: list[int], predicted: list[int], leaves: bool
+) -> None:
+    hits = np.minimum(there, predicted)
+    counts = Outcomes(*map(np.array, (there, predicted)), hits, np.array([0]), np.array([1]), NONE, np.eye(2))
+    sent = released(evaluation.Evaluation(0, figures(20), counts), test=20)
+    assert sent.metrics == figures(20)
+    assert (sent.outcomes is not None) == leaves
+    if leaves:
+        # Scores of single rows, and pairs of label and prediction, stay in any case.
+        assert sent.outcomes.hits is hits
+        assert sent.outcomes.bins is None
+        assert sent.outcomes.confusion is None
+        assert sent.outcomes.positives.size == 0
+
+
+def test_figures_of_a_few_test_rows_stay() -> None:
+    sent = released(evaluation.Evaluation(0, figures(4), None), test=4).metrics
+    assert sent.pop("num-examples") == 0
+    assert all(map(math.isnan, sent.values()))
+    layers = evaluation.PersonalAnswer(0, {"prior": figures(4)}, losses={"none": 1.0}, chosen="prior")
+    kept = released(layers, test=4, held_out=4)
+    assert math.isnan(kept.figures["prior"]["accuracy"])
+    assert (kept.losses, kept.chosen) == ({}, "none")
+    kept = released(layers, test=5, held_out=5)
+    assert (kept.figures, kept.losses, kept.chosen) == (layers.figures, layers.losses, "prior")
+
+
+def test_a_comparison_of_a_few_rows_stays() -> None:
+    proof = evaluation.ProofAnswer(4, np.zeros(3), np.zeros(8))
+    with pytest.raises(RulesError, match="fewer than 5 rows"):
+        released(proof)
+    assert released(replace(proof, count=5)).count == 5
+    with pytest.raises(RulesError, match="fewer than 5 rows"):
+        released(coalitions.SiteFigures({}, np.zeros(1)), test=4)
+    with pytest.raises(RulesError, match="trains on fewer than 5 rows"):
+        released(evaluation.Losses(np.zeros(1), np.array([4])), train=4)
+
+
+def test_how_often_each_model_wins_and_cells_of_a_few_rows_stay() -> None:
+    losses = evaluation.Losses(np.array([1.0, 2.0, 3.0]), np.array([14, 4, 2]))
+    assert released(losses).wins.tolist() == [14, 0, 0]
+    cells = released(evaluation.Confusion(np.array([[9, 1], [4, 6]])))
+    assert cells.confusion.tolist() == [[9, 0], [0, 6]]
+
+
+def trained(**more) -> training.TrainAnswer:
+    return training.TrainAnswer(0, model(3.0, 4.0), 20, np.array([1.0, 3.0]), **more)
+
+
+def test_the_loss_of_a_batch_of_a_few_rows_stays() -> None:
+    question = training.Instruction(model(0.0, 0.0))
+    assert released(trained(), question).losses.tolist() == [1, 3]
+    assert released(trained(), question, batch=4).losses.tolist() == [2, 2]
+
+
+def test_a_change_by_a_few_rows_stays() -> None:
+    # Two steps of two rows are four.
+    for question, answer in (
+        (training.Instruction(model(0.0, 0.0)), trained()),
+        (training.UpdateQuestion(model(0.0, 0.0), 1), training.Update(0, 20, {})),
+    ):
+        with pytest.raises(RulesError, match="^training must take at least 5 rows a round at this site$"):
+            released(answer, question, batch=2)
+        assert released(answer, question, batch=3) is not None
+
+
+def test_models_that_travel_stay_if_the_operator_says_so() -> None:
+    question = training.Instruction(model(0.0, 0.0), arms={"arm/0": model(0.0, 0.0)})
+    answer = trained(arms={"arm/0": model(1.0, 1.0)})
+    assert list(released(answer, question).arms) == ["arm/0"]
+    assert released(answer, question, rules=Rules(own_models=False)).arms == {}
+
+
+def test_the_change_is_clipped_whatever_the_run_says() -> None:
+    # The change is (3, 4), of length 5; clipped to 2.5 it is (1.5, 2).
+    question = training.Instruction(model(1.0, 1.0), clip=None, projection_size=8, projection_seed=1)
+    answer = trained(projected=training.Projected(np.zeros(8), 5.0), update_norm=5.0)
+    answer = replace(answer, arrays=model(4.0, 5.0))
+    sent = released(answer, question, rules=Rules(clip=2.5))
+    np.testing.assert_allclose(weights(sent.arrays), [2.5, 3.0])
+    assert sent.projected.norm == pytest.approx(2.5)
+    expected = question.projection.of({"w": np.array([[1.5, 2.0]])})[0]
+    np.testing.assert_allclose(sent.projected.values, expected)
+    assert sent.update_norm == pytest.approx(2.5)
+    short = released(replace(answer, arrays=model(1.0, 2.0)), question, rules=Rules(clip=2.5))
+    assert weights(short.arrays) == [1.0, 2.0]
+
+
+def test_the_noise_has_its_size_and_is_one_for_clients_that_share_a_model() -> None:
+    import torch
+
+    rules = Rules(clip=2.0, noise=0.5)
+    start = from_state({"w": torch.zeros(20_000)})
+    question = training.Instruction(start)
+    answer = training.TrainAnswer(0, from_state({"w": torch.zeros(20_000)}), 20, np.ones(1))
+    release_ = Release(node(rules))
+    first, second = (release_.of(0, question, replace(answer, client=client)) for client in (0, 1))
+    assert first.arrays is second.arrays
+    values = np.array(weights(first.arrays))
+    # Standard deviation 0.5 · 2 = 1, of 20,000 draws known to about 0.005.
+    assert abs(values.std() - 1) < 0.03
+    again = Release(node(rules)).of(0, question, answer)
+    assert weights(again.arrays) != weights(first.arrays)
+
+
+def test_changes_that_are_asked_for_are_clipped_too() -> None:
+    question = training.UpdateQuestion(model(0.0, 0.0), 1, ("w",), 4, 0)
+    answer = training.Update(0, 20, {"w": np.array([3.0, 4.0])}, training.Projected(np.ones(4), 10.0))
+    sent = released(answer, question, rules=Rules(clip=5.0))
+    # The longest of change and projection, 10, is halved, and with it all that is sent.
+    assert sent.changes["w"].tolist() == [1.5, 2.0]
+    assert sent.projected.values.tolist() == [0.5] * 4
+    assert sent.projected.norm == 5
+    assert released(answer, question).projected.norm == 10
+
+
+def test_a_question_that_is_not_answered_is_refused_before_any_work() -> None:
+    check_question(node(), "query.prototypes")
+    check_question(node(rules=None), "query.anything")
+    with pytest.raises(RulesError, match="^this site does not answer prototypes, by the rules"):
+        check_question(node(Rules(questions=("train",))), "query.prototypes")
+
+
+def test_a_site_trains_as_often_a_day_as_its_operator_allows(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path))
+    day = ["2026-01-01"]
+    monkeypatch.setattr(release.time, "strftime", lambda _: day[0])
+    limited = node(Rules(rounds_per_day=2))
+    for kind in ("train", "query.update", "evaluate"):
+        check_question(limited, kind)
+    with pytest.raises(RulesError, match="^this site trains 2 times a day"):
+        check_question(limited, "train")
+    day[0] = "2026-01-02"
+    check_question(limited, "train")

@@ -1,0 +1,152 @@
+"""Sites whose operators decide what leaves them, in whole runs over nodes with their own data."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from fedclust import clients, load
+from fedclust.data.sites.rules import OURS
+from fedclust.grids.local_grid import LocalGrid
+from fedclust.runs.server import federate, make_engine
+from fedclust.settings.composition import compose, to_run_config
+from fedclust.settings.folders import expand
+
+pytestmark = pytest.mark.usefixtures("without_pages")
+
+SITES = {"north": 60, "east": 80, "south": 100}  # rows
+REFUSES = 'questions = ["description", "train", "evaluate"]\nown_models = false\n'
+
+
+def _tables(folder: Path) -> dict[str, Path]:
+    draws, paths = np.random.default_rng(0), {}
+    for site, size in SITES.items():
+        dose = draws.normal(size=size)
+        table = pd.DataFrame({"dose": dose.round(3), "ward": draws.choice(["a", "b"], size)})
+        table["ill"] = np.where(dose + draws.normal(size=size) / 2 > 0, "yes", "no")
+        table.to_csv(paths.setdefault(site, folder / f"{site}.csv"), index=False)
+    return paths
+
+
+def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None) -> str:
+    """Run over deployed nodes with these rules, or simulate the sites without; return what is printed."""
+    paths = _tables(folder)
+    named = ", ".join(f"{site}: {path}" for site, path in paths.items())
+    config = compose(
+        expand(
+            [
+                *("dataset=csv", "dataset.label=ill", "partition=own", "partition.settle=0", "wait=1"),
+                *("model=mlp", "training.steps=2", "rounds=2", "compare=[]", f"output_dir={folder / 'out'}"),
+                *overrides,
+                *([f"partition.sites={{{named}}}"] if rules is None else []),
+            ]
+        )
+    )
+    grid = make_engine(config)
+    if rules is not None:
+        grid = LocalGrid(clients.app, to_run_config(config), len(SITES))
+        for (site, path), context in zip(paths.items(), grid._contexts.values(), strict=True):
+            context.node_config = {"data": str(path), "name": site}
+            if site in rules:
+                (folder / f"{site}.toml").write_text(rules[site])
+                context.node_config["rules"] = str(folder / f"{site}.toml")
+    (folder / "out").mkdir()
+    with (folder / "log").open("w") as log:
+        federate(config, grid, folder / "out", Console(file=log, width=400))
+    return (folder / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "refused"),
+    [
+        (["strategy=fedavg", "proof=false"], ""),
+        (["strategy=fmcl", "proof=false"], "its rules do not answer prototypes, which fmcl asks for"),
+        (
+            ["strategy=fedavg", "proof=false", "compare=[ifca]"],
+            "its rules do not answer losses, which ifca asks for",
+        ),
+        (["strategy=auto"], "its rules send no model to other sites, which coalitions of auto do"),
+    ],
+)
+def test_a_site_takes_part_in_the_methods_that_do_not_ask_what_it_refuses(
+    strategy: list[str], refused: str, tmp_path: Path
+) -> None:
+    said = _run(tmp_path, strategy, {"north": REFUSES}).splitlines()
+    rules = (
+        'questions = ["description", "train", "evaluate"]; own_models = false; min_cell = 5; max_values = 100'
+    )
+    first = next(number for number, line in enumerate(said) if "round 1" in line or "round 2" in line)
+    printed = [line for line in said[:first] if line.startswith(("rules of north", "north is refused"))]
+    summary = load(tmp_path / "out").summary
+    assert printed[0] == f"rules of north: {rules}"
+    assert printed[1:] == ([f"north is refused: {refused}"] if refused else [])
+    assert summary["sites_left_out"] == ({"north": refused} if refused else {})
+    assert summary["num_clients"] == (2 if refused else 3)
+    assert summary["failed_replies"] == 0
+    assert summary["site_rules"]["south"] == "min_cell = 5; max_values = 100"
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        ('methods = ["fedgwc"]', "strategy and compare must be fedgwc for this site, got fedavg"),
+        ("layers = []", "personal must be one of none for this site, got finetune"),
+        ('labels = "ill"', "reading the site's rules failed on this node with ValueError"),
+        ('labels = ["ward"]', "dataset.label must be allowed by the site's rules, got ill"),
+        ('inputs = ["dose"]', "it lacks the columns ward, which most sites have"),
+        ('inputs = ["dose", "ward", "height"]', ""),
+    ],
+)
+def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason: str, tmp_path: Path) -> None:
+    _run(tmp_path, ["strategy=fedavg", "proof=false", "personal=finetune"], {"north": rules})
+    summary = load(tmp_path / "out").summary
+    left = summary["sites_left_out"]
+    assert list(left) == (["north"] if reason else [])
+    assert left.get("north", "").startswith(reason)
+    assert summary["failed_replies"] == 0
+
+
+def test_models_that_stay_at_a_site_stop_its_coalitions_only(tmp_path: Path) -> None:
+    (tmp_path / "with").mkdir()
+    (tmp_path / "none").mkdir()
+    rules, short = {"south": "own_models = false"}, ["strategy=auto"]
+    _run(tmp_path / "with", short, rules)
+    reason = "its rules send no model to other sites, which coalitions of auto do"
+    assert load(tmp_path / "with" / "out").summary["sites_left_out"] == {"south": reason}
+    _run(tmp_path / "none", [*short, "strategy.parameters.coalitions=none"], rules)
+    assert load(tmp_path / "none" / "out").summary["sites_left_out"] == {}
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "fmcl"])
+def test_where_nothing_is_of_few_rows_the_rules_change_no_result(strategy: str, tmp_path: Path) -> None:
+    for name, rules in (("deployed", {}), ("simulated", None)):
+        (tmp_path / name).mkdir()
+        _run(tmp_path / name, [f"strategy={strategy}", "proof=false"], rules)
+    deployed, simulated = (load(tmp_path / name / "out") for name in ("deployed", "simulated"))
+    assert deployed.clients["accuracy"].tolist() == simulated.clients["accuracy"].tolist()
+    assert deployed.assignment.tolist() == simulated.assignment.tolist()
+    agreed = [json.loads((run.folder / "agreement.json").read_text()) for run in (deployed, simulated)]
+    assert agreed[0]["agreement"] == agreed[1]["agreement"]
+
+
+def test_the_site_clips_whatever_the_run_says(tmp_path: Path) -> None:
+    moved = {}
+    for name, rules in (("clipped", dict.fromkeys(SITES, "clip = 1e-9")), ("free", {})):
+        (tmp_path / name).mkdir()
+        _run(tmp_path / name, ["strategy=fedavg", "proof=false", "evaluate_every=1"], rules)
+        first, second = (each["test_loss"] for each in load(tmp_path / name / "out").saved.rounds)
+        moved[name] = abs(second - first)
+    assert moved["clipped"] < 1e-6 < moved["free"]
+
+
+def test_a_site_that_sends_no_test_figure_is_counted_and_named(tmp_path: Path) -> None:
+    answered = json.dumps([each for each in OURS if each != "figure"])
+    _run(tmp_path, ["strategy=fmcl", "proof=true", "compare=[fedavg]"], {"north": f"questions = {answered}"})
+    summary = load(tmp_path / "out").summary
+    (failure,) = summary["late_failures"]
+    assert (failure["name"], failure["phase"]) == ("north", "query.figure")
+    assert "this site does not answer figure, by the rules of its operator" in failure["reason"]
+    assert summary["failed_replies"] == 1

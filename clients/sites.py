@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -13,8 +13,10 @@ from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.settings import allowed
+from fedclust.support.reasons import RAISED, reason_of
 
 if TYPE_CHECKING:
+    from fedclust.data.sites.agreement import Embedding, Statement
     from fedclust.data.sites.rows import SiteRows
 
 Result = TypeVar("Result")
@@ -71,7 +73,29 @@ class OwnSites:
         """Describe each site for the common encoding, or explain why it cannot take part."""
         from fedclust.data.sites.rows import describe
 
-        return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
+        def stated(site: str) -> "Statement":
+            return replace(describe(self.rows(site)), embedding=self._embedding())
+
+        return Stated(*_each(self.paths, stated))
+
+    def _embedding(self) -> "Embedding | None":
+        """Describe the frozen encoder that embeds the rows, as built here; None if none does.
+
+        Raises
+        ------
+        SiteError
+            If it cannot be built here.
+        """
+        if (node := self.settings["encoder"]) is None:
+            return None
+        from fedclust.data.sites.agreement import Embedding
+        from fedclust.models.encoders import build_encoder
+
+        try:
+            encoder = build_encoder(node)
+        except RAISED as error:
+            raise SiteError(reason_of(error, "building the encoder")) from error
+        return Embedding(encoder.fingerprint, encoder.dimension)
 
     def agree(self, context: Context, content: RecordDict) -> Stated:
         """Encode each site's rows as agreed, and remember their folders for later messages.
@@ -142,7 +166,8 @@ def own_sites(context: Context) -> OwnSites | None:
         If the node's configuration does not name the data that it serves.
     """
     allow = allowed.allowed_here(context.node_config)
-    settings = allowed.site_settings(context.run_config, allow)
+    encoders = allowed.encoders_here(context.node_config)
+    settings = allowed.site_settings(context.run_config, allow, encoders)
     if settings is None:
         if "data" in context.node_config:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")

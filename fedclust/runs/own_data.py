@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.data.sites import OwnSitesPartition, SiteError
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
+from fedclust.data.tables import Tables
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.settings.allowed import known_of
-from fedclust.settings.composition import UNKNOWN, ConfigError, fill
+from fedclust.settings.composition import UNKNOWN, ConfigError, fill, is_encoded
 from fedclust.settings.run_options import RunSettings
 
 AGREEMENT_FILE = "agreement.json"
@@ -67,6 +68,8 @@ def join_sites(
     dataset, names = known["dataset"], known["dataset"].get("class_names")
     try:
         own, builder = OwnSitesPartition.of(known["partition"]), builder_of(dataset, Path())
+        if is_encoded(config) and isinstance(builder, Tables):
+            raise ConfigError("features must be inputs with tables and partition=own, got encoder")
         wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)
@@ -80,10 +83,11 @@ def join_sites(
         standing = Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
     sites.connect(places, standing)
     agreed = sites.agreement.settings()
-    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
     for key, value in agreed.items():
-        if given.get(key) not in UNKNOWN and given[key] != value:
-            raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
+        group, _, name = key.partition(".")
+        if (given := unresolved[group].get(name)) not in UNKNOWN and given != value:
+            raise ConfigError(f"{key} must be {value}, as the sites have it, got {given}")
     if sites.stood:  # then the agreement in the folder holds
         return fill(config, agreed), sites
     # Of a run to resume, other clients may have joined since.

@@ -476,12 +476,12 @@ class Auto(ClusteredStrategy):
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             number, level, preferred = trials[0].proposals, trials[0].level, _preferred(trials)
-            choice = auto.choose(compared, parts, number, level, preferred=preferred)
+            choice = auto.choose(compared, parts, number, level, preferred)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
                 rows = _measured(federation, clusters.members(cluster), coarse, fine, least)
-                between = compare(list(rows.values()), least)
-                choice = auto.choose(compared, parts, number, level, between, preferred)
+                gains = compare(list(rows.values()), least).exceeds(least)
+                choice = auto.choose(compared, parts, number, level, preferred, finer_gains=gains)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
                     "p_value_corrected": choice.p_values[index],
@@ -566,7 +566,8 @@ class Auto(ClusteredStrategy):
         heard = {int(before[client]) for client, each in measured.items() if each.count}
         # A client alone has few rows among many: its own may decide, as when it was split off.
         single = [client for client in measured if np.count_nonzero(before == before[client]) == 1]
-        tests = [comparison, *(compare([measured[client]], least) for client in single)]
+        own = [ask_differences(federation, together, apart, [client], least)[0] for client in single]
+        tests = [comparison, *(compare(list(each.values()), least) for each in own)]
         kept = not any(each.exceeds(least) for each in tests) and len(heard) == 2
         tested = {"p_value_corrected": comparison.p_value, "kept": kept}
         why = f"two models are {'not ' * kept}better than one by a standard error"
@@ -624,12 +625,14 @@ def _compare_with_whole(
     """
     model = clusters.models[trial.cluster]
     whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
-    measured = _measured(federation, clusters.members(trial.cluster), whole, trial, min_gain)
-    of_all = compare(list(measured.values()), min_gain)
+    members = clusters.members(trial.cluster)
+    of_all = compare(list(_measured(federation, members, whole, trial, min_gain).values()), min_gain)
     if trial.lone is None:
         return of_all
     # Two tests, of which either decides: a client alone gains little among many, where it cannot be proven.
-    own = compare([measured[trial.lone]] if trial.lone in measured else [], min_gain)
+    # Asked alone, it counts with all of its rows.
+    alone = np.array([trial.lone])
+    own = compare(list(_measured(federation, members, whole, trial, min_gain, alone).values()), min_gain)
     return replace(
         of_all,
         p_value=min(1.0, 2 * min(of_all.p_value, own.p_value)),
@@ -639,7 +642,12 @@ def _compare_with_whole(
 
 
 def _measured(
-    federation: Federation, members: IntArray, one: Trial, other: Trial, min_gain: float
+    federation: Federation,
+    members: IntArray,
+    one: Trial,
+    other: Trial,
+    min_gain: float,
+    asked: IntArray | None = None,
 ) -> dict[int, Evidence]:
     """Ask clients whose part is known in two groupings of a cluster how much better the second's models are.
 
@@ -653,6 +661,8 @@ def _measured(
         Trials of that cluster, A and B.
     min_gain
         Gain that B must exceed, as for :func:`fedclust.proof.compare`.
+    asked
+        Ids of the clients to ask, all members by default.
     """
     sides = []
     for trial in (one, other):
@@ -660,6 +670,7 @@ def _measured(
         assignment[members] = trial.labels
         sides.append((assignment, list(trial.models)))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
+    known = known if asked is None else np.intersect1d(known, asked)
     return ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)[0]
 
 

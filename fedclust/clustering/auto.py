@@ -228,13 +228,10 @@ class Choice:
         Position of the proposal that is kept, or None.
     p_values
         Corrected p-value of each finalist against the unsplit cluster.
-    between
-        Corrected p-value of the finer against the coarser finalist; None if that was not tested.
     """
 
     kept: int | None
     p_values: tuple[float, ...]
-    between: float | None = None
 
 
 def most_promising(
@@ -287,19 +284,18 @@ def choose(
     parts: Sequence[int],
     num_proposals: int,
     level: float,
-    between: Comparison | None = None,
     preferred: int | None = None,
+    finer_gains: bool = False,
 ) -> Choice:
     """Choose which finalist to keep, if any.
 
-    All proposals of the look share one level, and so does the test of the finer finalist against the coarser.
-    The preferred proposal, which training rows alone have chosen, is tested first at half of the level; the
-    others share the other half by Holm's correction, or all of it once the preferred one has passed (the
-    fallback procedure: Wiens, "A fixed sequence Bonferroni procedure for testing multiple endpoints",
-    Pharmaceutical Statistics 2, 2003). Proposals that were dropped after one round were chosen on the same
-    rows as the finalists, so they count, with p = 1. The coarsest that passes is kept, unless a finer one
-    beats it as well. Of equally coarse ones, that with the largest gain is kept (each is shown to be better
-    than one model, so the choice needs no test).
+    All proposals of the look share one level. The preferred proposal, which training rows alone have chosen,
+    is tested first at half of the level; the others share the other half by Holm's correction, or all of it
+    once the preferred one has passed (the fallback procedure: Wiens, "A fixed sequence Bonferroni procedure
+    for testing multiple endpoints", Pharmaceutical Statistics 2, 2003). Proposals that were dropped after one
+    round were chosen on the same rows as the finalists, so they count, with p = 1. Those that pass are all
+    shown to be better than one model, so the choice among them needs no test: the coarsest is kept, unless
+    the finer gains more; of equally coarse ones, that with the largest gain.
 
     Parameters
     ----------
@@ -311,12 +307,11 @@ def choose(
         Proposals of the look for this cluster, the dropped ones included.
     level
         Level of all tests together.
-    between
-        The finer of two finalists (B) against the coarser (A); None if there are not two, they are equally
-        coarse, or one did not pass.
     preferred
         Position of the preferred proposal among the finalists; None if it is none of them, and then all of
         them share the whole level.
+    finer_gains
+        Whether the finer of two finalists gains more than the coarser, see :meth:`Comparison.exceeds`.
 
     Returns
     -------
@@ -327,32 +322,27 @@ def choose(
     >>> from types import SimpleNamespace
     >>> finalist = SimpleNamespace(p_value=0.001, gain=0.05)
     >>> choose([finalist], parts=[2], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
-    Choice(kept=0, p_values=(0.003,), between=None)
+    Choice(kept=0, p_values=(0.003,))
     >>> choose([finalist], parts=[2], num_proposals=3, level=0.05, preferred=0)
-    Choice(kept=0, p_values=(0.002,), between=None)
+    Choice(kept=0, p_values=(0.002,))
     """
-    count = len(comparisons)
-    several = len(set(parts)) > 1
     values = [each.p_value for each in comparisons]
-    last = [1.0 if between is None else between.p_value] * several
+    dropped = [1.0] * (num_proposals - len(comparisons))
     if preferred is None:
-        corrected = holm([*values, *[1.0] * (num_proposals - count), *last]).tolist()
+        corrected = holm([*values, *dropped]).tolist()
     else:
         first = min(1.0, 2 * values.pop(preferred))
-        family = [*values, *[1.0] * (num_proposals - count), *last]
         times = 1 if first <= level else 2
-        corrected = [min(1.0, times * each) for each in holm(family).tolist()]
+        corrected = [min(1.0, times * each) for each in holm([*values, *dropped]).tolist()]
         corrected.insert(preferred, first)
-    passed = [index for index in range(count) if corrected[index] <= level]
-    found = tuple(corrected[:count])
-    finer_p_value = corrected[-1] if several and between is not None else None
+    found = tuple(corrected[: len(comparisons)])
+    passed = [index for index, value in enumerate(found) if value <= level]
     if not passed:
-        return Choice(None, found, finer_p_value)
-    coarsest = min(passed, key=lambda index: (parts[index], -comparisons[index].gain, index))
-    finer = [index for index in passed if parts[index] > parts[coarsest]]
-    if finer and finer_p_value is not None and finer_p_value <= level:
-        return Choice(finer[0], found, finer_p_value)
-    return Choice(coarsest, found, finer_p_value)
+        return Choice(None, found)
+    fineness = -1 if finer_gains else 1
+    return Choice(
+        min(passed, key=lambda index: (fineness * parts[index], -comparisons[index].gain, index)), found
+    )
 
 
 def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:

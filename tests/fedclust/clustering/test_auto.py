@@ -99,29 +99,27 @@ def test_of_equal_ones_the_larger_gain_then_the_coarser() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p_values", "parts", "proposals", "between", "kept", "corrected"),
+    ("p_values", "parts", "proposals", "finer_gains", "kept", "corrected"),
     [
         # Alone: 0.02 as it is; with nine dropped proposals 0.02 * 10.
-        ([0.02], [2], 1, None, 0, [0.02]),
-        ([0.02], [2], 10, None, None, [0.2]),
+        ([0.02], [2], 1, False, 0, [0.02]),
+        ([0.02], [2], 10, False, None, [0.2]),
         # Two as coarse that gain the same, of four: 0.001 * 4, then 0.002 * 3.
-        ([0.002, 0.001], [2, 2], 4, None, 0, [0.006, 0.004]),
-        # Finer and coarser, of two: a third test, not asked yet, counts with 1. 0.001 * 3, 0.002 * 2.
-        ([0.001, 0.002], [3, 2], 2, None, 1, [0.003, 0.004]),
-        # The finer one beats the coarser: 0.01 * 1 is within the level.
-        ([0.001, 0.002], [3, 2], 2, 0.01, 0, [0.003, 0.004]),
-        # It does not: 0.03 is above it.
-        ([0.001, 0.002], [3, 2], 2, 0.03, 1, [0.003, 0.004]),
-        # Only the finer passes: it stands.
-        ([0.001, 0.5], [3, 2], 2, None, 0, [0.003, 1.0]),
-        ([], [], 3, None, None, []),
+        ([0.002, 0.001], [2, 2], 4, False, 0, [0.006, 0.004]),
+        # Finer and coarser, of two: 0.001 * 2, and Holm raises 0.002 * 1 to it. The finer only if it gains.
+        ([0.001, 0.002], [3, 2], 2, False, 1, [0.002, 0.002]),
+        ([0.001, 0.002], [3, 2], 2, True, 0, [0.002, 0.002]),
+        # Only the finer passes, or only the coarser: it is kept.
+        ([0.001, 0.5], [3, 2], 2, False, 0, [0.002, 0.5]),
+        ([0.5, 0.001], [3, 2], 2, True, 1, [0.5, 0.002]),
+        ([], [], 3, False, None, []),
     ],
 )
-def test_the_coarsest_that_passes_stands_or_what_beats_it(
-    p_values, parts, proposals, between, kept, corrected
+def test_the_coarsest_that_passes_is_kept_or_a_finer_that_gains(
+    p_values, parts, proposals, finer_gains, kept, corrected
 ) -> None:
-    other = None if between is None else comparison(between)
-    choice = auto.choose([comparison(p) for p in p_values], parts, proposals, 0.025, other)
+    finalists = [comparison(p) for p in p_values]
+    choice = auto.choose(finalists, parts, proposals, 0.025, finer_gains=finer_gains)
     assert choice.kept == kept
     np.testing.assert_allclose(choice.p_values, corrected)
 

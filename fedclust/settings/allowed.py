@@ -165,14 +165,18 @@ def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
 
     Returns
     -------
-    The names in its ``encoder``, separated by commas: ``pixels``, ``random``, or the `path` of a transformers
-    or checkpoint encoder. None without one: any encoder that may be built.
+    The names in its ``encoder``, separated by commas: ``pixels``, ``random``, ``efficientnet_lite0``, or the
+    `path` of a transformers or checkpoint encoder. None without one: any encoder that may be built.
     """
     names = node_config.get("encoder")
     return None if names is None else tuple(part.strip() for part in str(names).split(",") if part.strip())
 
 
-_NAMED = {"PixelEncoder": "pixels", "RandomEncoder": "random"}  # classes of fedclust.models.encoders
+_NAMED = {
+    "encoders.PixelEncoder": "pixels",
+    "encoders.RandomEncoder": "random",
+    "foundation.EfficientNetLite0": "efficientnet_lite0",
+}  # classes of fedclust.models
 
 
 def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -> None:
@@ -195,7 +199,7 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
     name = encoder
     if isinstance(encoder, Mapping):
         target = str(encoder.get("_target_"))
-        ours = target.removeprefix("fedclust.models.encoders.")
+        ours = target.removeprefix("fedclust.models.")
         name = _NAMED.get(ours) or str(encoder.get("path", target))
     if name not in own:
         # The listed names are not shown: a folder's path is private to this site.

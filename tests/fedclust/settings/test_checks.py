@@ -43,6 +43,11 @@ FRACTION = "partition.validation_fraction"
         ("strategy=fmcl serve=best proof=false", "serve=best must have proof=true"),
         ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
         ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
+        ("features=encoder", "encoder must be other than pixels with features=encoder, such as eff"),
+        (
+            "features=encoder encoder=random training.augmentation=crop_flip",
+            "training.augmentation must be none with features=encoder: rows are encoded once, before training",
+        ),
         (
             "compare=[fedabg]",
             r"compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fed",

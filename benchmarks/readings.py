@@ -1,7 +1,8 @@
-"""FedGMCC's three readings of its budget, and FedGWC with tolerance=auto: tables of docs/methods.
+"""Readings of FedGMCC's budget and FMCL's maxima, and FedGWC with tolerance=auto: tables of docs/methods.
 
 python benchmarks/readings.py FOLDER fedgmcc [--write]
 python benchmarks/readings.py FOLDER fedgwc [--write]
+python benchmarks/readings.py FOLDER fmcl [--write]
 """
 
 from collections import Counter
@@ -43,9 +44,23 @@ TOLERANCES = {
     ),
     (PARTITIONS["noise-blur"].title, "FedAvg"): ("strategy=fedavg", *LONG),
 }
+MAXIMA = {
+    (PARTITIONS[name].title, f"`{reading}`"): (
+        "strategy=fmcl",
+        f"strategy.parameters.local_maximum={reading}",
+        "participation=1",
+        "rounds=20",
+        "compare=[]",
+        "proof=false",
+        *PARTITIONS[name].overrides,
+    )
+    for name in ("conventions-20-10", "conventions-15-15", "conventions-three", "rotation", "iid")
+    for reading in ("dominant", "any")
+}
 TABLES: dict[str, tuple[Mapping[tuple[str, str], tuple[str, ...]], tuple[int, ...]]] = {
     "fedgmcc": (BUDGETS, (4, 5, 6)),
     "fedgwc": (TOLERANCES, (301, 302, 303)),
+    "fmcl": (MAXIMA, (4, 5, 6, 7, 8)),
 }
 
 

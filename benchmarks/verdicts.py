@@ -126,14 +126,13 @@ def run(case: str, seed: int) -> dict[str, Any]:
     given: dict[str, Any] = {"training": CASES[case].training, "seed": seed, "num_classes": classes}
     summary = simulate("auto", model, clients, rounds=ROUNDS, proof=True, **given).summary
     verdict = summary["verdict"]
-    common, groups = (verdict.get(f"accuracy_of_{name}") for name in ("one_model", "groups"))
     return {
         "assignment": summary["assignment"],
         "grouped": verdict["grouped"],
         "text": verdict["text"],
+        "one_model": verdict["accuracy_of_one_model"],
+        "groups": verdict["accuracy_of_groups"],
         "served": summary["mean_client_accuracy"],
-        "one_model": common,
-        "groups": groups,
     }
 
 
@@ -152,10 +151,8 @@ def line(case: str, runs: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[
         cells += ["–", f"{sum(exact)} of {number}", f"{told} of {number}"]
         if told < _WANTED * number:
             short.append(f"{case}: found and said in {told} of {number}, fewer than 18 of 20")
-    for name in ("one_model", "groups"):
-        known = [each[name] for each in runs if each[name] is not None]
-        cells.append(over_seeds(known) if len(known) == number else "–")
-    return [*cells, over_seeds([each["served"] for each in runs])], short
+    cells += [over_seeds([each[name] for each in runs]) for name in ("one_model", "groups", "served")]
+    return cells, short
 
 
 def units(seeds: Sequence[int]) -> str:

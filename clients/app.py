@@ -17,7 +17,7 @@ from fedclust.messages.description import Hosted
 from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.messages.training import Instruction, read_sent
 from fedclust.settings.allowed import EVERYTHING, allowed_here
-from fedclust.support.reasons import Sendable, discreet, reason_of
+from fedclust.support.reasons import Sendable, discreet, one_line, reason_of
 from fedclust.training.cohort import num_steps
 
 app = ClientApp()
@@ -59,6 +59,8 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
         return read_sent(question, content) if of_a_round else decode(question, content, SERVER)
 
     def register(work: Work) -> Work:
+        settled = WORK[question.kind] = _settled(work)
+
         @careful
         def respond(message: Message, context: Context) -> Message:
             content = separated(message.content)
@@ -72,9 +74,9 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
             contents = unpack(content)[0] if bundle else {node.clients[0]: content}
             foreign = contents.keys() - set(node.clients)
             mine = {client: each for client, each in contents.items() if client not in foreign}
-            made, failed = _answered(work, node, mine, read)
+            made, failed = _answered(settled, node, mine, read)
             hosts = list(node.clients) if foreign else []
-            errors = dict(failed) | {
+            errors = failed | {
                 client: f"client {client} must be hosted by this node, it hosts {hosts}" for client in foreign
             }
             if bundle:
@@ -88,25 +90,44 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
             (app.train() if question is Instruction else app.evaluate())(respond)
         else:
             app.query(question.kind.removeprefix("query."))(respond)
-        WORK[question.kind] = work
         return work
 
     return register
 
 
+def _settled(work: Work) -> Work:
+    """Return an answer or an error for each client that is asked, whatever a function returns."""
+
+    def settled(node: Node, asked: Mapping[int, Any]) -> Answers:
+        replies, errors = work(node, asked)
+        failed = {
+            client: one_line(str(errors.get(client, "the node's reply lacks this client")))
+            for client in asked
+            if client in errors or client not in replies
+        }
+        return {client: replies[client] for client in asked if client not in failed}, failed
+
+    return settled
+
+
 def _answered(
     work: Work, node: Node, contents: Mapping[int, RecordDict], read: Callable[[RecordDict], Any]
-) -> tuple[dict[int, RecordDict], Mapping[int, str]]:
+) -> tuple[dict[int, RecordDict], dict[int, str]]:
     """Answer contents; read a shared content once, and write a shared answer once."""
     distinct = {id(content): content for content in contents.values()}
     questions = {each: read(content) for each, content in distinct.items()}
-    replies, errors = work(node, {client: questions[id(content)] for client, content in contents.items()})
+    replies, failed = work(node, {client: questions[id(content)] for client, content in contents.items()})
     shared: dict[int, RecordDict] = {}
     written: dict[int, RecordDict] = {}
-    for answer in replies.values():
-        if id(answer) not in written:
-            written[id(answer)] = encode(answer, shared)
-    return {client: written[id(answer)] for client, answer in replies.items()}, errors
+    errors = dict(failed)
+    for client, answer in replies.items():
+        try:
+            if id(answer) not in written:
+                written[id(answer)] = encode(answer, shared)
+        # One that cannot be written is its client's error and no other's.
+        except Exception as error:
+            errors[client] = reason_of(error)
+    return {client: written[id(each)] for client, each in replies.items() if client not in errors}, errors
 
 
 @app.query("clients")

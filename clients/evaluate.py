@@ -197,8 +197,14 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
 def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
     """Return the same of the received model A and a model that the client trains alone, from B."""
     starts = states_of({client: each.model_b for client, each in asked.items()})
-    served = states_of({client: each.model_a for client, each in asked.items()})
+    served = dict(states_of({client: each.model_a for client, each in asked.items()}))
     errors: dict[int, str] = {}
+    tuned = {client: (how, each.server_round) for client, each in asked.items() if (how := each.finetune)}
+    for (how, server_round), clients in grouped(tuned).items():
+        jobs = [Job(client, node.data.train[client], served[client]) for client in clients]
+        for update in node.trainer.finetuner(how).train(jobs, server_round, proximal_mu=0.0):
+            errors |= update.failed
+            served |= update.models()
     own: dict[int, State] = {}
     for epochs in {each.epochs for each in asked.values()}:
         some = [client for client, each in asked.items() if each.epochs == epochs]
@@ -207,7 +213,7 @@ def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
             errors |= update.failed
             own |= update.models()
     answered = {}
-    for client in own:
+    for client in (each for each in own if each not in errors):
         rows = _counted(node, _held_out(node), client, asked[client].rows)
         pair = [Job(client, rows, each) for each in (served[client], own[client])]
         try:

@@ -25,7 +25,6 @@ from fedclust.messages.models import to_vector, with_vector
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
-from fedclust.proof.paired import Evidence
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -479,8 +478,7 @@ class Auto(ClusteredStrategy):
             choice = auto.choose(compared, parts, number, level, preferred)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
-                rows = _measured(federation, clusters.members(cluster), coarse, fine, least)
-                gains = compare(list(rows.values()), least).exceeds(least)
+                gains = _compared(federation, clusters.members(cluster), coarse, fine, least).exceeds(least)
                 choice = auto.choose(compared, parts, number, level, preferred, finer_gains=gains)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
@@ -626,13 +624,12 @@ def _compare_with_whole(
     model = clusters.models[trial.cluster]
     whole = replace(trial, labels=np.zeros_like(trial.labels), models=(model,))
     members = clusters.members(trial.cluster)
-    of_all = compare(list(_measured(federation, members, whole, trial, min_gain).values()), min_gain)
+    of_all = _compared(federation, members, whole, trial, min_gain)
     if trial.lone is None:
         return of_all
     # Two tests, of which either decides: a client alone gains little among many, where it cannot be proven.
     # Asked alone, it counts with all of its rows.
-    alone = np.array([trial.lone])
-    own = compare(list(_measured(federation, members, whole, trial, min_gain, alone).values()), min_gain)
+    own = _compared(federation, members, whole, trial, min_gain, np.array([trial.lone]))
     return replace(
         of_all,
         p_value=min(1.0, 2 * min(of_all.p_value, own.p_value)),
@@ -641,14 +638,14 @@ def _compare_with_whole(
     )
 
 
-def _measured(
+def _compared(
     federation: Federation,
     members: IntArray,
     one: Trial,
     other: Trial,
     min_gain: float,
     asked: IntArray | None = None,
-) -> dict[int, Evidence]:
+) -> Comparison:
     """Ask clients whose part is known in two groupings of a cluster how much better the second's models are.
 
     Parameters
@@ -671,7 +668,8 @@ def _measured(
         sides.append((assignment, list(trial.models)))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
     known = known if asked is None else np.intersect1d(known, asked)
-    return ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)[0]
+    measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)
+    return compare(list(measured.values()), min_gain)
 
 
 def placed(

@@ -425,12 +425,16 @@ class ClusteredStrategy(Strategy):
         """Whether clients with so many rows choose by cross-fitting: none are then held out of training."""
         return False
 
+    @property
+    def groups_guessed(self) -> int | None:
+        """The number of groups that the method takes because nobody gave one; otherwise None."""
+        given = getattr(self, "parameters", None)
+        return given.number if isinstance(given, KnownNumber) and given.num_clusters is None else None
+
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """List notes to print before round 1, such as what the method may cost or takes for granted."""
-        given = getattr(self, "parameters", None)
-        if not isinstance(given, KnownNumber) or given.num_clusters is not None:
-            return []
-        return [f"{given.number} groups, a guess: strategy.parameters.num_clusters= says how many there are"]
+        number, setting = self.groups_guessed, "strategy.parameters.num_clusters"
+        return [f"{number} groups, a guess: {setting}= says how many there are"] if number else []
 
     def findings(self, clusters: Clusters) -> Findings:
         """Summarise the method's results after the last round; unless overridden, Findings in its memory."""

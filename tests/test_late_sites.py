@@ -101,7 +101,7 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     assert "bad" not in table.index
     # In grams, 70 to 76 thousand; which of the rows train is drawn.
     (warned,) = (line for line in said.splitlines() if line.startswith("warning"))
-    about = r"its values are about 7\.[0-6]\d?e\+04, those of the other sites 7[0-6](\.\d)?"
+    about = r"its values are about 7\.[0-6]\d?e\+04, those of the training rows 7[0-6](\.\d)?"
     assert re.fullmatch(f"warning: east: column weight may be in another unit: {about}", warned)
     assert "bad is refused: it lacks the columns dose, which the run uses" in said.splitlines()
 

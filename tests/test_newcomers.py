@@ -137,7 +137,7 @@ def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pyt
     table.assign(age=12 * table["age"]).to_csv(tmp_path / "months.csv", index=False)
     assert place([str(folder), str(tmp_path / "months.csv")]) == 0
     warned = capsys.readouterr().err  # ages of about 60 years
-    assert re.match(r"fedclust place: column age may be in another unit: .* about 7\d\d,.* sites 6\d", warned)
+    assert re.match(r"fedclust place: column age may be in another unit: .* about 7\d\d,.* rows 6\d", warned)
     assert printed[-3] == f"cluster {labelled.cluster}: {labelled.reason}"
     assert printed[-2] == f"with {['east', 'west'][labelled.cluster]}"
     unlabelled = result.place(table.drop(columns="y"))

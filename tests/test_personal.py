@@ -1,24 +1,35 @@
 """Whole runs with personal layers."""
 
 import io
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from omegaconf import OmegaConf
 from rich.console import Console
 from torch import nn
 
 import fedclust
-from fedclust.data.loading import load
+from fedclust.data.arrays import from_arrays
+from fedclust.data.dataset import FederatedData
 from fedclust.personal.layers import Auto, Finetune
 from fedclust.results import SavedRun, comparable, print_report
+from fedclust.results.page.run import view_run
+from fedclust.results.summary import collapsed_line
 from fedclust.runs import runner
-from fedclust.settings.composition import ConfigError, plain
+from fedclust.serving import Served
+from fedclust.settings.composition import ConfigError
+from fedclust.settings.run_options import COLLAPSED
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.layout import CONF
 from fedclust.support.rng import generator
+from tests.fedclust.results.page.conftest import Page
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -263,23 +274,137 @@ def test_what_cannot_be_is_said_before_round_1(tmp_path: Path) -> None:
     assert Auto().choice == "auto"
 
 
-def test_one_figure_is_printed_that_of_what_is_served(whole: SavedRun) -> None:
-    summary, table = whole.summary, whole.clients
-    served, bare = table["accuracy"].mean(), table["accuracy_none"].mean()
-    assert summary["mean_client_accuracy"] == pytest.approx(served)
-    assert summary["without_layer"]["mean_client_accuracy"] == pytest.approx(bare)
-    out = io.StringIO()
-    print_report(whole, Console(file=out))
-    printed, counts = out.getvalue(), summary["personal"]["clients"]
-    chosen = ", ".join(f"{number} {layer}" for layer, number in counts.items() if number and layer != "none")
-    assert f"chose one ({chosen}): mean accuracy {served:.3f}, without layer {bare:.3f}" in printed
-    for _, mean in table.groupby("cluster")["accuracy"].mean().items():
-        assert f" {mean:.3f} " in printed
-    # What predicts each client's test rows has the table's accuracy; what is fine-tuned is at the client.
-    model, nodes = fedclust.load(whole.folder), (whole.config["dataset"], whole.config["partition"])
-    data = load(*(plain(OmegaConf.create(node)) for node in nodes), 0)
-    for client, layer in enumerate(table["personal"]):
-        if layer != "finetune":
-            rows = data.test[client]
-            right = model.predict(client, data.inputs[rows]).argmax(1) == data.labels[rows]
-            assert right.float().mean() == pytest.approx(table["accuracy"][client])
+# -- Printed is served --------------------------------------------------------------------------------------
+
+LOCAL = fedclust.LocalTraining(learning_rate=0.3, batch_size=8, epochs=1)
+TITLES = ("accuracy", "balanced accuracy", "Brier score")
+
+
+@pytest.fixture(scope="module")
+def four() -> FederatedData:
+    """Four clients in two groups that call the same three classes by other names, with unequal shares."""
+    draws, clients = np.random.default_rng(0), []
+    for client in range(4):
+        parts = []
+        for count in (24, 6, 9):
+            labels = draws.choice(3, count, p=[0.7, 0.2, 0.1] if client % 2 else [0.1, 0.3, 0.6])
+            centres = 1.5 * np.eye(3)[(labels + (client > 1)) % 3]
+            parts.append(((centres + draws.normal(size=(count, 3))).astype("float32"), labels))
+        clients.append(tuple(parts))
+    return replace(from_arrays(clients, num_classes=3), groups=np.array([0, 0, 1, 1]))
+
+
+def _answered(served: Served, data: FederatedData, client: int, **which: int) -> list[list[float]]:
+    """Return accuracy, balanced accuracy and Brier score of a client's test rows, by a literal loop.
+
+    Second, how far each may be from what is printed: a Brier score comes from a histogram of probabilities
+    whose bins are 0.01 wide in the logit, so p is off by up to 0.005 p (1 − p), and a square by twice that
+    times its root. Last, the counts of answers.
+    """
+    rows, scores, recalled, answers = data.test[client], [], defaultdict(list), [0.0, 0.0, 0.0]
+    chances = served.probabilities(data.inputs[rows], **which).tolist()
+    for chance, label in zip(chances, data.labels[rows].tolist(), strict=True):
+        off = [chance[each] - (each == label) for each in range(3)]
+        bins = [0.01 * abs(each) * p * (1 - p) for each, p in zip(off, chance, strict=True)]
+        scores.append((sum(each**2 for each in off), sum(bins)))
+        answers[chance.index(max(chance))] += 1
+        recalled[label].append(chance.index(max(chance)) == label)
+    brier, error = np.mean(scores, axis=0)
+    recalls = [sum(each) / len(each) for each in recalled.values()]
+    right = sum(map(sum, recalled.values())) / len(rows)
+    return [[right, sum(recalls) / len(recalls), brier], [1e-9, 1e-9, error], answers]
+
+
+def _assert_printed(texts: Sequence[str], figures: Sequence[float], errors: Sequence[float]) -> None:
+    for text, figure, error in zip(texts, figures, errors, strict=True):
+        assert len(text) == 5  # three digits
+        assert abs(float(text) - figure) <= 0.0005 + error
+
+
+def _card(folder: Path) -> dict[int, dict[str, str]]:
+    """Read the table of clients of a model card."""
+    lines = [line.strip("| ").split(" | ") for line in (folder / "README.md").read_text().splitlines()]
+    titles = next(line for line in lines if line[0] == "client")
+    rows = [line for line in lines[lines.index(titles) + 2 :] if len(line) == len(titles)]
+    return {int(row[0]): dict(zip(titles, row, strict=True)) for row in rows}
+
+
+def _assert_card(folder: Path, network: nn.Module, data: FederatedData, *, by_site: bool) -> None:
+    """Every figure of a card is that of what its folder predicts."""
+    served, card = fedclust.load_export(folder, network), _card(folder)
+    means = []
+    for client, row in card.items():
+        figures, errors, answers = _answered(served, data, client, **({"site": client} if by_site else {}))
+        _assert_printed([row[title] for title in TITLES], figures, errors)
+        most = max(range(3), key=lambda each: answers[each])
+        assert row["most frequent answer"] == f"`{most} ({100 * answers[most] / sum(answers):.1f}%)`"
+        means.append(figures[0])
+    assert f"clients: {np.mean(means):.3f}\n" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("strategy", sorted(path.stem for path in (CONF / "strategy").glob("*.yaml")))
+def test_printed_is_served(
+    strategy: str, four: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the last digit in terminal, summary.json, page and card: what `predict` is right about."""
+    monkeypatch.setattr("fedclust.results.page.run.pictures", lambda *_: [])
+    torch.manual_seed(0)
+    network = nn.Linear(3, 3)
+    for number, layer in enumerate(("none", "prior", "finetune")):
+        out, begins = io.StringIO(), not number or strategy == "auto"  # whose sites choose corrections, too
+        with redirect_stdout(out):
+            result = fedclust.simulate(
+                strategy, network, four, rounds=2, training=LOCAL, proof=True, progress=True, personal=layer,
+                folder=tmp_path / (layer if begins else "none"), resume=not begins,
+            )  # fmt: skip
+        printed, summary = out.getvalue(), result.summary
+        served = fedclust.load_export(result.export(tmp_path / f"export-{layer}"), network)
+        clients = [_answered(served, four, client, site=client) for client in range(4)]
+        means, errors, _ = (np.mean(each, axis=0) for each in zip(*clients, strict=True))
+        accuracy = f"{means[0]:.3f}"
+
+        # summary.json
+        found = summary["mean_client_accuracy"], summary["balanced_accuracy"], summary["decisions"]["brier"]
+        assert (abs(means - found) <= errors).all()
+        assert ("query.personal" in summary["left_clients"]) == (number > 0)
+
+        # The terminal: sites have a sentence each, and then there is no table.
+        others = [each["mean_client_accuracy"] for each in summary["compare"].values()]
+        row = " ".join([accuracy, *(f"{each:.3f}" for each in others)])
+        assert "sites" in summary or f"client accuracy, mean {row}" in " ".join(printed.split())
+        for client, site in enumerate(summary.get("sites", ())):
+            text = f"accuracy {clients[client][0][0]:.2f} ("
+            assert text in site["text"] or (layer == "finetune" and "before fine-tuning" in printed)
+        if begins:
+            (line,) = re.findall(rf"^{strategy}: round 2/2, .* (accuracy.*?) (\S+),", printed, re.MULTILINE)
+            later = {"proof": strategy == "auto", "layers": layer != "none"}
+            named = "".join([" before "] * any(later.values()) + [" and ".join(k for k in later if later[k])])
+            assert line == (f"accuracy{named}", f"{result.rounds['mean_client_accuracy'].iloc[-1]:.3f}")
+            assert named or line[1] == accuracy
+        if "personal" in summary and "verdict" in summary:
+            bare = f"{summary['without_layer']['mean_client_accuracy']:.3f}"
+            assert f"mean accuracy {accuracy}, without layer {bare}" in printed
+
+        # The page
+        page = Page(view_run(result.folder))
+        titles = ("accuracy", "balanced accuracy", "brier")
+        for client, each in enumerate(clients):
+            _assert_printed([page.column("table-clients", title)[client] for title in titles], *each[:2])
+        texts = " ".join(page.texts)
+        assert f"mean client accuracy {accuracy}" in texts
+        (row,) = (each for each in page.rows("table-figures") if each["figure"] == "client accuracy, mean")
+        assert row[strategy] == accuracy
+        _assert_printed(re.findall(r"the Brier score (0\S+)", texts), means[2:], errors[2:])
+        collapsed = collapsed_line(summary)
+        assert (collapsed is not None) == summary.get("collapsed", False)
+        for said in (COLLAPSED, "The models have learnt too little"):
+            assert (said in texts) == (said in printed) == (collapsed or "").startswith(said)
+        (left,) = re.findall("Left the clients: .*", printed)
+        assert left in texts
+
+        # The cards: of the folder, of each cluster's, and of a folder without fine-tuned models
+        _assert_card(tmp_path / f"export-{layer}", network, four, by_site=True)
+        for cluster in served.clusters:
+            _assert_card(tmp_path / f"export-{layer}" / f"cluster-{cluster}", network, four, by_site=False)
+        if layer == "finetune":
+            _assert_card(result.export(tmp_path / "bare", sites=[]), network, four, by_site=True)

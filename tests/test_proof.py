@@ -20,6 +20,7 @@ from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
 from fedclust.messages.models import to_state
+from fedclust.personal.layers import Finetune
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
@@ -313,7 +314,8 @@ def test_serve_is_checked() -> None:
         fedclust.simulate(Known(), nn.Linear(8, 4), [], rounds=1, training=TRAINING, serve="all")  # type: ignore[arg-type]
 
 
-def test_a_client_that_is_better_off_alone_is_counted() -> None:
+@pytest.mark.parametrize(("personal", "better"), [("none", 1), ("prior", 1), (Finetune(epochs=16), 0)])
+def test_a_client_that_is_better_off_alone_is_counted(personal: str | Finetune, better: int) -> None:
     # Two classes told apart by one column; client 0 of twelve calls each by the other's name.
     draws, sites = np.random.default_rng(0), []
     for client in range(12):
@@ -325,8 +327,9 @@ def test_a_client_that_is_better_off_alone_is_counted() -> None:
         sites.append(tuple(parts))
     training = LocalTraining(learning_rate=0.3, epochs=2, batch_size=20)
     result = fedclust.simulate(
-        "auto", nn.Linear(2, 2), sites, rounds=8, training=training, proof=True, personal="none"
+        "auto", nn.Linear(2, 2), sites, rounds=8, training=training, proof=True, personal=personal
     )
-    assert result.summary["better_alone"] == {"better": 1, "clients": 12}
-    said = "; for 1 of 12 clients a model of their own, trained for 8 epochs, is better"
+    # The label-prior correction does not exchange classes; fine-tuned on its own rows, its model does.
+    assert result.summary["better_alone"] == {"better": better, "clients": 12}
+    said = f"; for {better} of 12 clients a model of their own, trained for 8 epochs, is better"
     assert result.verdict["text"].endswith(said)

@@ -15,7 +15,8 @@ import pytest
 from omegaconf import OmegaConf
 
 import fedclust
-from fedclust.federation import RunFailed
+from fedclust.clients.node import _prepare
+from fedclust.federation import FederationError, RunFailed
 from fedclust.results import SavedRun, comparable
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import check_same_run, expand
@@ -205,6 +206,33 @@ def test_what_cannot_be_resumed(tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text(text)
         with pytest.raises(ConfigError, match=said):
             expand([f"resume={tmp_path}"])
+
+
+def _table(path: Path, owners: str) -> None:
+    """Write ten rows of each owner; "c" has twice as many. A process keeps the data that it has read."""
+    _prepare.cache_clear()
+    rows = [(owner, row % 5, row % 2) for owner in owners for row in range(20 if owner == "c" else 10)]
+    pd.DataFrame(rows, columns=["owner", "x", "label"]).to_csv(path, index=False)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_client_that_the_data_have_more_joins_a_resumed_run(tmp_path: Path, nodes: int) -> None:
+    file, folder = tmp_path / "rows.csv", tmp_path / "run"
+    own = ["dataset=csv", f"dataset.path={file}", "dataset.label=label", "dataset.natural=owner"]
+    own += ["strategy=fedavg", f"engine.num_nodes={nodes}"]
+    _table(file, "bcd")
+    fedclust.run([*own, "rounds=2", "checkpoint_every=1", f"output_dir={folder}"])
+    _table(file, "abcd")  # clients are numbered by their names: a is 0 now, and b is 1
+    with pytest.raises(FederationError, match=r"client 0 was b: \d+ rows .* to test on; it is a: \d+ rows"):
+        fedclust.run([f"resume={folder}", "rounds=3"])
+    _table(file, "bcde")
+    result = fedclust.run([f"resume={folder}", "rounds=3"])
+    assert result.clients[["name", "joined"]].to_numpy().tolist() == [
+        ["b", 0],
+        ["c", 0],
+        ["d", 0],
+        ["e", 2],
+    ]  # round 2, the last, is repeated
 
 
 def test_without_resume_nothing_changes() -> None:

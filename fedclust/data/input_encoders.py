@@ -6,8 +6,9 @@ Each encoder consists of plain values that JSON holds exactly, so that a row has
 import dataclasses
 import io
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
@@ -33,15 +34,76 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 
 
 UNITS = 10.0  # a column whose values are this many times larger than elsewhere probably has another unit
-_FEWEST = 5  # values of new rows that show their unit
 
 
-def other_unit(name: str, size: float, elsewhere: float) -> str | None:
-    """Return a line if a column's values at a site differ greatly in size from those elsewhere."""
-    if not (size > 0 and elsewhere > 0 and abs(math.log(size / elsewhere)) >= math.log(UNITS)):
+def size_of(mean: float, mean_square: float) -> float:
+    """Return the root mean square of values; 0 where it shows no unit: there is none, or all are 0 or 1.
+
+    Parameters
+    ----------
+    mean, mean_square
+        Of the values, and of their squares; values of 0 and 1 are their own squares.
+
+    Examples
+    --------
+    >>> size_of(mean=2.0, mean_square=9.0), size_of(mean=0.25, mean_square=0.25)
+    (3.0, 0.0)
+    """
+    return 0.0 if math.isclose(mean, mean_square, rel_tol=1e-12) else math.sqrt(mean_square)
+
+
+def other_unit(name: str, size: float, elsewhere: float, whose: str = "the other sites") -> str | None:
+    """Return a line if a column's values differ greatly in size from those elsewhere.
+
+    Parameters
+    ----------
+    name
+        Name of the column.
+    size, elsewhere
+        Root mean square of its values, and of those to compare it with; 0 if unknown, see :func:`size_of`.
+    whose
+        To whom the latter belong.
+
+    Examples
+    --------
+    >>> other_unit("glucose", 108.0, 6.0)
+    'column glucose may be in another unit: its values are about 108, those of the other sites 6'
+    >>> other_unit("glucose", 108.0, 90.0)
+    """
+    small, large = sorted((size, elsewhere))
+    if small <= 0 or large < small * UNITS:
         return None
-    sizes = f"its values are about {size:.3g}, those of the other sites {elsewhere:.3g}"
+    sizes = f"its values are about {size:.3g}, those of {whose} {elsewhere:.3g}"
     return f"column {name} may be in another unit: {sizes}"
+
+
+def other_units(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Find the sites where a column's values differ greatly in size from those at most of the other sites.
+
+    Parameters
+    ----------
+    sizes
+        Root mean square of the column's values at each site, by its name; 0 where there are none.
+
+    Returns
+    -------
+    For each such site, the size of the values at those from which it differs: their lower median.
+
+    Examples
+    --------
+    >>> other_units({"north": 108.0, "east": 6.0, "south": 5.0})
+    {'north': 5.0}
+    """
+    ordered = np.sort([size for size in sizes.values() if size > 0])  # sorted, as there may be many sites
+    every = np.array([*sizes.values()])
+    below = np.searchsorted(ordered * UNITS, every, side="right")
+    above = np.searchsorted(ordered, every * UNITS, side="left")
+    found: dict[str, float] = {}
+    for (site, size), low, high in zip(sizes.items(), below, above, strict=True):
+        if size > 0 and 2 * (low + len(ordered) - high) > len(ordered) - 1:
+            far = [*ordered[:low], *ordered[high:]]
+            found[site] = float(far[(len(far) - 1) // 2])
+    return found
 
 
 @dataclass(frozen=True)
@@ -56,24 +118,49 @@ class NumberColumn:
         Value that replaces a missing number, before scaling.
     mean, scale
         Values are reduced by `mean`, then divided by `scale`.
+    size
+        Root mean square of the values at a typical site, the geometric median; 0 if unknown.
+    sizes
+        The same of each site that may use another unit than most others, by its name.
     """
 
     name: str
     fill: float
     mean: float
     scale: float
+    size: float = 0.0
+    sizes: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.scale == 0:
             raise ValueError(f"column {self.name}: scale must not be 0, got {self.scale}")
 
+    def of_sites(self, sizes: Mapping[str, float]) -> "NumberColumn":
+        """Return the column with the sizes of its values at all sites; see :func:`other_units`."""
+        logs = [math.log(size) for size in sizes.values() if size > 0]
+        typical = math.exp(statistics.median(logs)) if logs else 0.0
+        return dataclasses.replace(
+            self, size=typical, sizes={site: sizes[site] for site in other_units(sizes)}
+        )
+
     def scaled(self, values: FloatArray) -> FloatArray:
         """Scale float64 values, NaN where missing, in the steps of scikit-learn's imputer and scaler."""
         return (np.where(np.isnan(values), self.fill, values) - self.mean) / self.scale
 
-    def other_unit(self, size: float) -> str | None:
-        """Return a line if the root mean square of a site's values is far from that of the training rows."""
-        return other_unit(self.name, size, math.hypot(self.mean, self.scale))
+    def other_unit(self, size: float, site: str = "") -> str | None:
+        """Return a line if the root mean square of new values is far from that of the training rows.
+
+        Parameters
+        ----------
+        size
+            Root mean square of the new values; 0 if there are none.
+        site
+            Name of the site, or of its client ``site/client``, whose they are; empty for a new one.
+        """
+        own = site if site in self.sizes else site.partition("/")[0]
+        if own in self.sizes:
+            return other_unit(self.name, size, self.sizes[own], f"{own}'s training rows")
+        return other_unit(self.name, size, self.size, "the training rows")
 
 
 @dataclass(frozen=True)
@@ -151,8 +238,8 @@ class TableEncoder:
                 blocks.append((each[:, None] == np.arange(len(column.known))) & known[:-1])
         return np.concatenate(blocks, axis=1, dtype=np.float32, casting="unsafe")
 
-    def notes(self, rows: "pd.DataFrame") -> list[str]:
-        """List what the network ignores in some rows, and columns that may be in another unit."""
+    def notes(self, rows: "pd.DataFrame", site: str = "") -> list[str]:
+        """List what the network ignores in some rows, and columns in another unit than at `site`, by name."""
         self._check_columns(rows)
         used = set(self.names)
         unused = [str(name) for name in rows.columns if name not in used]
@@ -160,8 +247,8 @@ class TableEncoder:
         for number in self.numbers:
             values = numbers_of(rows[number.name])
             present = values[~np.isnan(values)]
-            size = float(np.sqrt((present**2).mean())) if len(present) >= _FEWEST else 0.0
-            notes += filter(None, [number.other_unit(size)])
+            size = size_of(present.mean(), (present**2).mean()) if len(present) else 0.0
+            notes += filter(None, [number.other_unit(size, site)])
         for column in self.categories:
             known = np.append(column.known, False)[column.codes(rows[column.name])]
             if not known.all():

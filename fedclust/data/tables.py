@@ -13,8 +13,15 @@ from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
 from fedclust.data.check import ELSEWHERE, Finding, check_table
-from fedclust.data.dataset import Refit, SourceError, Statistics
-from fedclust.data.input_encoders import CategoryColumn, Encoding, NumberColumn, TableEncoder, category_texts
+from fedclust.data.dataset import OWNERS, Refit, SourceError, Statistics
+from fedclust.data.input_encoders import (
+    CategoryColumn,
+    Encoding,
+    NumberColumn,
+    TableEncoder,
+    category_texts,
+    size_of,
+)
 from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
 from fedclust.typing import FloatArray, IntArray
 
@@ -191,8 +198,9 @@ class Tables(SourcedDataset):
         if named["numbers"]:  # scikit-learn rejects a table without columns
             imputer = SimpleImputer(keep_empty_features=True)
             scaler = StandardScaler().fit(imputer.fit_transform(values))
-            fitted = zip(named["numbers"], imputer.statistics_, scaler.mean_, scaler.scale_, strict=True)
-            numbers = tuple(NumberColumn(name, *map(float, each)) for name, *each in fitted)
+            statistics = imputer.statistics_.tolist(), scaler.mean_.tolist(), scaler.scale_.tolist()
+            columns = map(NumberColumn, named["numbers"], *statistics)
+            numbers = tuple(map(NumberColumn.of_sites, columns, _sizes(folder, rows, values)))
         categories = []
         for (name, values), each in zip(named["categories"].items(), codes.T, strict=True):
             known = np.isin(np.arange(len(values)), each).tolist()
@@ -231,6 +239,32 @@ class Tables(SourcedDataset):
 def _raw(folder: Path, name: str) -> NDArray[Any]:
     """Read the raw columns that :meth:`Tables.encode` saved."""
     return np.load(folder / f"raw_{name}.npy", allow_pickle=False)
+
+
+def _sizes(folder: Path, rows: IntArray, values: FloatArray) -> list[dict[str, float]]:
+    """Return the root mean square of each column at each owner of rows, or at all where rows have no owner.
+
+    Parameters
+    ----------
+    folder
+        Folder of the encoded dataset.
+    rows
+        The rows, shape (n,).
+    values
+        Their numbers, NaN where missing, shape (n, columns).
+    """
+    owners, names = np.zeros(len(rows), dtype=np.int64), [""]
+    if (folder / "natural.npy").exists():
+        owners = np.load(folder / "natural.npy", allow_pickle=False)[rows]
+        names = json.loads((folder / OWNERS).read_text())
+    values, owners = values[owners >= 0], owners[owners >= 0]
+    counts, filled = ~np.isnan(values), np.nan_to_num(values)
+    sizes = []
+    for column in range(values.shape[1]):
+        present = np.maximum(np.bincount(owners, counts[:, column], len(names)), 1)
+        totals = (np.bincount(owners, each[:, column], len(names)) for each in (filled, filled**2))
+        sizes.append(dict(zip(names, map(size_of, *(total / present for total in totals)), strict=True)))
+    return sizes
 
 
 def _kind_of(type_: Any) -> Kind | None:

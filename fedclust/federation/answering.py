@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from fedclust.messages.codec import CONFIG, BadReply, Reading, Sizes, decode, encode, passed
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.support.flower import assume_identity
-from fedclust.support.reasons import FederationError, one_line
+from fedclust.support.reasons import FederationError, one_line, reason_of
 from fedclust.support.time_limit import interrupted, time_limit
 
 # -- Answers ------------------------------------------------------------------------------------------------
@@ -153,7 +153,7 @@ class Answering(Protocol):
 # -- In this process ----------------------------------------------------------------------------------------
 
 Work = Callable[[Any, Mapping[int, Any]], tuple[Mapping[int, Any], Mapping[int, str]]]
-"""Answers a node's questions of one kind: the answers, and the errors of the other clients, by client id."""
+"""Answers a node's questions of one kind: the answers, and the errors of all other clients, by client id."""
 
 
 class Here:
@@ -218,18 +218,21 @@ class Here:
             except BaseException as error:
                 if interrupted(error):
                     raise
-                found, errors = {}, dict.fromkeys(asked, f"{type(error).__name__}: {error}")
-        failures = dict.fromkeys(asked.keys() - found.keys(), "the node's reply lacks this client")
-        failures |= {client: one_line(reason) for client, reason in errors.items()}
+                found, errors = {}, dict.fromkeys(asked, one_line(f"{type(error).__name__}: {error}"))
+        failures = dict(errors)
         replies: dict[int, Any] = {}
         sizes: dict[int, Sizes] = {}
-        for client in sorted(found):
+        for client, answer in found.items():
             try:
-                replies[client], sizes[id(found[client])] = passed(found[client], at(client))
-            except BadReply as error:
-                failures[client] = str(error)
-                sizes[id(found[client])] = passed(found[client])[1]
-        self._count("up", sizes, found)
+                reply, sizes[id(answer)] = _received(answer, at(client))
+            # One that cannot be written, which on a node is its client's error, too.
+            except Exception as error:
+                reply = BadReply(one_line(reason_of(error)))
+            if isinstance(reply, BadReply):
+                failures[client] = str(reply)
+            else:
+                replies[client] = reply
+        self._count("up", sizes, {client: each for client, each in found.items() if id(each) in sizes})
         return Answers(replies, dict(sorted(failures.items())))
 
     def _count(self, way: str, sizes: Mapping[int, Sizes], messages: Mapping[int, Any]) -> None:
@@ -251,6 +254,16 @@ class Here:
 
     def refuse(self, place: int, reason: str) -> None:
         """Do nothing: nobody is admitted."""
+
+
+def _received(answer: Any, at: Reading) -> tuple[Any, Sizes]:
+    """Return an answer as it would be read from a message, or why it is refused; and its bytes."""
+    try:
+        if isinstance(answer, at.asked.answer):
+            return passed(answer, at)
+        return decode(at.asked.answer, encode(answer), at), passed(answer)[1]
+    except BadReply as error:
+        return error, passed(answer)[1]
 
 
 # -- Through Flower -----------------------------------------------------------------------------------------
@@ -318,19 +331,20 @@ class Flower:
         contents = {key: _content(each) for key, each in questions.items()}
         kind, answer = next((each.kind, each.answer) for each in asked.values())
         messages = [Message(contents[id(each)], client, kind) for client, each in asked.items()]
+        sent = self.grid.send_and_receive(messages, timeout=timeout)
+        arrived = {message.metadata.src_node_id: message for message in sent}
         replies: dict[int, Any] = {}
         failures: dict[int, str] = {}
-        arrived = self.grid.send_and_receive(messages, timeout=timeout)
-        for message in sorted(arrived, key=lambda message: message.metadata.src_node_id):
-            client = message.metadata.src_node_id
+        for client in asked:
             try:
+                if (message := arrived.get(client)) is None:
+                    raise BadReply(NO_REPLY)
                 if message.has_error():
                     raise BadReply(str(message.error.reason))
                 replies[client] = decode(answer, message.content, at(client))
             except BadReply as error:
                 failures[client] = str(error)
-        silent = {client: NO_REPLY for client in asked if client not in replies}
-        return Answers(replies, silent | failures)
+        return Answers(replies, failures)
 
     def newcomers(self) -> list[int]:
         """List the clients that wait to join, by their place; nobody where the grid knows none."""

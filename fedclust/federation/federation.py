@@ -5,6 +5,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from fedclust.typing import FloatArray, IntArray
 
 _SHOWN = 10
 _NAMED = 3
+_FEW_PASSES = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +178,17 @@ def misfit(answer: Description, described: Descriptions) -> str:
     return ""
 
 
+def _check_same_rows(client: int, answer: Description, before: Description) -> None:
+    """Check that a client of a run to resume has the name and the numbers of rows that it had."""
+    was, now = (
+        f"{each.name or 'without a name'}: {each.train_counts.sum() + each.num_validation} rows to train on "
+        f"or hold out, {each.test_counts.sum()} to test on"
+        for each in (before, answer)
+    )
+    if now != was:
+        raise FederationError(f"resume must have the run's data, client {client} was {was}; it is {now}")
+
+
 def left_out_line(left_out: Mapping[str, int]) -> str | None:
     """List for the user the sources with too few examples for a client; None if there are none."""
     if not left_out:
@@ -223,9 +236,22 @@ def imbalance_line(
     return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
 
 
-def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
-    """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`."""
-    lines = []
+def capped_lines(
+    described: Descriptions, row_cap: float | None, training: Mapping[str, Any] = MappingProxyType({})
+) -> list[str]:
+    """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`.
+
+    Parameters
+    ----------
+    described
+        The clients' descriptions.
+    row_cap
+        As in :class:`~fedclust.settings.run_options.RunOptions`.
+    training
+        The ``training`` node. With `epochs`, the lines say how long such a client trains: the cap shortens
+        nobody's training.
+    """
+    lines, epochs = [], training.get("epochs")
     for what, rows in (("training", described.num_train), ("test", described.num_test)):
         having, counts = rows[rows > 0], counted(rows, row_cap)
         who = sorted(np.flatnonzero(counts < rows).tolist(), key=lambda client: -rows[client])
@@ -235,8 +261,49 @@ def capped_lines(described: Descriptions, row_cap: float | None) -> list[str]:
             f"a mean by rows counts {counts[client]:,}"
             for client in who
         ]
-        lines += [f"{_few(said, '; ')} (row_cap={row_cap:g})"] if said else []
+        if not said:
+            continue
+        line = f"{_few(said, '; ')} (row_cap={row_cap:g})"
+        if epochs is not None and what == "training":
+            steps = epochs * math.ceil(rows[who[0]] / training["batch_size"])
+            line += (
+                f"; {names[who[0]]} trains on all of them, {steps:,} steps a round: training.steps= bounds it"
+            )
+        lines.append(line)
     return lines
+
+
+def few_passes_line(
+    described: Descriptions, rounds: int, participation: float, training: Mapping[str, Any]
+) -> str | None:
+    """Say in one line how often a run passes over the median client's rows; None for five times or more.
+
+    Parameters
+    ----------
+    described
+        The clients' descriptions.
+    rounds
+        Rounds of the run.
+    participation
+        Share of the rounds in which a client trains.
+    training
+        The ``training`` node: `batch_size`, and `steps` or `epochs`.
+    """
+    having = described.num_train[described.num_train > 0]
+    if not len(having):  # nobody says how many
+        return None
+    rows, steps, batch = float(np.median(having)), training["steps"], training["batch_size"]
+    epochs = training["epochs"] if steps is None else steps / math.ceil(rows / batch)
+    if (passes := rounds * participation * epochs) >= _FEW_PASSES:
+        return None
+    length = _number(epochs, "epoch") if steps is None else f"{_number(steps, 'step')} of {batch} rows"
+    share = f" (a client trains in {participation:.0%} of the rounds)" if participation < 1 else ""
+    whose = f"the median client's {rows:,g} training rows{share}"
+    return f"{_number(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
+
+
+def _number(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _few(texts: Sequence[str], separator: str = ", ") -> str:
@@ -261,12 +328,15 @@ class RosterState:
         Their descriptions without names; None if they were not asked.
     names
         Their names; None if one has no name.
+    asked
+        Types of the questions that they were asked.
     """
 
     places: Any = ()
     joined: tuple[int, ...] = ()
     described: Descriptions | None = None
     names: Any = None
+    asked: tuple[str, ...] = ()
 
     def roster(self) -> "Roster":
         """Make the roster of the resumed run."""
@@ -402,7 +472,7 @@ class Federation:
         joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
         if described is not None:
             names, described = described.client_names, replace(described, client_names=None)
-        return RosterState(list(places), joined, described, names and list(names))
+        return RosterState(list(places), joined, described, names and list(names), tuple(sorted(self.asked)))
 
     def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions.
@@ -479,7 +549,8 @@ class Federation:
         Raises
         ------
         FederationError
-            If a client cannot answer, or the clients differ in the number or the names of their classes.
+            If a client cannot answer, or the clients differ in the number or the names of their classes; or
+            if a client of a run to resume has other rows than it had.
         """
         self._described = True
         return self._known()
@@ -493,6 +564,8 @@ class Federation:
             left = {client: roster.earlier[client] for client in asked.failures if client in roster.earlier}
             missing = {client: why for client, why in asked.failures.items() if client not in left}
             Answers(asked.replies, missing).all()
+            for client in sorted(asked.replies.keys() & roster.earlier.keys()):
+                _check_same_rows(client, asked.replies[client], roster.earlier[client])
             roster.answers |= {**asked.replies, **left}
             self.descriptions = self._combine()
             if before is not None and (after := self.clients.traffic) is not None:

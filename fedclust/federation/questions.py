@@ -14,7 +14,7 @@ from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
-from fedclust.personal.layers import NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
+from fedclust.personal.layers import FINETUNE, NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
 from fedclust.proof.paired import Evidence, most_rows, num_set_aside
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -63,53 +63,6 @@ def ask_differences(
         {client: evaluation.ProofQuestion(*pair, margin, rows) for client, pair in pairs.items()}
     )
     return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
-
-
-_MOST_ALONE = 100
-ALONE_EPOCHS = 20
-"""At most so many epochs does a client train a model of its own, to compare it with the one that serves."""
-
-
-def ask_alone(
-    federation: Federation, served: Models, shifts: FloatArray, initial: ArrayRecord
-) -> tuple[int, int]:
-    """Ask clients whether a model that each trains alone is better for it than the one that serves it.
-
-    Up to 100 clients, evenly spaced, train for an epoch per round of the run, but at most 20, from the model
-    that all started from; the models stay with them.
-
-    Parameters
-    ----------
-    federation
-        The clients.
-    served
-        Cluster of each client, shape (K,), and the model that serves each cluster's clients.
-    shifts
-        Label-prior correction of each client's logits for that, shape (K, C).
-    initial
-        The model that all started from.
-
-    Returns
-    -------
-    For how many the own model's Brier score of held-out rows is lower by more than two standard errors, and
-    how many answered with at least two rows.
-    """
-    voting = np.flatnonzero(federation.describe().num_validation > 1)
-    spaced = np.linspace(0, len(voting) - 1, min(len(voting), _MOST_ALONE)).astype(int)
-    assignment, models = served
-    epochs = min(federation.num_rounds, ALONE_EPOCHS)
-    answers = federation.ask(
-        {
-            client: evaluation.AloneQuestion(
-                models[int(assignment[client])], initial, shifts[client], np.zeros(0), epochs=epochs
-            )
-            for client in voting[spaced].tolist()
-        }
-    )
-    found = [each.evidence for each in answers.replies.values() if each.count > 1]
-    variances = [max(each.sums[1] / each.count - each.mean**2, 0.0) / (each.count - 1) for each in found]
-    better = [each.mean > 2 * np.sqrt(variance) for each, variance in zip(found, variances, strict=True)]
-    return sum(better), len(found)
 
 
 def ask_figures(
@@ -287,7 +240,7 @@ def ask_personal(
     server_round
         The round whose batches fine-tuning draws: the one after the last.
     chosen
-        The layer that each client has chosen already, and its label-prior correction.
+        The layer that each client has chosen already, none or the label-prior correction, and the latter.
     """
     clients = range(federation.num_clients)
     shifts = None
@@ -321,13 +274,74 @@ def ask_personal(
         rows, own = federation.describe().num_validation, np.full(len(clients), NONE, dtype="<U16")
         own[list(answers.replies)] = [answer.chosen for answer in answers.replies.values()]
         together = choose_together(losses, rows, num_set_aside(int(np.count_nonzero(rows))))
-        names = np.where(rows >= OWN_ROWS, own, used.get(together, NONE))
-        used[personal.choice] = names if chosen is None else chosen[0]
+        used[personal.choice] = np.where(rows >= OWN_ROWS, own, used.get(together, NONE))
+    if chosen is not None and PRIOR in personal.asked:  # who can use it and has chosen it
+        used[personal.choice] = np.where(used[PRIOR] == PRIOR, chosen[0], NONE)
     measured = dict.fromkeys(used, serving.measured)
     for choice, who in used.items():
         for layer, with_layer in layers.items():
             measured[choice] = measured[choice].served(with_layer, who == layer)
     return Layered(measured, used, losses, shifts, dict(sorted(failures.items())))
+
+
+_MOST_ALONE = 100
+ALONE_EPOCHS = 20
+"""At most so many epochs does a client train a model of its own, to compare it with what serves it."""
+
+
+def ask_alone(
+    federation: Federation,
+    serving: Serving,
+    initial: ArrayRecord,
+    personal: Personal,
+    layered: Layered | None,
+    server_round: int,
+) -> tuple[int, int]:
+    """Ask clients whether a model that each trains alone is better for it than what serves it.
+
+    Up to 100 clients, evenly spaced, train for an epoch per round of the run, but at most 20, from the model
+    that all started from; the models stay with them.
+
+    Parameters
+    ----------
+    federation
+        The clients.
+    serving
+        Which model serves each client.
+    initial
+        The model that all started from.
+    personal, layered
+        The personal layers, and which of them each client uses; None without any.
+    server_round
+        As for :func:`ask_personal`.
+
+    Returns
+    -------
+    For how many the own model's Brier score of held-out rows is lower by more than two standard errors, and
+    how many answered with at least two rows.
+    """
+    voting = np.flatnonzero(federation.describe().num_validation > 1)
+    spaced = np.linspace(0, len(voting) - 1, min(len(voting), _MOST_ALONE)).astype(int)
+    used = None if layered is None else layered.used[personal.choice]
+    no_shift, how = np.zeros(federation.describe().num_classes), personal.finetune
+    epochs = min(federation.num_rounds, ALONE_EPOCHS)
+    questions = {}
+    for client in voting[spaced].tolist():
+        assignment, models = serving.common if serving.by_common[client] else serving.clusters
+        model, layer = models[int(assignment[client])], NONE if used is None else used[client]
+        shifts = None if layered is None or layer != PRIOR else layered.shifts
+        tuned: dict[str, Any] = {}
+        if layer == FINETUNE and how is not None:
+            tuned = {"server_round": server_round, "tuning_epochs": how.epochs}
+            tuned |= {"layers_tuned": how.layers, "learning_rate": how.learning_rate}
+        shift = no_shift if shifts is None else shifts[client]
+        pair = model, initial, shift, np.zeros(0)
+        questions[client] = evaluation.AloneQuestion(*pair, epochs=epochs, **tuned)
+    answers = federation.ask(questions)
+    found = [each.evidence for each in answers.replies.values() if each.count > 1]
+    variances = [max(each.sums[1] / each.count - each.mean**2, 0.0) / (each.count - 1) for each in found]
+    better = [each.mean > 2 * np.sqrt(variance) for each, variance in zip(found, variances, strict=True)]
+    return sum(better), len(found)
 
 
 # -- Confusion between clusters -----------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, other_units, unfit_for
+from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, late_units, unfit_for
 from fedclust.grids.client_grid import ClientGrid, is_lost
 from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
@@ -222,7 +222,7 @@ class SiteGrid(ClientGrid):
             if reason := unfit_for(statement, self.agreement):
                 self.refuse(site, reason)
                 continue
-            further = other_units(site, statement, self.agreement)
+            further = late_units(site, statement, self.agreement)
             further += [f"{site}: {line}" for line in statement.warnings]
             self.cautions += tuple(further)
             for line in further:

@@ -714,14 +714,14 @@ class _Group:
         found = dict(record.items())  # a record's own look-ups are slow
         if at.strict and not found.keys() <= self.keys.keys():
             at.known(found, self.keys, self.place.record)
-        for key in self.needed:
-            if key not in found:
-                raise at.lacks(key, found)
         return self.values(found, at)
 
     def values(self, found: Mapping[str, Any], at: Reading) -> dict[str, Any]:
         """Return the values of fields by the entries that there are."""
         values = {}
+        for key in self.needed:
+            if key not in found:
+                raise at.lacks(key, found)
         for key, value in found.items():
             if (keys := self.keys.get(key)) is not None:
                 field, how, _ = self.entries[keys]

@@ -251,6 +251,12 @@ class PersonalAnswer:
         }
 
 
+def _finetune(epochs: int | None, layers: str | None, learning_rate: float | None) -> Finetune | None:
+    if epochs is None or layers is None:
+        return None
+    return Finetune(epochs, layers, learning_rate)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, eq=False)
 class PersonalQuestion(codec.Question[PersonalAnswer]):
     """Ask how well personal layers serve a client.
@@ -291,9 +297,7 @@ class PersonalQuestion(codec.Question[PersonalAnswer]):
     @property
     def finetune(self) -> Finetune | None:
         """How to fine-tune; None if not asked for."""
-        if self.epochs is None or self.layers_trained is None:
-            return None
-        return Finetune(self.epochs, self.layers_trained, self.learning_rate)  # type: ignore[arg-type]
+        return _finetune(self.epochs, self.layers_trained, self.learning_rate)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -562,15 +566,28 @@ class ProofQuestion(Pair, codec.Question[ProofAnswer]):
 class AloneQuestion(ProofQuestion):
     """Ask how much better a model of the client's own, trained from B, predicts its held-out rows than A.
 
+    A is what serves the client: with its correction, or fine-tuned as it was for :class:`PersonalQuestion`.
+
     Attributes
     ----------
     epochs
         Epochs that the client trains B on its training rows; that model stays with it.
+    server_round, tuning_epochs, layers_tuned, learning_rate
+        How the client fine-tunes A, as of :class:`PersonalQuestion`; None if it does not.
     """
 
     kind = "query.alone"
 
     epochs: Annotated[int, codec.Whole(1)] = 20
+    server_round: Annotated[int, codec.Whole(sparse=True)] = 0
+    tuning_epochs: Annotated[int | None, codec.Whole(place=_HOW, key="epochs")] = None
+    layers_tuned: Annotated[str | None, codec.Text(place=_HOW, key="layers")] = None
+    learning_rate: Annotated[float | None, codec.Real(place=_HOW)] = None
+
+    @property
+    def finetune(self) -> Finetune | None:
+        """How the client fine-tunes A; None if it does not."""
+        return _finetune(self.tuning_epochs, self.layers_tuned, self.learning_rate)
 
 
 def _measured_rows(at: codec.Reading) -> int:

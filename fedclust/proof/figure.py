@@ -209,6 +209,9 @@ def interval(
 def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: float = 0.05) -> Figure:
     """Measure how much better B serves clients than A.
 
+    If both have the same Brier score on every row, to the last digit, they are taken for one model: the
+    difference is 0 without an interval.
+
     Parameters
     ----------
     reports
@@ -235,13 +238,15 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         pooled(in_the_middle([getattr(each, name) for each in reports])[1])
         for name in ("by_shares", "by_shares_less_b")
     )
+    one_model = rows > 0 and brier.sums[1] == 0  # Σd²
+    nothing = (0.0, 0.0)
     return Figure(
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),
         accuracy_gain=accuracy.mean,
-        accuracy_interval=interval(accuracy, pooled(less), 1.0, confidence),
+        accuracy_interval=nothing if one_model else interval(accuracy, pooled(less), 1.0, confidence),
         gain=brier.mean,
-        interval=interval(brier, pooled(below), LARGEST_BRIER, confidence),
+        interval=nothing if one_model else interval(brier, pooled(below), LARGEST_BRIER, confidence),
         better_for=sum(each.brier.mean > 0 for each in having),
         num_clients=len(having),
         collapsed=rows > 0 and against_shares.mean <= NEGLIGIBLE and p_value(against_shares) > level,

@@ -272,6 +272,17 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
         The sites' choices.
     train_counts
         Training rows of each site and class, shape (K, C).
+
+    Examples
+    --------
+    >>> from fedclust.proof.coalitions import Arm
+    >>> everyone = Choice(Arm(0, corrected=False), Arm(0, corrected=False))
+    >>> for brier in (0.48, 0.5):  # shares of one half have a score of 0.5
+    ...     figures = {"chosen": {"brier": brier, "balanced_accuracy": 0.55}}
+    ...     site = Site(0, "Bern", (0,), everyone, figures, 100, np.array([50, 50]), everyone=(0,))
+    ...     have_learnt([site], train_counts=np.array([[30, 30]]))
+    True
+    False
     """
     known = [each for each in sites if each.figures and each.test_counts.any()]
     if not known:

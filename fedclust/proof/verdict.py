@@ -18,7 +18,8 @@ from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, 
 from fedclust.typing import IntArray
 
 _NO_FIGURE = measure([])
-COLLAPSED = "The one model for all predicts no better than each client's class shares"
+_LISTED = 10  # clusters
+NO_BETTER = "The one model for all predicts no better than each client's class shares"
 
 
 @dataclass(frozen=True)
@@ -242,12 +243,12 @@ def prove_grouping(
         text += _not_shown(f"{method}'s {number} clusters", whole, shown)
     if collapsed and grouped and shown.groups_inform:
         # Where groups contradict each other, one model for all can be no better.
-        text += f"; {COLLAPSED[0].lower()}{COLLAPSED[1:]}, the groups' models do better"
+        text += f"; {NO_BETTER[0].lower()}{NO_BETTER[1:]}, the groups' models do better"
     elif collapsed:
         shown = replace(figure(everyone), collapsed=True)
         named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
         why = f" ({trouble})" if trouble else ""
-        text, grouped = f"{COLLAPSED}{why}: no verdict on groups against it; {named}", False
+        text, grouped = f"{NO_BETTER}{why}: no verdict on groups against it; {named}", False
     common = [each for each in proofs if not each.serves]
     if serve_best and common and several and (trusted or last <= level):
         text += f"; {_served_common(common)}, as theirs was not shown to be better"
@@ -281,7 +282,10 @@ def _clients(number: int) -> str:
 def _served_common(common: Sequence[ClusterProof]) -> str:
     """Describe which clusters' clients the model for all serves."""
     clients = sum(len(each.clients) for each in common)
-    *first, last = (str(each.cluster) for each in common)
+    listed = [str(each.cluster) for each in common]
+    if more := listed[_LISTED:]:
+        listed = [*listed[:_LISTED], f"{len(more)} more"]
+    *first, last = listed
     names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
     return f"{_clients(clients)} of {names} {'are' if clients > 1 else 'is'} served the model for all"
 

@@ -4,7 +4,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,9 @@ class Progress:
         Function that returns the time in seconds; for tests.
     task
         Number of this run and number of runs, such as (2, 3) for the second of three; the bar shows it.
+    later
+        What follows the rounds and changes the models that serve, such as ``("proof", "layers")``: the
+        accuracy is named as that before it.
 
     Raises
     ------
@@ -46,11 +49,13 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         task: tuple[int, int] = (1, 1),
+        later: Sequence[str] = (),
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
         self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
+        self._accuracy = "accuracy" + (f" before {' and '.join(later)}" if later else "")
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -115,7 +120,7 @@ class Progress:
         left = passed / (self._round - self._earlier) * (self._total - self._round)
         parts = [f"ETA {_duration(left)}"]
         if "mean_client_accuracy" in shown:
-            parts.append(f"accuracy {shown['mean_client_accuracy']:.3f}")
+            parts.append(f"{self._accuracy} {shown['mean_client_accuracy']:.3f}")
         if "num_clusters" in shown:
             parts.append(f"{shown['num_clusters']} cluster{'' if shown['num_clusters'] == 1 else 's'}")
         if "loss" in shown:

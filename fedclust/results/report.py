@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
@@ -15,21 +15,23 @@ from rich.markup import escape
 from rich.table import Column, Table
 from rich.text import Text
 
-from fedclust.personal.layers import NONE
+from fedclust.personal.layers import FINETUNE, NONE
 from fedclust.privacy import FROM_SEED
 from fedclust.proof import SCALE
 from fedclust.proof.sites import FIGURES, SERVED
+from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
+    collapsed_line,
     decision_lines,
     how_to_get_one,
+    leaving_line,
     left_out_lines,
     listed,
     never_predicted_line,
     personal_line,
     warning_lines,
 )
-from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.checks import few
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
@@ -42,6 +44,31 @@ _BRIEF = (
 def known(value: Any) -> bool:
     """Return whether a value is a finite number."""
     return isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
+
+
+MARK = "†"
+"""Follows the name of a method that was not given the number of groups that it takes."""
+
+
+def guess_note(guesses: Iterable[int], groups: Iterable[int]) -> str:
+    """Explain the mark of methods that were not given their number of groups.
+
+    Parameters
+    ----------
+    guesses
+        The numbers of groups that they took.
+    groups
+        The numbers of groups that the data have, as far as known.
+
+    Examples
+    --------
+    >>> guess_note([2, 2], [4])
+    '† number of groups not given: 2 by default; the data have 4'
+    """
+    taken, there = (" or ".join(map(str, sorted({*each}))) for each in (guesses, groups))
+    return f"{MARK} number of groups not given: {taken} by default" + (
+        f"; the data have {there}" if there else ""
+    )
 
 
 def number(value: Any, digits: int = 3) -> str:
@@ -242,7 +269,8 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
     if not newcomers:
         return None
     accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
-    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}"]
+    bare = ", without personal layers" * ("personal" in summary)
+    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}{bare}"]
     if newcomers["adjusted_rand"] is not None:
         parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
     if newcomers["none"]:
@@ -295,10 +323,15 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         parts.append(Text(str(summary["decision"])))
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
-    parts += [Text(""), _figures(summary, _BRIEF if brief else None)] if tables else []
+    if tables:
+        parts += [Text(""), _figures(summary, _BRIEF if brief else None)]
+        sides = (summary, *summary.get("compare", {}).values())
+        if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
+            groups = [] if run.groups is None else [len(np.unique(run.groups))]
+            parts.append(Text(guess_note(guesses, groups)))
     lines = [] if brief else [*decision_lines(summary), personal_line(summary)]
     lines += [newcomers_line(summary), *warning_lines(summary)]
-    lines += [drift_line(run.rounds), went_back_line(run.rounds)]
+    lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
     return Group(*parts, *(Text(line) for line in lines if line))
@@ -359,13 +392,16 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
         console.print(last, **plain)
     console.print(f"results: {run.folder.resolve()}", **plain)
-    if run.summary.get("collapsed"):
-        console.print(COLLAPSED, **plain)
+    if line := collapsed_line(run.summary):
+        console.print(line, **plain)
 
 
 def unwrapped(console: Console) -> Console:
     """Return a console that wraps no lines, unless it is a terminal."""
     return console if console.is_terminal else Console(file=console.file, width=500)
+
+
+_CORRECTED = "The verdict compares models with the label-prior correction."
 
 
 def verdict_lines(run: SavedRun) -> list[Text]:
@@ -377,9 +413,11 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     if not verdict:
         how = Text(how_to_get_one(run.config), style="dim")
         return [*map(Text, sites), how, *map(Text, first)]
+    if sites and (summary.get("personal") or {}).get("choice") == FINETUNE:
+        sites.append("The sites' figures are those before fine-tuning.")
     lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
     if verdict["gain"] is not None and not sites:  # whose sentences have no Brier score
-        lines.append(Text(SCALE, style="dim"))
+        lines.append(Text(f"{_CORRECTED} {SCALE}", style="dim"))
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
@@ -388,8 +426,8 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         text += _with_layers(summary)
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone and summary.get("num_clusters", 0) > 1:
-            text += f"; with every cluster served its own, mean accuracy would be {number(clustered)}"
-            text += ", without layers" * ("without_layer" in summary)
+            bare = " without layer" * ("without_layer" in summary)
+            text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
             text += "; strategy=auto trains in groups only where that proves to be better"
@@ -463,7 +501,8 @@ def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) ->
     summaries = {str(summary["strategy"]): summary, **summary.get("compare", {})}
     layers = [(each.get("personal") or {}).get("figures") or {} for each in summaries.values()]
     chosen = [(each.get("personal") or {}).get("choice", NONE) for each in summaries.values()]
-    table = _table("", *_right(*summaries))
+    names = [paper_name(name) + MARK * ("groups_guessed" in each) for name, each in summaries.items()]
+    table = _table("", *_right(*names))
     for key, title, _, cells in figures_of(list(summaries.values())):
         if keys is None or key in keys:
             table.add_row(title, *cells)

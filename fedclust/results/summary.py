@@ -15,7 +15,7 @@ from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof, counted
 from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
-from fedclust.settings.run_options import KEEP
+from fedclust.settings.run_options import COLLAPSED, KEEP
 from fedclust.support.checks import few
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -211,6 +211,27 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
     return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
 
 
+def collapsed_line(summary: Mapping[str, Any]) -> str | None:
+    """Say in one line that the models that serve are no better than class shares; None if they are.
+
+    Examples
+    --------
+    >>> collapsed_line({"collapsed": True, "few_passes": "1 round of 3 steps: 0.1 passes"})
+    'The models have learnt too little. 1 round of 3 steps: 0.1 passes'
+    >>> collapsed_line({"collapsed": False})
+    """
+    if not summary.get("collapsed"):
+        return None
+    passes = summary.get("few_passes")
+    return f"The models have learnt too little. {passes}" if passes else COLLAPSED
+
+
+def leaving_line(summary: Mapping[str, Any]) -> str | None:
+    """Report in one line what left the clients; None for a run that does not know."""
+    left = summary.get("left_clients")
+    return left and f"Left the clients: {'; '.join(left.values())} (docs/SECURITY.md)"
+
+
 def _first_lines(lines: list[str]) -> list[str]:
     more = len(lines) - _MOST_LINES
     return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)
@@ -372,10 +393,6 @@ def how_to_get_one(config: Mapping[str, Any]) -> str:
     return "No verdict on training in groups: proof=true compare=[fedavg] compares with one model for all"
 
 
-PREFIX = "personal."
-"""Prefix of a figure with the personal layer, where runs are compared."""
-
-
 def personal_summary(
     personal: Personal,
     layered: "Layered",
@@ -417,8 +434,12 @@ def personal_summary(
     }
 
 
+LAYERED = ("accuracy", "balanced_accuracy", "brier", "confusion")
+"""Columns of the table of clients that are kept without a personal layer, too, as an export may lack it."""
+
+
 def personal_table(
-    table: pd.DataFrame, without: ArrayLike, personal: Personal, layered: "Layered"
+    table: pd.DataFrame, without: pd.DataFrame, personal: Personal, layered: "Layered"
 ) -> pd.DataFrame:
     """Add to the table of clients the layer that each uses, and its accuracy with each layer.
 
@@ -427,17 +448,18 @@ def personal_table(
     table
         The table, whose figures are those with the layer that the client uses.
     without
-        Accuracy of each client without a layer, shape (K,).
+        The same table with the figures without a layer.
     personal, layered
         As for :func:`personal_summary`.
 
     Returns
     -------
-    The table with the columns ``personal`` (the layer that the client uses), ``accuracy_none`` (without one),
-    ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that was tried, and, if the label-prior
-    correction was, ``prior_shift`` (lists: what it adds to the logits).
+    The table with the columns ``personal`` (the layer that the client uses); ``accuracy_none`` and the others
+    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that
+    was tried; and, if the label-prior correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
-    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist(), "accuracy_none": without}
+    columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
+    columns |= {f"{key}_none": without[key] for key in LAYERED if key in without}
     unknown = np.full(len(table), np.nan)
     for layer in personal.asked:
         made = layered.used[layer] == layer
@@ -448,12 +470,6 @@ def personal_table(
     if layered.shifts is not None and PRIOR in personal.asked:
         columns["prior_shift"] = layered.shifts.tolist()
     return table.assign(**columns)
-
-
-def personal_figure(summary: Mapping[str, Any], key: str) -> Any:
-    """Look up a figure with the personal layer that a run chose; None if it has none."""
-    personal = summary.get("personal") or {}
-    return (personal.get("figures") or {}).get(personal.get("choice"), {}).get(key)
 
 
 def personal_line(summary: Mapping[str, Any]) -> str | None:

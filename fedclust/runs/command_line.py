@@ -23,7 +23,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from fedclust import __version__
@@ -54,8 +54,9 @@ def main() -> None:
     """Run the command line: a verb of :data:`fedclust.runs.verbs.VERBS`, or settings.
 
     A wrong setting prints one line to standard error and exits with code 2; a run that fails after it has
-    started exits with code 1; one whose models predict no better than class shares, with code 3. Such jobs do
-    not end a sweep: they are listed at the end, and the exit code is 1 if one failed, else 3.
+    started exits with code 1; one whose models predict no better than class shares, with code 3, unless it
+    was too short for more (``few_passes`` in its summary). Such jobs do not end a sweep: they are listed at
+    the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
     if os.getcwd() not in sys.path:  # it is there with python -m
@@ -124,10 +125,17 @@ def _main(config: DictConfig) -> float | None:
     return _job(*given, Path(hydra_config.sweep.dir), hydra_config.job.num, _failures)
 
 
-def _single(config: DictConfig, hydra_config: Any) -> None:
+def _single(config: DictConfig, composed: DictConfig) -> None:
     """Do what Hydra does for a single run, without composing its configuration again."""
-    configure_log(hydra_config.job_logging, hydra_config.verbose)
-    _job(config, Path(config.output_dir).absolute())
+    folder, before = Path(config.output_dir).absolute(), HydraConfig.instance().cfg
+    with open_dict(composed.hydra):
+        composed.hydra.runtime.output_dir, composed.hydra.mode = str(folder), RunMode.RUN
+    HydraConfig.instance().set_config(composed)  # a user's class may ask for it
+    try:
+        configure_log(composed.hydra.job_logging, composed.hydra.verbose)
+        _job(config, folder)
+    finally:
+        HydraConfig.instance().cfg = before
 
 
 def _job(
@@ -162,7 +170,7 @@ def _job(
         summary = _run(config, folder)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
-        if summary.get("collapsed"):
+        if summary.get("collapsed") and not summary.get("few_passes"):
             if not sweeps:
                 sys.exit(_COLLAPSED)
             if failures is not None:
@@ -262,7 +270,7 @@ def _checked(
     name = (arguments.config_name or "config").removesuffix(".yaml")
     where: dict[str, Any] = {"searchpath": added, "name": name}
     if not arguments.multirun:
-        config, hydra_config = compose_with_hydra(arguments.overrides, **where)
+        config, composed = compose_with_hydra(arguments.overrides, **where)
         _pass_on(config, arguments.overrides, tell=not arguments.cfg)
         if not arguments.cfg:
             _check_device(config)
@@ -271,7 +279,7 @@ def _checked(
             return _main, nullcontext()
         plain = arguments == get_args_parser().parse_args(arguments.overrides)  # no options
         plain = plain and not any(key.startswith("hydra") for key in _keys(arguments.overrides))
-        run = partial(_single, config, hydra_config) if plain else _main
+        run = partial(_single, config, composed) if plain else _main
         return run, _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
     options = [sweep.choices(override) for override in arguments.overrides]

@@ -6,7 +6,7 @@ With ``--plots DIR``, draw them as the pictures of a paper instead of printing a
 import argparse
 import io
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from fedclust.runs.verbs import Parser
 from fedclust.support.checks import check_choice, few, none_of
 
 if TYPE_CHECKING:
-    from fedclust.results.comparison import ComparedRuns, Difference, Row
+    from fedclust.results.comparison import ComparedRuns, Difference, Differences, Row
 
 _EXAMPLES = """
   fedclust compare outputs/sweep
@@ -23,19 +23,22 @@ _EXAMPLES = """
   fedclust compare outputs/sweep --format latex > table.tex
   fedclust compare outputs/sweep --plots pictures --width page"""
 
-_PERSONAL = "personal."
+_WITHOUT = "without_layer."
 _METRICS = (
-    "mean_client_accuracy", "personal.mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad",
+    "mean_client_accuracy", "without_layer.mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad",
     "adjusted_rand_index", "num_clusters", "seconds",
     "newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none",
 )  # fmt: skip
-_SHORT = ("mean_client_accuracy", "personal.mean_client_accuracy", "adjusted_rand_index", "seconds")
+_SHORT = ("mean_client_accuracy", "without_layer.mean_client_accuracy", "adjusted_rand_index", "seconds")
 _DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
 _FORMATS = ("text", "markdown", "latex", "csv")
 _MOST = 12  # rows at the end of a sweep
 
-Tests = Mapping["Row", "Difference"]
-"""How the rows differ from those that they are compared with; empty where seeds are too few to test."""
+_LATEX = str.maketrans({
+    **{letter: rf"\{letter}" for letter in "&%$#_{}"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{"±": r"$\pm$", "−": "$-$", "<": "$<$", ">": "$>$", "†": r"$^\dagger$"},
+})  # fmt: skip
 
 
 def as_text(table: Sequence[Sequence[str]], left: int) -> str:
@@ -70,17 +73,34 @@ def as_markdown(table: Sequence[Sequence[str]], left: int) -> str:
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |\n" for row in rows)
 
 
-def as_latex(table: Sequence[Sequence[str]], left: int) -> str:
-    """Format a table for LaTeX with the package booktabs; methods are named as in their papers."""
-    import pandas as pd
+def as_latex(
+    table: Sequence[Sequence[str]], left: int, caption: str, bold: Collection[tuple[int, int]]
+) -> str:
+    """Format a table for LaTeX with the package booktabs.
 
-    rows = [[paper_name(row[0]), *row[1:]] for row in table[1:]]
+    Parameters
+    ----------
+    table, left
+        As for :func:`as_text`.
+    bold
+        Row, from 1, and column of each cell in bold.
+    caption
+        The caption.
+    """
+    lines = []
+    for place, row in enumerate(table):
+        cells = [cell.translate(_LATEX) for cell in row]
+        cells = [rf"\textbf{{{cell}}}" if (place, at) in bold else cell for at, cell in enumerate(cells)]
+        lines.append(" & ".join(cells) + r" \\")
     columns = "l" * left + "r" * (len(table[0]) - left)
-    frame = pd.DataFrame(rows, columns=list(table[0]))
-    return frame.to_latex(index=False, escape=True, column_format=columns).replace("±", r"$\pm$")
+    return "\n".join([
+        r"\begin{table}", r"\centering", rf"\caption{{{caption.translate(_LATEX)}}}",
+        rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule",
+        r"\end{tabular}", r"\end{table}", "",
+    ])  # fmt: skip
 
 
-def as_csv(comparison: "ComparedRuns", metrics: Sequence[str], tests: Tests) -> str:
+def as_csv(comparison: "ComparedRuns", metrics: Sequence[str], tests: "Differences") -> str:
     """Format the comparison as CSV, with a column for each mean and each sample standard deviation.
 
     A missing value and the deviation of a single run are empty. ``difference`` and ``p_value`` are of the
@@ -88,7 +108,7 @@ def as_csv(comparison: "ComparedRuns", metrics: Sequence[str], tests: Tests) -> 
     """
     import pandas as pd
 
-    lines = []
+    found, lines = {row: each for (row, _), each in tests.items()}, []
     for row in comparison.rows:
         line: dict[str, Any] = {"strategy": row.strategy}
         line |= {**dict(zip(comparison.settings, row.settings, strict=True)), "seeds": len(row.runs)}
@@ -96,10 +116,23 @@ def as_csv(comparison: "ComparedRuns", metrics: Sequence[str], tests: Tests) -> 
             values = pd.Series(row.values(metric), dtype=float)
             line |= {f"{metric}_mean": values.mean(), f"{metric}_std": values.std()}
         if tests:
-            found = tests.get(row)
-            line |= {"difference": found and found.mean, "p_value": found and found.p_value}
+            gap = found.get(row)
+            line |= {"difference": gap and gap.mean, "p_value": gap and gap.p_value}
         lines.append(line)
     return pd.DataFrame(lines).to_csv(index=False)
+
+
+def pairs_as_csv(comparison: "ComparedRuns", tests: "Differences") -> str:
+    """Format the differences of every two methods as CSV; what is unknown is empty."""
+    import pandas as pd
+
+    columns = ["setting", "strategy", "against", "seeds", "difference", "difference_std", "p_value"]
+    names = _names(comparison)
+    lines = [
+        (*names[row], names[other][1], gap.seeds, gap.mean, gap.spread, gap.p_value)
+        for (row, other), gap in tests.items()
+    ]
+    return pd.DataFrame(lines, columns=columns).to_csv(index=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = parser()
     options = described.parse_args(arguments)
     formats = _formats(described, options)
-    from fedclust.results.comparison import compare, differences, find_runs
+    from fedclust.results.comparison import best_first, compare, differences, find_runs, reference
 
     runs, unfinished = find_runs(options.folders)
     comparison = compare(runs)
@@ -131,11 +164,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked = metrics if options.metrics else [key for key in metrics if key == "mean_client_accuracy"]
         _draw(comparison, options.plots, formats, options.width or "column", asked)
     else:
-        tests = differences(comparison, metrics[0], options.against) if metrics else {}
-        if formats[0] == "csv":
-            print(as_csv(comparison, metrics, tests), end="")
-        else:
-            _print_table(comparison, metrics, tests, formats[0], options.against)
+        against = options.against or reference(comparison, metrics[0])
+        tests = differences(comparison, metrics[0], against)
+        _print(best_first(comparison, metrics[0]), metrics, tests, against, formats[0])
+        if tests and formats[0] == "text" and options.against is None:
+            print("--against=STRATEGY compares with another one, --against=all every two")
     _print_left_out("not finished", unfinished)
     _print_left_out("same strategy, settings and seed as another run", comparison.repeats)
     return 0
@@ -145,19 +178,21 @@ def end_sweep(folder: Path) -> None:
     """Print how a sweep's runs compare, the best method of each setting, and where the sweep's page is."""
     from dataclasses import replace
 
-    from fedclust.results.comparison import best_lines, compare, differences, ranked, runs_below
+    from fedclust.results import comparison as results
 
-    comparison, metric = compare(runs_below([folder])[0]), _SHORT[0]
-    best = ranked(comparison.rows, metric)
+    comparison, metric = results.compare(results.runs_below([folder])[0]), _SHORT[0]
+    best = results.ranked(comparison.rows, metric)
     if not best:  # none has finished, or they are not of methods
         return
     metrics = [key for key in _SHORT if key in comparison.metrics]
     print()
-    _print_table(replace(comparison, rows=tuple(best[:_MOST])), metrics, differences(comparison, metric))
+    tests, against = results.differences(comparison, metric), results.reference(comparison, metric)
+    shown = results.best_first(replace(comparison, rows=tuple(best[:_MOST])), metric)
+    _print(shown, metrics, tests, against)
     more = [f"{len(best) - _MOST} more: fedclust compare {folder}"] * (len(best) > _MOST)
     page = folder.resolve() / "report.html"
     last = f"page: {page}" if page.is_file() else f"results: {page.parent}"
-    print("\n".join([*more, *best_lines(comparison), last]))
+    print("\n".join([*more, *results.best_lines(comparison), last]))
 
 
 def parser() -> Parser:
@@ -168,7 +203,11 @@ def parser() -> Parser:
     add("folders", nargs="+", type=Path, metavar="folder", help="folder to search, with its subfolders")
     add("--format", metavar="FORMAT", help=kinds)
     add("--metrics", metavar="KEY,KEY", help="keys of summary.json; the first one is tested")
-    add("--against", metavar="STRATEGY", help="test against it, not against the best of each setting")
+    add(
+        "--against",
+        metavar="STRATEGY",
+        help="test against it, not against fedavg; all: test every two methods",
+    )
     add("--plots", type=Path, metavar="DIR", help="draw pictures into this folder, print no table")
     add("--width", choices=("column", "page"), help="of pictures: 3.4 (default) or 7 inches")
     return parser
@@ -187,33 +226,78 @@ def _formats(parser: argparse.ArgumentParser, options: argparse.Namespace) -> li
     return formats
 
 
-def _print_table(
-    comparison: "ComparedRuns",
-    metrics: Sequence[str],
-    tests: Tests,
-    form: str = "text",
-    against: str | None = None,
+def _print(
+    comparison: "ComparedRuns", metrics: Sequence[str], tests: "Differences", against: str, form: str = "text"
 ) -> None:
-    """Print the table in a format, and below it how to read it."""
-    from fedclust.results.comparison import how_tested
+    """Print the table in a format, with notes on how to read it: below it, or in LaTeX as its caption."""
+    from fedclust.results import comparison as results
 
+    pairs = against == results.ALL
+    if form == "csv":
+        text = pairs_as_csv(comparison, tests) if pairs else as_csv(comparison, metrics, tests)
+        print(text, end="")
+        return
+    table, left = (_pairs if pairs else _methods)(comparison, metrics, tests, against)
+    notes, bold = [] if pairs else ["mean ± sample standard deviation over seeds"], set()
+    if form == "latex" and not pairs:
+        for column, metric in enumerate(metrics, left + 1):
+            found = results.best(comparison, metric)
+            bold |= {(place, column) for place, row in enumerate(comparison.rows, 1) if row in found}
+    notes += [results.BEST] * bool(bold)
+    if any(each.seeds > 1 for each in tests.values()):
+        notes.append(results.how_tested(tests, against))
+    notes += filter(None, [results.guesses_line(comparison.rows)])
+    if form == "latex":
+        print(as_latex(table, left, "; ".join(notes), bold), end="")
+    else:
+        print({"text": as_text, "markdown": as_markdown}[form](table, left), end="")
+        print("\n" * (form == "markdown") + "; ".join(notes))
+
+
+def _methods(
+    comparison: "ComparedRuns", metrics: Sequence[str], tests: "Differences", against: str
+) -> tuple[list[list[str]], int]:
+    """Make the table of methods, and count its columns of text."""
+    found = {row: each for (row, _), each in tests.items()}
     tested = any(each.seeds > 1 for each in tests.values())
     titles = ["strategy", *comparison.settings, "seeds", *map(_title, metrics)]
-    table = [titles + [f"from {against or 'the best'} (p)"] * tested]
+    table = [titles + [f"from {paper_name(against)} (p)"] * tested]
     for row in comparison.rows:
-        cells = [row.strategy, *row.settings, str(len(row.runs)), *(_cell(row, key) for key in metrics)]
-        table.append(cells + [_tested(tests.get(row))] * tested)
-    left = 1 + len(comparison.settings)
-    print({"text": as_text, "markdown": as_markdown, "latex": as_latex}[form](table, left), end="")
-    notes = ["mean ± sample standard deviation over seeds", *([how_tested(tests)] if tested else [])]
-    print({"text": "", "markdown": "\n", "latex": "% "}[form] + "; ".join(notes))
+        cells = [row.name, *row.settings, str(len(row.runs)), *(_cell(row, key) for key in metrics)]
+        table.append(cells + [_tested(found.get(row))] * tested)
+    return table, 1 + len(comparison.settings)
+
+
+def _pairs(
+    comparison: "ComparedRuns", metrics: Sequence[str], tests: "Differences", _: str
+) -> tuple[list[list[str]], int]:
+    """Make the table of every two methods, and count its columns of text."""
+    titles, names = ["setting", "strategy", "against", "seeds"], _names(comparison)
+    table = [[*titles, f"{_title(metrics[0])}, difference (p)"]]
+    for (row, other), gap in tests.items():
+        (setting, name), (_, others) = names[row], names[other]
+        table.append([setting, name + row.mark, others + other.mark, str(gap.seeds), _tested(gap)])
+    several = any(row[0] for row in table[1:])
+    return [row[not several :] for row in table], 2 + several
+
+
+def _names(comparison: "ComparedRuns") -> dict["Row", tuple[str, str]]:
+    """Return each row's setting and name."""
+    from fedclust.results.comparison import by_setting
+
+    panels = by_setting(comparison)[1]
+    return {row: (setting, name) for setting, rows in panels.items() for name, row in rows.items()}
 
 
 def _tested(found: "Difference | None") -> str:
+    from fedclust.results.comparison import LEAST_SEEDS
+
     if found is None:
         return "–"
     spread = f" ± {found.spread:.3f}" if found.seeds > 1 else ""
-    return f"{round(found.mean, 3) + 0:+.3f}{spread} ({found.p_value:.2g})"  # no -0.000
+    chance = "< 0.001" if found.p_value < 0.001 else f"{found.p_value:.2g}"
+    text = f"{round(found.mean, 3) + 0:+.3f}{spread}".replace("-", "−")  # no −0.000
+    return text if found.seeds < LEAST_SEEDS else f"{text} ({chance})"
 
 
 def _draw(
@@ -236,7 +320,7 @@ def _print_left_out(what: str, folders: Sequence[Path]) -> None:
 def _chosen(comparison: "ComparedRuns", asked: str | None) -> list[str]:
     available = comparison.metrics
     if asked is None:
-        return [metric for metric in _METRICS if metric in available]
+        return [metric for metric in _METRICS if metric in available] or [*_METRICS[:1]]
     metrics = asked.split(",")
     for metric in metrics:
         check_choice("metrics", metric, available)
@@ -244,8 +328,8 @@ def _chosen(comparison: "ComparedRuns", asked: str | None) -> list[str]:
 
 
 def _title(metric: str) -> str:
-    layered, key = metric.startswith(_PERSONAL), metric.removeprefix(_PERSONAL)
-    return key.replace("_", " ") + (", personal layer" if layered else "")
+    bare, key = metric.startswith(_WITHOUT), metric.removeprefix(_WITHOUT)
+    return key.replace("_", " ") + (", without layer" if bare else "")
 
 
 def _cell(row: "Row", metric: str) -> str:

@@ -470,7 +470,8 @@ class Result:
         """The model that serves each cluster."""
         served, table = list(self._state.models), self.saved.clients
         if table is not None and "served" in table:
-            for cluster in np.unique(table.loc[table["served"] == "common", "cluster"]):
+            common = (table["served"] == "common") & (table["cluster"] >= 0)  # not of newcomers in no cluster
+            for cluster in np.unique(table.loc[common, "cluster"]):
                 served[int(cluster)] = _newest(Recorder.compared_folder(self.folder, COMMON)).models[0]
         return served
 

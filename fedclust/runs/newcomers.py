@@ -8,7 +8,8 @@ import pandas as pd
 
 from fedclust import metrics
 from fedclust.newcomers.placing import COMMON, Newcomers
-from fedclust.results.summary import client_table, named
+from fedclust.personal.layers import NONE as NO_LAYER
+from fedclust.results.summary import LAYERED, client_table, named
 
 NONE = -1
 """In ``clients.parquet``, the cluster of a newcomer that is in no cluster."""
@@ -54,7 +55,7 @@ def add_newcomers(
 ) -> tuple[pd.DataFrame, dict[str, object]]:
     """Add the clients that were left out to the table of clients, and to the summary as ``newcomers``.
 
-    Their rows have missing values in columns that only trained clients have.
+    Their rows have missing values in columns that only trained clients have. They use no personal layer.
 
     Parameters
     ----------
@@ -67,6 +68,9 @@ def add_newcomers(
     """
     num_classes = len(clients["label_counts"].iloc[0])
     rows = newcomers_table(newcomers, num_classes, "name" in clients)
+    if "personal" in clients:  # what serves newcomers has no layer
+        bare = {f"{key}_none": rows[key] for key in LAYERED if key in rows}
+        rows = rows.assign(personal=NO_LAYER, **bare)
     names = [*clients["name"], *rows["name"]] if "name" in clients else []
     joined = pd.concat([clients.assign(newcomer=False), rows], ignore_index=True)
     joined = joined.astype({"client": "int64", "cluster": "int64", "newcomer": bool})

@@ -36,12 +36,14 @@ def main(argv: Sequence[str]) -> int:
     served = _open(given.folder, given.allow)
     rows, names = served.read(given.rows)
     table = served.predict(rows, site=given.site, cluster=given.cluster)
-    for note in served.encoder.notes(rows) if isinstance(served.encoder, TableEncoder) else ():
-        print(f"fedclust predict: {note}", file=sys.stderr)
+    site = None if given.site is None else served.site(given.site)
+    encoder, name = served.encoder, site.label if site else ""
+    notes = encoder.notes(rows, name) if isinstance(encoder, TableEncoder) else []
+    for note in [*notes, site and site.note]:
+        if note:
+            print(f"fedclust predict: {note}", file=sys.stderr)
     if names is not None and len(table) == len(names):
         table.index = pd.Index(map(_inert, names), name="file")
-    if given.site is not None and (left := served.site(given.site).note):
-        print(f"fedclust predict: {left}", file=sys.stderr)
     predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
     table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
     table.columns = pd.Index(map(_inert, table.columns))

@@ -31,7 +31,7 @@ from fedclust.newcomers.placing import Newcomers, against_common, place_newcomer
 from fedclust.personal.layers import PRIOR, Personal
 from fedclust.privacy import ClientDP, Privacy
 from fedclust.proof import counted, prove_grouping
-from fedclust.proof.verdict import COLLAPSED
+from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import summary as summaries
 from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.names import paper_name
@@ -89,6 +89,7 @@ class StrategyRun(Observer):
     _described: Descriptions = field(init=False)
     _serving: Serving = field(init=False)
     _newcomers: Newcomers | None = field(default=None, init=False)
+    _trains_alone: bool = field(default=False, init=False)  # to be compared with what serves
 
     def __post_init__(self) -> None:
         self.confusion &= self.privacy.disclosed == "labels"
@@ -259,6 +260,7 @@ class StrategyRun(Observer):
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
         late["collapsed"] = summaries.collapsed(table, measured.outcomes)
+        late["groups_guessed"] = strategy.groups_guessed
         described, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
         late["capped"] = sorted(
             {each for n in described for each in np.flatnonzero(counted(n, cap) < n).tolist()}
@@ -339,7 +341,7 @@ class StrategyRun(Observer):
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            text = f"{COLLAPSED}; {decided.text}" if verdict.figure.collapsed else decided.text
+            text = f"{decided.text}. {NO_BETTER}" if verdict.figure.collapsed else decided.text
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:
@@ -347,26 +349,13 @@ class StrategyRun(Observer):
         if best and self._newcomers is not None:
             facts = common.models[0], asking, by_common, common.server_round
             self._newcomers = against_common(self._newcomers, strategy.clusters, *facts)
-        alone = {}
-        if held_out and strategy.proves_splits:
-            counts, assignments = described.train_counts, (common.assignment, strategy.assignment)
-            each = [questions.prior_shifts(counts, assignment) for assignment in assignments]
-            self._serving = Serving(strategy.measured, clusters, theirs, by_common)
-            shift = np.where(by_common[:, None], *each)
-            better, asked = questions.ask_alone(asking, self.serving, shift, strategy.run.initial)
-            alone = {"better_alone": {"better": better, "clients": asked}}
-            epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
-            what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
-            if asked:
-                text = f"{verdict.text}; for {better} of {asked} clients {what}"
-                verdict = dataclasses.replace(verdict, text=text)
+        self._trains_alone = held_out and strategy.proves_splits
         travelled = self._clients.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
         table = self._table(described, served, served=np.where(by_common, "common", "cluster"))
         own = self._summary(self._table(described, strategy.measured), strategy.measured)
         summary = {
             "verdict": verdict.summary(),
-            **alone,
             **self._summary(table, served),
             "serve": serve if strategy.forms_groups and decided is None else "cluster",
             **({"serve_cluster": {key: own[key] for key in summaries.SERVED_FIGURES}} if best else {}),
@@ -378,8 +367,9 @@ class StrategyRun(Observer):
     def personalise(self, federation: Federation, personal: Personal) -> dict[str, object]:
         """Try personal layers on top of the models that serve the clients; write and return the summary.
 
-        Called last, once it is decided which models serve. Its draws depend on the seed and the number of
-        rounds only: repeating it after an interruption gives the same result.
+        Called last, once it is decided which models serve. Where the strategy tests its groups during the
+        run, clients then compare what serves them with a model that each trains alone. Draws depend on the
+        seed and the number of rounds only: repeating it after an interruption gives the same result.
 
         Parameters
         ----------
@@ -387,12 +377,20 @@ class StrategyRun(Observer):
             The clients.
         personal
             The layers. Figures without a layer are kept; those with one are added.
+
+        Returns
+        -------
+        The content of ``summary.json``.
         """
-        if not personal.asked:
-            return self._written
+        asking = federation.run(self.settings.rounds, self.settings.timeout)
+        layered = self._try_layers(asking, personal) if personal.asked else None
+        if self._trains_alone:
+            self._compare_alone(asking, personal, layered)
+        return self._written
+
+    def _try_layers(self, asking: Federation, personal: Personal) -> questions.Layered:
         (table, summary), serving = self._shown, self._serving
         began = time.perf_counter()
-        asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._clients.traffic
         decided = self.strategy.decided()
         chosen = None if decided is None else (decided.layers, decided.shifts)
@@ -416,8 +414,25 @@ class StrategyRun(Observer):
         changed = {key: now[key] for key in (*summaries.OF_SERVED, *own_metrics) if key in now}
         summary = {key: value for key, value in summary.items() if key != "collapsed"} | changed
         summary |= {"without_layer": without, "personal": layers}
-        figures = summaries.personal_table(figures, table["accuracy"], personal, layered)
-        return self._show(figures, summary)
+        self._show(summaries.personal_table(figures, table, personal, layered), summary)
+        return layered
+
+    def _compare_alone(
+        self, asking: Federation, personal: Personal, layered: questions.Layered | None
+    ) -> None:
+        (table, summary), begin = self._shown, self._clients.traffic
+        model, last = self.strategy.run.initial, self.settings.rounds + 1
+        better, asked = questions.ask_alone(asking, self._serving, model, personal, layered, last)
+        found: Mapping[str, Any] = summary
+        verdict, proof = dict(found["verdict"]), dict(found["proof"])
+        if asked:
+            epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
+            what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
+            verdict["text"] += f"; for {better} of {asked} clients {what}"
+        travelled = self._clients.traffic.since(begin).totals()
+        proof |= {key: proof[key] + travelled[key] for key in ("bytes_down", "bytes_up")}
+        counted = {"better_alone": {"better": better, "clients": asked}}
+        self._show(table, summary | {"verdict": verdict, "proof": proof} | counted)
 
     def _show(self, table: pd.DataFrame, summary: dict[str, object]) -> dict[str, object]:
         """Write the table of clients and the summary."""

@@ -27,7 +27,13 @@ from fedclust.clustering.shared.number import KnownNumber
 from fedclust.data.dataset import num_held_out
 from fedclust.federation import Descriptions, Federation, FederationError, RunFailed
 from fedclust.federation.answering import Answering, Flower, Here
-from fedclust.federation.federation import RosterState, capped_lines, imbalance_line, left_out_line
+from fedclust.federation.federation import (
+    RosterState,
+    capped_lines,
+    few_passes_line,
+    imbalance_line,
+    left_out_line,
+)
 from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.site_grid import SiteGrid
@@ -160,9 +166,11 @@ def connect(
         from fedclust.clients.node import node_here
 
         try:
-            return clients_here(node_here(config), models)
+            node = node_here(config)
         except RAISED as error:
             raise FederationError(reason_of(error)) from error
+        if len(places) in (0, node.data.num_clients):  # else clients may join or have left
+            return clients_here(node, models)
     from fedclust.grids.client_grid import ClientGrid
     from fedclust.grids.nodes import read_hosts
 
@@ -249,6 +257,11 @@ class Plan:
     def chosen(self) -> str:
         """Name of the chosen strategy."""
         return next(iter(self.strategies))
+
+    @property
+    def proves(self) -> bool:
+        """Whether strategies' groups are tested against one model for all."""
+        return self.settings.proof and COMMON in self.strategies and len(self.strategies) > 1
 
     def serves(self, name: str) -> str:
         """Return whose model serves clients after the proof; by each strategy's own rule unless given."""
@@ -603,18 +616,29 @@ class Session:
             As for :func:`federate`.
         """
         state = saved_state(self.folder, plan.settings.rounds) if self.resumed else None
+        if self.resumed and (self.folder / "summary.json").is_file():  # after the last round was asked more
+            federation.asked.update(SavedRun(self.folder).summary.get("left_clients", ()))
         plan.settle_rows(federation, network, state)
+        cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
+        often = plan.settings.rounds, cohort / federation.num_clients
+        few_passes = few_passes_line(federation.describe(), *often, plan.configs[plan.chosen]["training"])
         if self.console is not None:
             say_data(federation.describe(), self.say)
+            if few_passes:
+                self.say(few_passes)
         summary = self._run(plan, federation, network, on_round, take)
+        if few_passes:
+            summary["few_passes"] = few_passes
         if sites is not None:
             summary |= {"sites_left_out": sites.left_out, "data_warnings": list(sites.cautions)}
             if sites.left_out and isinstance(verdict := summary.get("verdict"), dict):
                 verdict["text"] += f"; without {few(sites.left_out)}: left out"
         with writing(self.folder):
-            write_summary(self.folder, summary)
             if plan.settings.save_predictions:
-                self.say(save_predictions(federation, *self.runs[plan.chosen].serving, self.folder))
+                line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
+                self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
+            summary["left_clients"] = left_clients(federation.asked, plan.privacy)
+            write_summary(self.folder, summary)
             if self.live is not None:
                 self.live.write()
                 if self.tracker is not None:
@@ -623,7 +647,6 @@ class Session:
                     draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
         self.end_tracking(plan.chosen)
         if self.console is not None:
-            self.say(leaving_line(federation.asked, plan.privacy))
             print_report(SavedRun(self.folder), self.console, brief=True)
         return summary
 
@@ -636,7 +659,8 @@ class Session:
         take: Callable[[str], dict[str, object] | None],
     ) -> dict[str, object]:
         compared: dict[str, dict[str, object]] = {}
-        for line in capped_lines(federation.describe(), plan.strategies[plan.chosen].options.row_cap):
+        row_cap = plan.strategies[plan.chosen].options.row_cap
+        for line in capped_lines(federation.describe(), row_cap, plan.configs[plan.chosen]["training"]):
             self.say(line)
         for name in plan.strategies:
             chosen = name == plan.chosen
@@ -645,9 +669,10 @@ class Session:
                 continue
             with self.live or nullcontext():
                 run = self._open(name, plan, on_round if chosen else ())
+                federation.asked.update(() if run.resume is None else run.resume.roster.asked)
                 run.start(federation, network)
                 federation.close()  # compared strategies run on the same clients
-        if plan.settings.proof and COMMON in compared.keys() | self.runs.keys() and len(plan.strategies) > 1:
+        if plan.proves and COMMON in compared.keys() | self.runs.keys():
             self._prove(plan, federation)
         for name, run in self.runs.items():
             if name != plan.chosen:
@@ -683,7 +708,10 @@ class Session:
             self._opened.enter_context(recorder)
         progress, place = None, (names.index(name) + 1, len(names))
         if self.console is not None:
-            progress = Progress(rounds, name, self.console, task=place)
+            later = ["proof"] * (plan.proves and plan.serves(name) == "best") + ["layers"] * bool(
+                plan.layers[name].asked
+            )
+            progress = Progress(rounds, name, self.console, task=place, later=later)
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
@@ -808,8 +836,18 @@ def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
         say(imbalance_line(described.train_counts, described.class_names, described.client_names))
 
 
-# In the order of a run. docs/SECURITY.md says what each gives away.
-_WHAT = {
+# docs/SECURITY.md says what each gives away.
+_DESCRIBED = {
+    "labels": "label counts",
+    "sizes": "numbers of rows",
+    "nothing": "that they take part, with names and known groups",
+}
+_WHAT = {  # in the order of a run; of the first three everybody has some
+    description.DescriptionQuestion.kind: "",
+    training.Instruction.kind: (
+        "models, a node's mean where the method allows it, with row counts and losses of each step"
+    ),
+    evaluation.EvaluateQuestion.kind: "test figures",
     description.PrototypesQuestion.kind: "class prototypes",
     description.SubspacesQuestion.kind: "class subspaces",
     evaluation.LossesQuestion.kind: "losses of models",
@@ -823,27 +861,27 @@ _WHAT = {
     evaluation.PersonalQuestion.kind: "figures of personal layers",
     evaluation.PredictionsQuestion.kind: "predictions of test rows, in a deployment only their number",
 }
-_DESCRIBED = {
-    "labels": "label counts",
-    "sizes": "numbers of rows",
-    "nothing": "that they take part, with names and known groups",
-}
 
 
-def leaving_line(asked: Collection[str], privacy: Privacy) -> str:
-    """List what clients were asked for.
+def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
+    """List what left the clients, for ``summary.json``.
 
     Parameters
     ----------
     asked
-        Types of the questions that were asked.
+        Types of the questions that they were asked, besides to describe their data, train and evaluate.
     privacy
         How clients answered them and trained.
+
+    Returns
+    -------
+    In words, by type of question; a type that is not ours is its own word.
     """
-    trained = "models, a node's mean where the method allows it, with row counts and losses of each step"
+    what = _WHAT | {description.DescriptionQuestion.kind: _DESCRIBED[privacy.disclosed]}
     if isinstance(privacy, ClientDP):
-        trained = "updates clipped on their node, to a server that is trusted with them and adds the noise"
-    further = [what for query, what in _WHAT.items() if query in asked]
-    others = sorted(set(asked) - _WHAT.keys() - {description.DescriptionQuestion.kind, "evaluate"})
-    everything = "; ".join([_DESCRIBED[privacy.disclosed], trained, "test figures", *further, *others])
-    return f"left the clients: {everything} (docs/SECURITY.md)"
+        what[training.Instruction.kind] = (
+            "updates clipped on their node, to a server that is trusted with them and adds the noise"
+        )
+    always = list(_WHAT)[:3]
+    kinds = [kind for kind in what if kind in asked or kind in always]
+    return {kind: what.get(kind, kind) for kind in [*kinds, *sorted({*asked} - what.keys())]}

@@ -1,6 +1,7 @@
 """Write an export's model cards, only from what the run recorded; ``card.md`` is their template."""
 
 import re
+from collections.abc import Collection, Sequence
 from importlib import resources
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -8,21 +9,24 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 import numpy as np
 
-from fedclust.personal.layers import FINETUNE, PRIOR
+from fedclust.personal.layers import FINETUNE, NONE, PRIOR
 from fedclust.serving.served import Served
 from fedclust.support.checks import few
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fedclust.results import SavedRun
 
 
-_NAMES = ("name", "client", "cluster", "personal")
+_NAMES = ("name", "client", "cluster", "answer", "personal")
 _COLUMNS = {
     "name": "name",
     "client": "client",
     "cluster": "cluster",
     "num_train": "training rows",
     "num_test": "test rows",
+    "answer": "most frequent answer",
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
@@ -33,16 +37,31 @@ _COLUMNS = {
     "calibration_error": "calibration error",
     "personal": "personal layer",
 }
+_FIGURES = (
+    *("confusion", "accuracy", "balanced_accuracy", "macro_f1", "auc", "sensitivity", "specificity"),
+    *("brier", "calibration_error"),
+)
 _MOST_ROWS = 100
 # Text that Markdown shows unchanged: words of letters and digits, joined by at most one sign.
 _PLAIN = re.compile(r"[^\W_]+(?:(?:, |\. |[ '_-])[^\W_]+)*")
 
 
 def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
-    """Write the card of one cluster's model, or of the whole export."""
+    """Write the card of one cluster's model, or of the whole export.
+
+    Figures are of what this folder answers for a client's rows: without its personal layer where that is not
+    here, and in a cluster's folder, to which no site is given.
+    """
     clients, of_clients = run.clients, {}
     if clients is not None:
-        clients = clients if cluster is None else clients[clients["cluster"] == cluster]
+        clients = clients[clients["cluster"] >= 0 if cluster is None else clients["cluster"] == cluster]
+        here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
+        layered = clients.get("personal")
+        clients = _as_answered(clients, here if cluster is None else [])
+        if "confusion" in clients and clients["confusion"].notna().any():
+            clients = clients.assign(
+                answer=[_answer(each, served.class_names) for each in clients["confusion"]]
+            )
         columns = [name for name in _COLUMNS if name in clients and clients[name].notna().any()]
         rows = clients[columns].head(_MOST_ROWS).to_dict("records")
         counts = np.stack([np.asarray(each) for each in clients["label_counts"]])
@@ -53,8 +72,8 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             "absent": list(compress(served.class_names, counts.sum(axis=0) == 0)),
             "lacking": int((counts == 0).any(axis=1).sum()),
             "common": int(np.sum(clients.get("served") == "common")),
-            "prior": int(np.sum(clients.get("personal") == PRIOR)),
-            "finetune": int(np.sum(clients.get("personal") == FINETUNE)),
+            "prior": int(np.sum(layered == PRIOR)),
+            "finetune": int(np.sum(layered == FINETUNE)),
             "own": sum(site.is_tuned and cluster in (None, site.cluster) for site in served.sites),
         }
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
@@ -65,6 +84,27 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     return environment.from_string(text).render(
         served=served, run=run, cluster=cluster, clients=clients, choices=choices, **of_clients
     )
+
+
+def _as_answered(clients: "pd.DataFrame", here: Collection[int]) -> "pd.DataFrame":
+    """Replace the figures of clients whose layer is not here by those without one, where these are known."""
+    if "personal" not in clients:
+        return clients
+    same = (clients["personal"] == NONE) | clients["client"].isin(here)
+    figures = {
+        name: clients[name].where(same, clients.get(f"{name}_none", np.nan))
+        for name in _FIGURES
+        if name in clients
+    }
+    return clients.assign(**figures, personal=clients["personal"].where(same, NONE))
+
+
+def _answer(confusion: Any, class_names: Sequence[str]) -> str:
+    """Return the class that most rows are answered, with their share; – if it is not known."""
+    if np.ndim(confusion) != 1 or not np.any(confusion):  # None, or NaN of a client without
+        return "–"
+    answers = np.reshape(confusion, (len(class_names), -1)).sum(axis=0)
+    return f"{class_names[answers.argmax()]} ({answers.max() / answers.sum():.1%})"
 
 
 def _name(value: Any) -> str:

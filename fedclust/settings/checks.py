@@ -109,6 +109,8 @@ def check(config: DictConfig, *, light: bool = False) -> None:
 
 def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     """Yield a line for each pair of settings that cannot be combined."""
+    if settings.hosts is not None and settings.task == "partition":
+        yield f"hosts must be null with task=partition, which asks no node, got {settings.hosts}"
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if composition.is_private(config):
         if later:

@@ -116,8 +116,8 @@ def compose(
 
 def compose_with_hydra(
     overrides: Sequence[str] = (), *, searchpath: Sequence[str] = (), name: str = "config"
-) -> tuple[DictConfig, HydraConf]:
-    """Compose like :func:`compose`, and return Hydra's own node beside the configuration."""
+) -> tuple[DictConfig, DictConfig]:
+    """Compose like :func:`compose`, and return beside the configuration the one with Hydra's own node."""
     for key, folder in [*_searchpath(overrides), *(("--config-dir", folder) for folder in searchpath)]:
         path = folder.removeprefix("file://")
         if "://" not in path and not Path(path).is_dir():
@@ -128,7 +128,7 @@ def compose_with_hydra(
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
             if name == "config" and (added := own_partition(composed, overrides)):
                 composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
-            return with_choices(composed, composed.hydra), composed.hydra
+            return with_choices(composed, composed.hydra), composed
         # ValueError and TypeError: a list's key, a choice that is no text.
         except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error

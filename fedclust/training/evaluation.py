@@ -26,7 +26,8 @@ _TAKEN = {
     "num_train", "pooled_auc", "pooled_macro_f1", "rand_index", "round", "rounds",
     "sdad", "seconds", "seed", "share_weighted_accuracy", "strategy", "test_loss", "train_loss", "was",
     "wadb", "weighted_psi",
-    "accuracy_finetune", "accuracy_none", "accuracy_prior", "personal", "prior_shift",
+    "accuracy_finetune", "accuracy_none", "accuracy_prior", "balanced_accuracy_none", "brier_none",
+    "confusion_none", "personal", "prior_shift",
     "validation_loss_finetune", "validation_loss_none", "validation_loss_prior",
 }  # fmt: skip
 

@@ -133,6 +133,16 @@ def test_data_that_cannot_be_measured_cost_one_client(
     assert sorted(contents) == [0, 3]
 
 
+@pytest.mark.parametrize("epochs", [None, 2, 3])
+def test_a_model_alone_is_compared_with_the_fine_tuned_one_that_serves(node, model, epochs) -> None:
+    how = {} if epochs is None else {"server_round": 1, "tuning_epochs": epochs, "layers_tuned": "all"}
+    alone = evaluation.AloneQuestion(model, model, EVEN, EVEN, epochs=2, **how)
+    found = node(SEVERAL).answers({0: alone})[0]
+    # From the same model and by the same draws, two epochs of both are the same model.
+    assert found.count > 1
+    assert (found.sums == 0).all() == (epochs == 2)
+
+
 # -- Losses -------------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,6 @@ Source: Chan, Golub & LeVeque, "Algorithms for Computing the Sample Variance", T
 import dataclasses
 import json
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +29,8 @@ from fedclust.data.input_encoders import (
     NumberColumn,
     TableEncoder,
     other_unit,
+    other_units,
+    size_of,
 )
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
@@ -102,8 +103,8 @@ class Moments:
 
     @property
     def size(self) -> float:
-        """Root mean square of the values: their size, whatever their sign."""
-        return math.sqrt(self.mean**2 + self.squares / self.count) if self.count else 0.0
+        """Root mean square of the values, as far as it shows their unit; see :func:`size_of`."""
+        return size_of(self.mean, self.mean**2 + self.squares / self.count) if self.count else 0.0
 
 
 @dataclass(frozen=True)
@@ -377,12 +378,8 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     cautions += _apart(left, kinds)
     numbers, categories = _encoders(left, kinds)
     for column in numbers:
-        sizes = {site: each.columns[column.name].moments.size for site, each in left.items()}
-        for site, size in sizes.items():
-            others = [other for each, other in sizes.items() if each != site and other > 0]
-            far = [other for other in others if other_unit(column.name, size, other)]
-            if 2 * len(far) > len(others):  # else most of the others are as it is
-                cautions.append(f"{site}: {other_unit(column.name, size, statistics.median_low(far))}")
+        far = other_units(_sizes(left, column.name))
+        cautions += [f"{site}: {other_unit(column.name, column.sizes[site], far[site])}" for site in far]
     index = wanted.encoding == "index"
     width = len(numbers) + sum(1 if index else len(each.values) for each in categories)
     if wanted.columns and not width:
@@ -554,7 +551,8 @@ def _encoders(
         columns = [each.columns[name] for each in left.values()]
         if kind == "number":
             total = sum((column.moments for column in columns), Moments())
-            numbers.append(NumberColumn(name, total.mean, total.mean, total.scale))
+            fitted = NumberColumn(name, total.mean, total.mean, total.scale)
+            numbers.append(fitted.of_sites(_sizes(left, name)))
             continue
         trained: dict[str, bool] = {}
         for column in columns:
@@ -564,6 +562,11 @@ def _encoders(
         values = tuple(sorted(trained))
         categories.append(CategoryColumn(name, values, tuple(trained[value] for value in values)))
     return tuple(numbers), tuple(categories)
+
+
+def _sizes(left: Mapping[str, Statement], name: str) -> dict[str, float]:
+    """Return the root mean square of a column's training values at each site."""
+    return {site: each.columns[name].moments.size for site, each in left.items()}
 
 
 def _channels(left: Mapping[str, Statement]) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -618,7 +621,7 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     return None
 
 
-def other_units(site: str, statement: Statement, agreement: Agreement) -> list[str]:
+def late_units(site: str, statement: Statement, agreement: Agreement) -> list[str]:
     """List the columns of a late site that may be in another unit than in the run, one line each.
 
     Parameters
@@ -628,7 +631,7 @@ def other_units(site: str, statement: Statement, agreement: Agreement) -> list[s
     statement
         The site's description of its data, which fits the agreement.
     agreement
-        The encoding, with the means and scales of all training rows of the sites that agreed on it.
+        The encoding, with the sizes of the values at the sites that agreed on it.
     """
     found = [each.other_unit(statement.columns[each.name].moments.size) for each in agreement.numbers]
     return [f"{site}: {line}" for line in found if line]

@@ -110,7 +110,10 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
     note = "Dotted lines mark changes of the clusters. " if marks else ""
     if (evaluated := run.series("evaluated_clients")[1]).size:
         sample = f"a sample of up to {evaluated.max():.0f} clients, drawn anew each time."
-        note += f"Before the last round these are means over {sample}"
+        note += f"Before the last round these are means over {sample} "
+    after = {"serve_cluster": "the proof", "personal": "personal layers"}
+    if later := [what for key, what in after.items() if key in run.summary]:
+        note += f"Before {' and '.join(later)}, which change what serves."
     for name, key, title, form in (
         ("accuracy_per_round", "mean_client_accuracy", _MEAN_ACCURACY, "number"),
         ("loss", "loss", "Training loss", "number"),
@@ -130,7 +133,7 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
             names = [paper_name(course) for course, _ in run.side_by_side]
             noted = marks if main or stairs else ()
             drawn = curves(lines, "round", marks=noted, step=stairs, zero=stairs, form=form, names=names)
-            yield Picture(name, title, drawn, note if main else "", page_only=not main)
+            yield Picture(name, title, drawn, note.strip() if main else "", page_only=not main)
 
 
 def _accuracies(run: SavedRun) -> Iterator[Picture]:

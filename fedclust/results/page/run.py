@@ -13,7 +13,7 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import warning_lines
+from fedclust.results.summary import collapsed_line, leaving_line, warning_lines
 from fedclust.support.checks import few
 from fedclust.typing import IntArray
 
@@ -22,7 +22,14 @@ _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels ar
 _LOWER_IS_BETTER = ("ad", "wadb", "failed_replies")
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
 _COSTS = ("seconds", "bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
-_LEFT_OUT = ("label_counts", "prior_shift", "share_weighted_accuracy", "bytes_down_unbundled", "confusion")
+_LEFT_OUT = (
+    "label_counts",
+    "prior_shift",
+    "share_weighted_accuracy",
+    "bytes_down_unbundled",
+    "confusion",
+    "confusion_none",
+)
 _WHOLE = ("client", "group", "num_train", "num_test", "took_part", "failures")
 
 
@@ -48,7 +55,13 @@ def view_run(folder: Path) -> dict[str, Any]:
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
     verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
-    lines = report.newcomers_line(summary), report.drift_line(run.rounds), report.went_back_line(run.rounds)
+    noted = [collapsed_line(summary), summary.get("decision")]
+    noted += [
+        report.newcomers_line(summary),
+        report.drift_line(run.rounds),
+        report.went_back_line(run.rounds),
+    ]
+    noted += [*warning_lines(summary), leaving_line(summary)]
     costs = [_cost(name, each) for name, each in [(title, run), *run.compared.items()]]
     for key, words in (("proof", "the proof"), ("personal", "personal layers")):
         if part := summary.get(key):
@@ -66,7 +79,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "done": done,
         "total": int(total or 0),
         "verdict": verdict,
-        "noted": [str(note) for note in (summary.get("decision"), *lines, *warning_lines(summary)) if note],
+        "noted": [str(note) for note in noted if note],
         "tiles": _tiles(run, done, of, costs[0]),
         "facts": list(_facts(run)),
         "pictures": made,
@@ -119,8 +132,9 @@ def _tiles(run: SavedRun, done: int, of: str, costs: Sequence[Any]) -> list[tupl
     sizes = [] if run.assignment is None else np.unique(run.assignment, return_counts=True)[1].tolist()
     beside = ", ".join(f"{name} {_accuracy(each)}" for name, each in run.compared.items())
     parts = f"of {report.some(sizes, 6)} clients" if len(sizes) > 1 else ""
+    last = "" if "strategy" in run.summary else ", last round"
     return [
-        ("mean client accuracy", _accuracy(run), beside),
+        (f"mean client accuracy{last}", _accuracy(run), beside),
         ("clusters", report.number(_last(run, "num_clusters"), 0), parts),
         ("rounds", f"{done:,}", of),
         ("sent and received", report.size((costs[2] or 0) + (costs[3] or 0)), ""),

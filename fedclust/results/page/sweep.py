@@ -9,7 +9,15 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
-from fedclust.results.comparison import ComparedRuns, Row, best_lines, compare, find_runs, runs_below
+from fedclust.results.comparison import (
+    ComparedRuns,
+    Row,
+    best_lines,
+    compare,
+    find_runs,
+    guesses_line,
+    runs_below,
+)
 from fedclust.results.names import paper_name
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
@@ -18,7 +26,7 @@ from fedclust.typing import FloatArray
 _ACCURACY = "mean_client_accuracy"
 _FIGURES = {
     _ACCURACY: "client accuracy",
-    "personal.mean_client_accuracy": "client accuracy, personal layer",
+    "without_layer.mean_client_accuracy": "client accuracy, without layer",
     "balanced_accuracy": "balanced accuracy",
     "global_accuracy": "global accuracy",
     "macro_f1": "macro f1",
@@ -70,6 +78,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "settings": list(comparison.settings),
         "figures_of": figures,
         "rows": [_row(row, figures) for row in ranked],
+        "guesses": guesses_line(ranked),
         "runs": [_job(run, place) for place, run in jobs],
         "pictures": {each.name: each for each in _pictures(comparison, ranked, figures)},
         "data": {},
@@ -89,7 +98,7 @@ def _mean(row: Row) -> float:
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:
     cells = [_cell(row.values(figure), figure) for figure in figures]
-    return [row.strategy, *row.settings, len(row.runs), *cells]
+    return [row.name, *row.settings, len(row.runs), *cells]
 
 
 def _cell(values: FloatArray, figure: str) -> dict[str, Any]:

@@ -2,12 +2,21 @@
 
 import itertools
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from fedclust.clustering import fmcl
-from fedclust.clustering.fmcl import Parameters, assign, cluster, distances, num_clusters, variation
+from fedclust.clustering.fmcl import (
+    LocalMaximum,
+    Parameters,
+    assign,
+    cluster,
+    distances,
+    num_clusters,
+    variation,
+)
 
 
 def literal_distances(prototypes: np.ndarray, shares: np.ndarray, of: Parameters) -> np.ndarray:
@@ -151,22 +160,46 @@ def test_number_of_clusters_of_clear_groups(groups, near, far, variation, expect
 
 
 @pytest.mark.parametrize(
-    ("variation", "scores", "expected"),
+    ("variation", "scores", "dominant", "any_peak"),
     [
-        (0.34, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.9}, 2),  # 4 and 5 lie outside {1, 2, 3}
-        (0.35, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.1, 6: 0.3}, 4),  # 2 and 6 are ends, not inner points
-        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.2, 5: 0.3, 6: 0.1}, 3),  # a tie: the smaller
-        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.3, 5: 0.1, 6: 0.1}, 3),  # a plateau is no maximum: best of all
-        (0.69, {1: 0.0, 2: -0.2, 3: -0.1, 4: -0.3, 5: -0.4, 6: -0.5}, 3),  # a maximum below S(1) still wins
-        (0.70, {1: 0.0, 2: 0.9, 3: 0.1, 4: 0.3, 5: 0.2, 6: 0.1}, 4),  # 2 lies outside {3 … 10}
-        (0.70, {1: 0.0, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.2}, 2),  # falling: best of 1 … K_max
-        (0.70, {1: 0.0, 2: -0.5, 3: -0.1}, 1),  # K = 4: the window is {3}
-        (0.10, {1: 0.0, 2: 0.5}, 2),  # K = 3: the window is {1, 2}, without an inner point
-        (2.00, {1: 0.0}, 1),  # K = 2
+        (0.34, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.9}, 2, 2),  # 4 and 5 lie outside {1, 2, 3}
+        # 4 is the only inner maximum of {2 … 6}; the end 6 is higher, so the best of all wins, in or outside.
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.1, 6: 0.3}, 6, 4),
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.2, 5: 0.1, 6: 0.3, 7: 0.4}, 7, 4),
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.05, 4: 0.3, 5: 0.1, 6: 0.3}, 4, 4),  # as high as an end
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.2, 5: 0.3, 6: 0.1}, 3, 3),  # a tie: the smaller
+        (0.35, {1: 0.0, 2: 0.1, 3: 0.3, 4: 0.3, 5: 0.1, 6: 0.1}, 3, 3),  # a plateau is none: best of all
+        (
+            0.69,
+            {1: 0.0, 2: -0.2, 3: -0.1, 4: -0.3, 5: -0.4, 6: -0.5},
+            3,
+            3,
+        ),  # a maximum below S(1) still wins
+        (0.70, {1: 0.0, 2: 0.9, 3: 0.1, 4: 0.3, 5: 0.2, 6: 0.1}, 4, 4),  # 2 lies outside {3 … 10}
+        (0.70, {1: 0.0, 2: 0.8, 3: 0.9, 4: 0.3, 5: 0.1, 6: 0.2, 7: 0.1}, 3, 6),  # noise at 6; 3 is an end
+        (0.70, {1: 0.0, 2: 0.5, 3: 0.4, 4: 0.3, 5: 0.2}, 2, 2),  # falling: best of 1 … K_max
+        (0.70, {1: 0.0, 2: -0.5, 3: -0.1}, 1, 1),  # K = 4: the window is {3}
+        (0.10, {1: 0.0, 2: 0.5}, 2, 2),  # K = 3: the window is {1, 2}, without an inner point
+        (2.00, {1: 0.0}, 1, 1),  # K = 2
     ],
 )
-def test_choice_from_a_silhouette_curve(variation: float, scores: dict[int, float], expected: int) -> None:
-    assert num_clusters(scores, variation) == expected
+def test_choice_from_a_silhouette_curve(
+    variation: float, scores: dict[int, float], dominant: int, any_peak: int
+) -> None:
+    assert num_clusters(scores, variation) == dominant
+    assert num_clusters(scores, variation, "any") == any_peak
+
+
+def test_noise_within_two_groups_counts_only_if_asked_for() -> None:
+    noise = np.triu(np.random.default_rng(0).uniform(0, 0.1, (16, 16)), 1)
+    matrix = between(8, 8, near=0.3) + noise + noise.T
+    found = {rule: cluster(matrix, Parameters(local_maximum=rule)) for rule in get_args(LocalMaximum)}
+    np.testing.assert_array_equal(found["dominant"][0], np.repeat([0, 1], 8))
+    labels, scores = found["any"]
+    number = int(labels.max()) + 1
+    assert 3 <= number < 10
+    assert scores[number - 1] < scores[number] > scores[number + 1]
+    assert scores[number] < scores[2] - 0.2
 
 
 def test_max_clusters_bounds_the_choice() -> None:

@@ -21,6 +21,41 @@ def test_a_table_is_scaled_and_encoded_as_worked_out_by_hand() -> None:
     assert notes == ["columns not used: id", "sex: 2 rows have an unknown category: x, ?"]
 
 
+def test_units_are_those_of_the_site_or_of_most() -> None:
+    # Sites a to c in mg/dl, d in mmol/l. a's 100 is ten times d's 10, b's 90 is not.
+    sizes = {"a": 100.0, "b": 90.0, "c": 400.0, "d": 10.0, "e": 0.0}
+    assert input_encoders.other_units(sizes) == {"d": 100.0}  # two of three: a and c, of which a is the lower
+    column = input_encoders.NumberColumn("glucose", 0.0, 0.0, 1.0).of_sites(sizes)
+    assert column.sizes == {"d": 10.0}
+    assert column.size == pytest.approx(np.sqrt(90 * 100))  # the median of four, on a logarithmic scale
+    table = input_encoders.TableEncoder((column,), (), "onehot")
+    about = "column glucose may be in another unit: its values are about"
+    for values, site, line in (
+        ([8.0, 6.0, None], "", f"{about} 7.07, those of the training rows 94.9"),  # √(100 / 2)
+        ([90.0], "", None),
+        ([8.0], "a", f"{about} 8, those of the training rows 94.9"),
+        ([8.0], "d", None),
+        ([180.0], "d/ward", f"{about} 180, those of d's training rows 10"),
+        ([0.0, None], "d", None),
+        ([1.0, 0.0, 1.0], "", None),  # zeros and ones have no unit
+        ([None], "", None),
+    ):
+        assert table.notes(pd.DataFrame({"glucose": values}), site) == [line] * bool(line)
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_sites_in_another_unit_are_those_of_a_literal_loop(draw: int) -> None:
+    sizes = dict(enumerate(np.random.default_rng(draw).choice([0, 0.03, 0.3, 3, 29, 30, 300], 8).tolist()))
+    expected = {}
+    for site, size in sizes.items():
+        others = [other for each, other in sizes.items() if each != site and other > 0]
+        far = sorted(other for other in others if size > 0 and max(size, other) >= 10 * min(size, other))
+        if 2 * len(far) > len(others):
+            expected[site] = far[(len(far) - 1) // 2]
+    assert input_encoders.other_units(sizes) == expected
+    assert all(input_encoders.other_unit("x", sizes[site], far) for site, far in expected.items())
+
+
 def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None:
     grade = input_encoders.TableEncoder(
         (), (input_encoders.CategoryColumn("grade", ("1", "2.0"), (True, True)),), "index"

@@ -182,3 +182,19 @@ def test_sizes_are_counted_in_the_data(tmp_path: Path, encoding: str, width: int
     assert builder(write(tmp_path, TRAIN), 1, encoding=encoding).sizes_in_data() == expected
     with pytest.raises(SourceError, match="must have a column besides label, got none"):
         builder(write(tmp_path, {"label": [0, 1]}), 1, encoding=encoding).sizes_in_data()
+
+
+def test_an_owner_in_another_unit_keeps_its_size(tmp_path: Path) -> None:
+    # Owner b has 4 and 3 where a has 60 and 80 and c 50: root mean squares √12.5, √5000 and 50.
+    values = {
+        "x": [4, 60, 3, 80, 50, None, 7],
+        "at": ["b", "a", "b", "a", "c", "c", None],
+        "label": [0, 1] * 3 + [0],
+    }
+    file = write(tmp_path, values)
+    (x,) = builder(file, 1, natural="at").load(tmp_path / "owned").encoder(np.arange(7), tmp_path).numbers
+    assert x.sizes == {"b": pytest.approx(np.sqrt(12.5))}
+    assert x.size == pytest.approx(50)  # the median of three
+    (x,) = builder(file, 1, ignore=["at"]).load(tmp_path / "plain").encoder(np.arange(7), tmp_path).numbers
+    # All rows: 16 + 3600 + 9 + 6400 + 2500 + 49 = 12574, of six values.
+    assert (x.size, x.sizes) == (pytest.approx(np.sqrt(12574 / 6)), {})

@@ -7,7 +7,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, LocalGrid
-from fedclust.federation.federation import capped_lines, imbalance_line, left_out_line
+from fedclust.federation.federation import capped_lines, few_passes_line, imbalance_line, left_out_line
 from fedclust.grids.client_grid import WrappedGrid, pack, unpack
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import encode
@@ -193,6 +193,53 @@ def test_who_says_to_have_many_rows_is_named() -> None:
         "client 4 says 16 test rows, the median 5; a mean by rows counts 15 (row_cap=3)",
     ]
     assert capped_lines(described, None) == []
+    assert capped_lines(described, None, {"epochs": 1, "batch_size": 8}) == []
+    # 1,000,000 / 32 = 31,250 batches, twice
+    trained, tested = capped_lines(described, 3.0, {"epochs": 2, "batch_size": 32})
+    assert trained.endswith(
+        "; client 2 trains on all of them, 62,500 steps a round: training.steps= bounds it"
+    )
+    assert tested.endswith("counts 15 (row_cap=3)")
+    steps = {"epochs": None, "steps": 3, "batch_size": 32}
+    assert capped_lines(described, 3.0, steps) == capped_lines(described, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "rounds", "participation", "length", "line"),
+    [
+        # 624 / 8 = 78 batches; 60 · 3 / 78 = 2.3
+        (
+            (624, 0, 624),
+            60,
+            1.0,
+            {"steps": 3},
+            "60 rounds of 3 steps of 8 rows: 2.3 passes over the median client's 624 training rows",
+        ),
+        ((20, 20), 5, 1.0, {"steps": 3}, None),  # 20 rows are 3 batches, so 5 passes
+        (
+            (20, 25),  # the median, 22.5 rows, has 3 batches
+            4,
+            1.0,
+            {"steps": 3},
+            "4 rounds of 3 steps of 8 rows: 4 passes over the median client's 22.5 training rows",
+        ),
+        (
+            (20,),
+            10,
+            0.1,
+            {"epochs": 4},
+            "10 rounds of 4 epochs: 4 passes over the median client's 20 training rows "
+            "(a client trains in 10% of the rounds)",
+        ),
+        ((20,), 10, 0.5, {"epochs": 1}, None),
+        ((0, 0), 1, 1.0, {"steps": 3}, None),  # nobody says how many rows it has
+    ],
+)
+def test_few_passes_are_counted_by_hand(rows, rounds, participation, length, line) -> None:
+    described = SimpleNamespace(num_train=np.array(rows))
+    training = {"steps": None, "epochs": None, "batch_size": 8} | length
+    expected = None if line is None else f"{line}; rounds= adds more"
+    assert few_passes_line(described, rounds, participation, training) == expected
 
 
 def test_many_clients_and_classes_stay_one_line() -> None:

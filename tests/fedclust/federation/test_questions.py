@@ -155,6 +155,17 @@ def test_prior_asks_for_no_training_and_finetune_for_no_counts() -> None:
     assert layered.shifts is None
 
 
+@pytest.mark.parametrize("personal", [Prior(), Auto()])
+def test_a_correction_serves_who_has_chosen_it_and_can_use_it(personal: Prior | Auto) -> None:
+    clients = _Clients(lambda client, _: _answer(client, "none", {}, prior=0.9) if client else None)
+    chosen = np.array(["prior", "prior", "none", "prior"]), np.zeros((4, 2))
+    layered = ask_personal(clients, SERVING, personal, 8, chosen)  # type: ignore[arg-type]
+    assert layered.used[personal.choice].tolist() == ["none", "prior", "none", "prior"]
+    bare = SERVING.measured.figures["accuracy"]
+    served = layered.measured[personal.choice].figures["accuracy"]
+    assert served.tolist() == [bare[0], 0.9, bare[2], 0.9]
+
+
 def test_the_figures_are_those_of_the_layer_that_each_client_uses() -> None:
     answers = {
         0: _answer(0, "finetune", {"none": 0.9, "prior": 0.8, "finetune": 0.7}, prior=0.5, finetune=0.6),

@@ -54,6 +54,22 @@ def test_rows_that_are_all_alike_have_an_interval_all_the_same() -> None:
     assert interval(*both(np.full(3, -1.0), 1.0, bets=True))[0] == -1
 
 
+def test_a_model_against_itself_has_no_interval() -> None:
+    brier, hits = np.array([[0.1, 0.7, 0.4]] * 2), np.array([[1.0, 0.0, 1.0]] * 2)
+    found = measure([Rows.of(brier, np.full(3, 0.5), hits, bets=True)] * 2)
+    assert (found.gain, found.interval, found.accuracy_gain, found.accuracy_interval) == (
+        0,
+        (0, 0),
+        0,
+        (0, 0),
+    )
+    other = np.stack(
+        [brier[0], brier[0] + 1e-9]
+    )  # another model, right on the same rows, maybe not on others
+    found = measure([Rows.of(other, np.full(3, 0.5), hits, bets=True)] * 2)
+    assert found.accuracy_interval[0] < 0 < found.accuracy_interval[1]
+
+
 def test_one_client_cannot_make_a_collapse_of_many() -> None:
     # A's Brier score is 0.3, that of class shares 0.5; client 0 says 2 and 0 of three times as many rows.
     brier, hits = np.full((2, 20), 0.3), np.ones((2, 20))

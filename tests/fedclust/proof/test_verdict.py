@@ -8,7 +8,7 @@ import pytest
 from fedclust.proof import evidence, prove_grouping
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import Evidence
-from fedclust.proof.verdict import COLLAPSED
+from fedclust.proof.verdict import NO_BETTER
 
 TWO = np.array([0, 0, 0, 1, 1, 1])
 NOISE = np.tile([-0.1, 0.1], 50)  # standard deviation 0.1
@@ -90,7 +90,7 @@ def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
     rows = dict.fromkeys(range(6), Rows.of(brier, np.full(100, 0.05), hits, False))
     found = prove_grouping(TWO, held_out([0.3] * 6), rows, method="FMCL", serve_best=True)
     assert found.verdict.text.startswith(
-        f"{COLLAPSED}: no verdict on groups against it; FMCL's 2 clusters have 1.000 instead of 0.000 of"
+        f"{NO_BETTER}: no verdict on groups against it; FMCL's 2 clusters have 1.000 instead of 0.000 of"
     )
     assert not found.verdict.grouped
     assert found.verdict.summary()["collapsed"] is True
@@ -98,9 +98,9 @@ def test_a_model_that_collapsed_is_none_to_be_better_than() -> None:
     named = prove_grouping(
         TWO, held_out([0.3] * 6), rows, method="FMCL", trouble="client 3 failed in 2 of 9 rounds"
     )
-    assert f"{COLLAPSED} (client 3 failed in 2 of 9 rounds): no verdict" in named.verdict.text
+    assert f"{NO_BETTER} (client 3 failed in 2 of 9 rounds): no verdict" in named.verdict.text
     alone = prove_grouping(np.zeros(6, dtype=int), held_out([0.0] * 6), rows, method="FMCL")
-    assert alone.verdict.text == f"{COLLAPSED}: no verdict on groups against it; FMCL found no groups"
+    assert alone.verdict.text == f"{NO_BETTER}: no verdict on groups against it; FMCL found no groups"
 
 
 def test_groups_that_contradict_each_other_are_found_where_one_model_cannot_learn() -> None:
@@ -116,7 +116,7 @@ def test_groups_that_contradict_each_other_are_found_where_one_model_cannot_lear
     assert (verdict.grouped, verdict.summary()["collapsed"]) == (True, True)
     # Held-out rows did not show them to be better than A.
     other = prove_grouping(TWO, held_out([0.0] * 6), rows, method="FMCL").verdict
-    assert other.text.startswith(f"{COLLAPSED}: no verdict")
+    assert other.text.startswith(f"{NO_BETTER}: no verdict")
     assert not other.grouped
 
 
@@ -252,6 +252,15 @@ def test_splits_that_were_proven_before_stay_while_they_gain() -> None:
     )
     assert kept.verdict.text.endswith(
         "which by itself may be chance; 3 clients of clusters 1 and 2 are served the model for all, as "
+        "theirs was not shown to be better"
+    )
+
+
+def test_of_many_clusters_ten_are_listed() -> None:
+    told = held_out([*[-0.001] * 12, *[0.02] * 20], 6)  # the whole gains; clusters 0 to 11 lose
+    found = prove_grouping(np.arange(32), told, {}, method="Auto", serve_best=True, proven_before=True)
+    assert found.verdict.text.endswith(
+        "; 12 clients of clusters 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more are served the model for all, as "
         "theirs was not shown to be better"
     )
 

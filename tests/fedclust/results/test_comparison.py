@@ -1,13 +1,28 @@
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 
 from fedclust.results import SavedRun
-from fedclust.results.comparison import ComparedRuns, compare, find_runs
+from fedclust.results.comparison import (
+    ALL,
+    ComparedRuns,
+    Difference,
+    Row,
+    best,
+    best_first,
+    compare,
+    differences,
+    find_runs,
+    how_tested,
+    reference,
+)
 
 
 def run(folder: Path, strategy: str, seed: int, accuracy: float | None, config: dict | None = None) -> Path:
@@ -123,6 +138,156 @@ def test_summaries_that_say_too_little(tmp_path: Path) -> None:
     (tmp_path / "summary.json").write_text('{"seed": 0}')
     with pytest.raises(ValueError, match=r"must have the keys strategy and seed, got \['seed'\]"):
         compare([SavedRun(tmp_path)])
+
+
+def rows(figures: dict[str, Sequence[Any]], key: str = "mean_client_accuracy") -> ComparedRuns:
+    """Make a comparison of strategies, with a value of a key for each seed."""
+    made = []
+    for strategy, values in figures.items():
+        summaries = [{"seed": seed, key: value} for seed, value in enumerate(values)]
+        made.append(Row(strategy, (), tuple(SimpleNamespace(summary=each) for each in summaries)))
+    return ComparedRuns((), tuple(made), ())
+
+
+def by_name(comparison: ComparedRuns, against: str | None = None) -> dict[tuple[str, str], Difference]:
+    found = differences(comparison, "mean_client_accuracy", against)
+    return {(row.strategy, other.strategy): each for (row, other), each in found.items()}
+
+
+def two_tails(t: float) -> float:
+    """Return the p-value of a t test with 4 degrees of freedom."""
+    return 1 - 0.75 * t / (1 + t**2 / 4) ** 0.5 * (1 - t**2 / (12 + 3 * t**2))
+
+
+def test_five_seeds_of_ten_methods_show_a_clear_difference() -> None:
+    # +0.232 ± 0.034, as −1, −1, 0, 1, 1 has the sample deviation √(4/4) = 1; the others differ by as much
+    # around 0. t = 0.232 · √5 / 0.034 = 15.3, and the least of nine p-values counts nine times.
+    spread = np.array([-1, -1, 0, 1, 1])
+    figures = {f"m{place}": 0.6 + 0.034 * np.roll(spread, place) for place in range(8)}
+    comparison = rows({"fedavg": [0.6] * 5, "fmcl": 0.832 + 0.034 * spread} | figures)
+    found = by_name(comparison)
+    assert {other for _, other in found} == {"fedavg"}
+    clear = found["fmcl", "fedavg"]
+    assert (clear.mean, clear.spread) == (pytest.approx(0.232), pytest.approx(0.034))
+    assert (clear.seeds, clear.tests, clear.by_signs) == (5, 9, False)
+    assert clear.p_value == pytest.approx(9 * two_tails(0.232 * 5**0.5 / 0.034))
+    assert 0.0009 < clear.p_value < 0.001
+    assert all(found[name, "fedavg"].p_value == pytest.approx(1.0) for name in figures)
+    # 9 · 2 / 2ⁿ <= 0.05 from n = 9 on: 18 / 512 = 0.035.
+    told = how_tested(differences(comparison, "mean_client_accuracy"), "fedavg")
+    assert "need 9 seeds" in told
+
+
+@pytest.mark.parametrize(
+    ("seeds", "methods", "by_signs"),
+    [(5, 1, False), (6, 1, True), (6, 2, False), (7, 2, True), (8, 6, True), (8, 7, False)],
+)
+def test_signs_are_flipped_where_the_seeds_suffice(seeds: int, methods: int, by_signs: bool) -> None:
+    # 2 · tests / 2ⁿ is 0.0625, 0.031, 0.0625, 0.031, 0.047 and 0.055.
+    better = 0.1 + 0.001 * np.arange(seeds)
+    comparison = rows({"fedavg": [0.0] * seeds} | {f"m{each}": better for each in range(methods)})
+    found = by_name(comparison)
+    assert {each.by_signs for each in found.values()} == {by_signs}
+    told = how_tested(differences(comparison, "mean_client_accuracy"), "fedavg")
+    assert ("flips, which" in told, "t test, which" in told) == (by_signs, not by_signs)
+    if by_signs:  # all differences have one sign: 2 of 2ⁿ ways are as extreme
+        assert {each.p_value for each in found.values()} == {methods * 2 / 2**seeds}
+
+
+def test_with_fewer_than_five_seeds_in_common_nothing_is_tested() -> None:
+    comparison = rows({"fedavg": [0.4] * 5, "fmcl": [0.8, 0.9, 1.0, 0.9, None], "ifca": [None] * 5})
+    found = by_name(comparison)
+    assert [*found] == [("fmcl", "fedavg")]
+    few = found["fmcl", "fedavg"]
+    assert (few.mean, few.seeds, few.tests) == (pytest.approx(0.5), 4, 0)
+    assert np.isnan(few.p_value)
+    told = how_tested(differences(comparison, "mean_client_accuracy"), "fedavg")
+    assert told == "no p-values of each method against FedAvg: they need 5 seeds in common"
+    # A fifth seed of another method is tested, as if the one with four were not there.
+    comparison = rows({"fedavg": [0.4] * 5, "fmcl": [0.8, 0.9, 1.0, 0.9], "ifca": [0.5, 0.6, 0.6, 0.6, 0.7]})
+    found = by_name(comparison)
+    assert found["ifca", "fedavg"].p_value == pytest.approx(two_tails(40**0.5))
+    assert found["fmcl", "fedavg"].tests == 1
+    told = how_tested(differences(comparison, "mean_client_accuracy"), "fedavg")
+    assert told.endswith("; none with fewer than 5 seeds in common")
+
+
+def test_the_reference_does_not_depend_on_results() -> None:
+    key = "mean_client_accuracy"
+    assert reference(rows({"fmcl": [0.9], "fedavg": [0.1], "auto": [0.5]}), key) == "fedavg"
+    assert reference(rows({"fmcl": [0.9], "ifca": [0.95], "fedavg": [None]}), key) == "fmcl"
+    assert reference(rows({}), key) == "fedavg"
+    both = by_name(rows({"fmcl": [0.9], "ifca": [0.95], "fedavg": [0.5]}), ALL)
+    assert [*both] == [("ifca", "fmcl"), ("ifca", "fedavg"), ("fmcl", "fedavg")]  # the better one first
+    with pytest.raises(ValueError, match="against must be one of fmcl, all, got 'fedavg'"):
+        differences(rows({"fmcl": [0.9]}), key, "fedavg")
+
+
+def test_of_a_strategys_own_settings_the_first_is_the_reference(tmp_path: Path) -> None:
+    for name, strategy, width, accuracy in (
+        ("a", "fedgwc", 4.0, 0.9), ("b", "fedgwc", 0.5, 0.2), ("c", "fedavg", None, 0.5)
+    ):  # fmt: skip
+        run(tmp_path / name, strategy, 0, accuracy, {"strategy": {"kernel_width": width} if width else {}})
+    comparison = compare(find_runs([tmp_path])[0])
+    ordered = best_first(comparison, "mean_client_accuracy")
+    assert [row.settings for row in ordered.rows] == [("4.0",), ("",), ("0.5",)]
+    for each in (comparison, ordered):
+        found = differences(each, "mean_client_accuracy", "fedgwc")
+        assert {(row.settings, other.settings) for row, other in found} == {
+            (("4.0",), ("0.5",)),
+            (("",), ("0.5",)),
+        }
+
+
+def test_each_settings_rows_are_sorted_by_themselves(tmp_path: Path) -> None:
+    accuracies = {
+        (10, "ifca"): 0.9,
+        (10, "fedavg"): 0.8,
+        (9, "ifca"): 0.3,
+        (9, "fedavg"): 0.4,
+        (9, "cfl"): None,
+    }
+    for (alpha, strategy), accuracy in accuracies.items():
+        run(tmp_path / f"{strategy}{alpha}", strategy, 0, accuracy, {"partition": {"alpha": alpha}})
+    ordered = best_first(compare(find_runs([tmp_path])[0]), "mean_client_accuracy").rows
+    assert [(row.settings, row.strategy) for row in ordered] == [
+        *((("9",), name) for name in ("fedavg", "ifca", "cfl")),  # without the figure last
+        *((("10",), name) for name in ("ifca", "fedavg")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "names"),
+    [
+        ("mean_client_accuracy", {"fmcl", "ifca"}),
+        ("without_layer.mean_client_accuracy", {"fmcl", "ifca"}),
+        ("without_layer.ad", {"fedavg"}),  # the least is the best
+        ("seconds", set()),
+        ("num_clusters", set()),
+        ("my_own_metric", set()),
+    ],
+)
+def test_the_best_and_those_that_are_not_significantly_worse(key: str, names: set[str]) -> None:
+    # ifca is 0.01 ± 0.065 below fmcl: t = 0.34. fedavg is below fmcl by 0.2 ± 0.07: p = 0.0032, of at most 3.
+    figures = {"fmcl": [0.5, 0.6, 0.6, 0.6, 0.7], "ifca": [0.55, 0.55, 0.6, 0.65, 0.6], "fedavg": [0.4] * 5}
+    whole, _, rest = key.partition(".")
+    comparison = rows(
+        figures
+        if not rest
+        else {name: [{rest: value} for value in values] for name, values in figures.items()},
+        whole,
+    )
+    assert {row.strategy for row in best(comparison, key)} == names
+
+
+def test_nobody_is_the_best_alone() -> None:
+    assert best(rows({"fmcl": [0.5] * 5}), "mean_client_accuracy") == set()
+    # Always lower by as much, up to rounding, is worse.
+    always = rows({"fmcl": np.arange(0.1, 0.6, 0.1), "ifca": np.arange(0.0, 0.5, 0.1)})
+    assert {row.strategy for row in best(always, "mean_client_accuracy")} == {"fmcl"}
+    # With one seed nothing is tested: only who has the same figure is as good.
+    comparison = rows({"fmcl": [0.5], "ifca": [0.5], "fedavg": [0.49]})
+    assert {row.strategy for row in best(comparison, "mean_client_accuracy")} == {"fmcl", "ifca"}
 
 
 def test_nothing_to_compare() -> None:

@@ -49,13 +49,21 @@ def test_plain_lines_when_rounds_are_slow() -> None:
     assert len(run(2_000, seconds_per_round=0.01).splitlines()) == 1
 
 
-def test_the_last_known_accuracy_stays() -> None:
+@pytest.mark.parametrize(
+    ("later", "accuracy"),
+    [
+        ((), "accuracy"),
+        (("layers",), "accuracy before layers"),
+        (("proof", "layers"), "accuracy before proof and layers"),
+    ],
+)
+def test_the_last_known_accuracy_stays(later: tuple[str, ...], accuracy: str) -> None:
     out = io.StringIO()
-    with Progress(2, "[fedgwc]", Console(file=out)) as progress:
+    with Progress(2, "[fedgwc]", Console(file=out), later=later) as progress:
         progress.update({"round": 1, "mean_client_accuracy": 0.51239, "loss": float("nan")})
         progress.update({"round": 2, "mean_client_accuracy": None})
     lines = out.getvalue().splitlines()
-    assert lines == ["[fedgwc]: round 2/2, ETA 0:00, accuracy 0.512, loss nan"]
+    assert lines == [f"[fedgwc]: round 2/2, ETA 0:00, {accuracy} 0.512, loss nan"]
 
 
 class Terminal(io.StringIO):

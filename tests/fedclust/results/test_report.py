@@ -69,9 +69,9 @@ def test_what_was_kept_comes_first_and_the_rest_is_counted() -> None:
     assert "1 more in summary.json" in text
 
 
-def printed(folder: Path) -> str:
+def printed(folder: Path, **given: bool) -> str:
     out = io.StringIO()
-    print_report(SavedRun(folder), Console(file=out, width=60))
+    print_report(SavedRun(folder), Console(file=out, width=60), **given)
     return out.getvalue()
 
 
@@ -107,6 +107,17 @@ def test_clusters_figures_and_folder(finished_run: Path) -> None:
     assert row(text, "AD")[1:] == ["0.188 ± 0.207", "0.500 ± 0.177"]
     assert row(text, "failed replies")[1:] == ["0", "0"]
     assert text.endswith(f"results: {finished_run.resolve()}\n")  # whole, however narrow the console
+
+
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_number_of_groups_that_nobody_gave_is_marked(finished_run: Path, brief: bool) -> None:
+    path = finished_run / "summary.json"
+    assert "†" not in printed(finished_run, brief=brief)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"groups_guessed": 3}))
+    text = printed(finished_run, brief=brief)
+    assert any(line.split() == ["FedGWC†", "FedAvg"] for line in text.splitlines())
+    # The four clients are of two groups.
+    assert "† number of groups not given: 3 by default; the data have 2\n" in text
 
 
 def test_bytes_in_units_that_can_be_read(finished_run: Path) -> None:

@@ -118,19 +118,20 @@ def test_what_stands_in_a_summary() -> None:
     assert "seed" not in found["figures"]["prior"]
     assert found["clients"] == {"none": 1, "prior": 0, "finetune": 1}
     assert found["failures"] == [{"client": 0, "reason": "finetune: non-finite loss at step 3"}]
-    assert module.personal_figure({"personal": found}, "mean_client_accuracy") == 0.625
     assert module.personal_line({"personal": found}) == (
         "Personal layer: auto (clients: 1 none, 1 finetune); "
         "failed: client 0: finetune: non-finite loss at step 3"
     )
-    assert module.personal_figure({"mean_client_accuracy": 0.5}, "mean_client_accuracy") is None
     assert module.personal_line({}) is None
 
 
 def test_columns_of_the_clients() -> None:
-    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), [0.5, 0.75], Auto(), LAYERED)
+    without = pd.DataFrame({"accuracy": [0.5, 0.75], "brier": [0.4, 0.3], "macro_f1": [0.1, 0.2]})
+    table = module.personal_table(pd.DataFrame({"client": [0, 1]}), without, Auto(), LAYERED)
     assert table["personal"].tolist() == ["none", "finetune"]
     assert table["accuracy_none"].tolist() == [0.5, 0.75]
+    assert table["brier_none"].tolist() == [0.4, 0.3]
+    assert "macro_f1_none" not in table
     assert table["accuracy_prior"].tolist() == [0.5, 0.75]
     # Who could not fine-tune has no accuracy of it, though its figures under finetune are those without.
     assert np.isnan(table["accuracy_finetune"][0])

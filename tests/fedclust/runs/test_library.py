@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAdam
@@ -231,22 +232,26 @@ def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.C
         simulate("fedavg", on_round=stop)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("strategy", ["fedgwc", "fmcl"])
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, strategy: str) -> None:
     def interrupt(record) -> None:
         if record["round"] == 3:
             raise KeyboardInterrupt
 
     # Clients of one node are passed together, and how many there are may change a sum's last bit.
     given: dict = {"training": dataclasses.replace(TRAINING, mode="sequential")}
-    whole = simulate("fedgwc", rounds=4, folder=tmp_path / "whole", **given)
+    whole = simulate(strategy, rounds=4, folder=tmp_path / "whole", **given)
     with pytest.raises(KeyboardInterrupt):
-        simulate("fedgwc", rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
-    resumed = simulate("fedgwc", rounds=4, folder=tmp_path / "cut", resume=True, **given)
+        simulate(strategy, rounds=4, folder=tmp_path / "cut", checkpoint_every=1, on_round=interrupt, **given)
+    resumed = simulate(strategy, rounds=4, folder=tmp_path / "cut", resume=True, **given)
+    # What was asked before the interruption has left the clients, too: FMCL's prototypes before round 1.
+    assert resumed.summary["left_clients"] == whole.summary["left_clients"]
+    assert ("query.prototypes" in resumed.summary["left_clients"]) == (strategy == "fmcl")
     assert without_times(whole.rounds) == without_times(resumed.rounds)
     for client in range(6):
         one, other = (found.model_for(client).state_dict() for found in (whole, resumed))
         assert all(torch.equal(one[key], other[key]) for key in one)
-    longer = simulate("fedgwc", rounds=5, folder=tmp_path / "cut", resume=True, **given)
+    longer = simulate(strategy, rounds=5, folder=tmp_path / "cut", resume=True, **given)
     assert [*longer.rounds["round"]] == [1, 2, 3, 4, 5]
 
 
@@ -380,3 +385,14 @@ def test_a_newcomer_without_labels_is_compared_with_clients_rows_that_are_here(t
     assert far["1"] < 1 < far["0"]
     elsewhere = fedclust.load(tmp_path / "run", network)  # the folder has no rows
     assert "remoteness" not in elsewhere.place(rows).evidence
+
+
+def test_a_newcomer_in_no_cluster_changes_no_cluster_s_model(tmp_path: Path) -> None:
+    before = simulate(rounds=1, proof=True, serve="cluster", folder=tmp_path / "run")
+    newcomer = before.clients.tail(1).assign(client=len(before.clients), cluster=-1, served="common")
+    joined = pd.concat([before.clients, newcomer], ignore_index=True)
+    joined.to_parquet(tmp_path / "run" / "clients.parquet", index=False)
+    after = fedclust.load(tmp_path / "run", network())
+    rows = CLIENTS[0][0]
+    for client in range(len(before.assignment)):
+        assert torch.equal(after.predict(client, rows), before.predict(client, rows))

@@ -72,6 +72,14 @@ def test_the_tables_are_joined_and_the_summary_has_the_means(with_names: bool) -
     assert found["placements"][0] == {"client": 2, "cluster": 1, "reason": "near", "evidence": {}}
 
 
+def test_newcomers_use_no_personal_layer() -> None:
+    trained = pd.DataFrame({"client": [0], "cluster": [0], "accuracy": [1.0], "label_counts": [[1, 1]]})
+    trained = trained.assign(personal="prior", accuracy_none=0.5)
+    clients, _ = add_newcomers(trained, {}, _newcomers())
+    assert clients["personal"].tolist() == ["prior", "none", "none", "none"]
+    np.testing.assert_array_equal(clients["accuracy_none"], [0.5, 0.5, 1.0, np.nan])
+
+
 def test_without_groups_or_figures_there_is_nothing_to_compare() -> None:
     newcomers = _newcomers((None, None))
     table = newcomers_table(newcomers, 2, with_names=False).assign(accuracy=np.nan)

@@ -30,7 +30,7 @@ class _Served:
         return pd.DataFrame([[0.75, 0.25], [0.125, 0.875]], columns=list(self.class_names))
 
     def site(self, name: str) -> SimpleNamespace:
-        return SimpleNamespace(note=self.note)
+        return SimpleNamespace(note=self.note, label=name)
 
 
 def test_a_table_has_a_line_per_row_and_no_formula(monkeypatch, capsys, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_images_are_named_and_a_site_without_its_own_model_is_noted(monkeypatch,
 def test_what_is_odd_in_a_table_is_noted_and_positions_are_numbered(monkeypatch, capsys) -> None:
     here = _Served()
     here.encoder = object.__new__(TableEncoder)
-    monkeypatch.setattr(TableEncoder, "notes", lambda self, rows: ["columns not used: note"])
+    monkeypatch.setattr(TableEncoder, "notes", lambda self, rows, site: [f"columns not used: note{site}"])
     places = pd.MultiIndex.from_product([[0], [0, 1]], names=["row", "position"])
     table = pd.DataFrame([[0.75, 0.25], [0.125, 0.875]], places, ["=ill", "well"])
     monkeypatch.setattr(here, "predict", lambda rows, **which: table)

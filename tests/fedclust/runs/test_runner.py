@@ -8,6 +8,8 @@ import pytest
 from torch import nn
 
 import fedclust
+from fedclust import strategies
+from fedclust.clustering import fesem
 from fedclust.federation import Measured, RunFailed
 from fedclust.federation.questions import Serving
 from fedclust.results import SavedRun, recorder
@@ -17,9 +19,9 @@ TRAINING = fedclust.LocalTraining(learning_rate=0.1, batch_size=4, epochs=1)
 CLIENTS = [(np.full((8, 2), k, np.float32), np.arange(8) % 2) for k in range(4)]
 
 
-def _simulate(folder: Path, **given: Any) -> fedclust.Result:
+def _simulate(folder: Path, strategy: Any = "fedavg", **given: Any) -> fedclust.Result:
     fixed = {"rounds": 2, "training": TRAINING, "folder": folder}
-    return fedclust.simulate("fedavg", nn.Linear(2, 2), CLIENTS, **fixed, **given)
+    return fedclust.simulate(strategy, nn.Linear(2, 2), CLIENTS, **fixed, **given)
 
 
 def test_a_summary_is_written_after_the_rounds_and_at_the_end(
@@ -32,6 +34,17 @@ def test_a_summary_is_written_after_the_rounds_and_at_the_end(
     )
     _simulate(tmp_path / "run")
     assert written.count("summary.json") == 2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "guessed"),
+    [("fedavg", {}, None), ("fesem", {}, 2), ("fesem", {"num_clusters": 3}, None)],
+)
+def test_a_number_of_groups_that_nobody_gave_is_in_the_summary(
+    tmp_path: Path, strategy: str, given: dict[str, int], guessed: int | None
+) -> None:
+    asked = strategies.FeSEM(parameters=fesem.Parameters(**given)) if given else strategy
+    assert _simulate(tmp_path / "run", asked).summary.get("groups_guessed") == guessed
 
 
 def test_a_callback_that_changes_its_record_changes_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import nn
 from fedclust.messages.codec import Question
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP, NoPrivacy
-from fedclust.runs.server import Plan, check_delta, check_network, check_strategy, leaving_line
+from fedclust.runs.server import Plan, check_delta, check_network, check_strategy, left_clients
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import ClusteredStrategy
@@ -37,11 +37,15 @@ def test_shared_parameters_are_refused() -> None:
 
 def test_what_left_is_said_in_words() -> None:
     asked = {kind.kind for kind in Question.__subclasses__() if kind.__module__.startswith("fedclust.")}
-    line = leaving_line(asked, NoPrivacy())
-    assert (
-        line.count("query.") == line.count("query.encoder") == 1
-    )  # asked of sites, which log what they sent
-    assert "predictions of test rows, in a deployment only their number" in line
+    left = left_clients(asked, NoPrivacy())
+    # The encoder is asked of sites, which log what they sent.
+    assert [kind for kind, what in left.items() if kind == what] == ["query.encoder"]
+    assert left["query.predictions"] == "predictions of test rows, in a deployment only their number"
+    assert list(left_clients((), NoPrivacy())) == ["query.description", "train", "evaluate"]
+    private = left_clients(["mine.query"], ClientDP())
+    assert private["query.description"] == "that they take part, with names and known groups"
+    assert private["train"].startswith("updates clipped on their node")
+    assert private["mine.query"] == "mine.query"
 
 
 def test_delta_must_be_small_for_so_many_clients() -> None:

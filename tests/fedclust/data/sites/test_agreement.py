@@ -39,7 +39,9 @@ def _site(labels: tuple[int | str, ...] = ("ill", "well"), **columns: Column) ->
 def test_mean_and_scale_are_those_of_all_rows() -> None:
     # 1, 3 and 8: mean 4, squared differences 9 + 1 + 16 = 26; a missing value counts as the mean: 26 / 4.
     outcome = agree({"a": _site(x=_number(1, 3, math.nan)), "b": _site(x=_number(8))}, TABLE)
-    assert outcome.agreement.numbers == (NumberColumn("x", 4.0, 4.0, math.sqrt(26 / 4)),)
+    # Root mean squares √5 and 8; the typical one is √(8√5). 8 is not ten times √5.
+    size = pytest.approx(math.sqrt(8 * math.sqrt(5)))
+    assert outcome.agreement.numbers == (NumberColumn("x", 4.0, 4.0, math.sqrt(26 / 4), size),)
 
 
 def test_moments_keep_the_digits_of_large_numbers() -> None:
@@ -146,6 +148,18 @@ def test_another_unit_is_said() -> None:
     # Micrometres: far from the others, and no other is far from most.
     (caution,) = agree({**sites, "c": _site(height=_number(1.7e6, 1.8e6))}, TABLE).cautions
     assert caution.startswith("c: column height may be in another unit: its values are about 1.75e+06")
+    # The encoding holds c's root mean square, and the middle one of the three, a's.
+    (height,) = agree({**sites, "c": _site(height=_number(1.7e6, 1.8e6))}, TABLE).agreement.numbers
+    assert height.sizes == {"c": pytest.approx(math.sqrt((1.7e6**2 + 1.8e6**2) / 2))}
+    assert height.size == pytest.approx(math.sqrt((170**2 + 180**2) / 2))
+
+
+def test_zeros_and_ones_have_no_unit() -> None:
+    # Of 1,000 rows 3 are ones at a, all but 3 at b: root mean squares 0.05 and 1.
+    sites = {"a": _site(fever=_number(*[1] * 3, *[0] * 997)), "b": _site(fever=_number(*[0] * 3, *[1] * 997))}
+    outcome = agree(sites, TABLE)
+    assert outcome.cautions == ()
+    assert outcome.agreement.numbers[0].size == 0
 
 
 def test_channels_are_those_of_all_pixels() -> None:
@@ -224,15 +238,14 @@ def test_late_images(channels: int, reason: str | None) -> None:
 
 
 def test_a_column_in_another_unit_is_pointed_out() -> None:
-    # In the run ages have mean 40 and deviation 30: their root mean square is 50 years.
-    agreed = Agreement(("a", "b"), ("a", "b"), (1,), (NumberColumn("age", 40.0, 40.0, 30.0),))
+    agreed = Agreement(("a", "b"), ("a", "b"), (1,), (NumberColumn("age", 40.0, 40.0, 30.0, 50.0),))
 
     def cautions(*ages: float) -> list[str]:
-        return agreement.other_units("west", _site(("a",), age=_number(*ages)), agreed)
+        return agreement.late_units("west", _site(("a",), age=_number(*ages)), agreed)
 
     assert cautions(10.0, 70.0) == []  # root mean square 50
     assert cautions(480.0, 360.0) == []  # 424 / 50 is less than 10
-    sizes = "its values are about 600, those of the other sites 50"
+    sizes = "its values are about 600, those of the training rows 50"
     assert cautions(600.0, 600.0) == [f"west: column age may be in another unit: {sizes}"]
     assert len(cautions(4.0, 4.0)) == 1  # less than a tenth
     assert cautions(0.0, 0.0) == []  # of zeros no unit is known

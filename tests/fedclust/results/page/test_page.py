@@ -200,11 +200,29 @@ def test_a_sweep(finished_run: Path) -> None:
     assert (view["kind"], view["finished"], view["jobs"]) == ("sweep", True, ["run"])
     assert any(text.startswith("1 run, all finished; as of") for text in page.texts)
     assert "FedGWC has the highest accuracy, 0.812; next FedAvg, 0.500" in page.texts
+    assert page.column("table-sweep", "strategy") == ["FedGWC", "FedAvg"]
     assert page.column("table-sweep", "client accuracy") == ["0.812", "0.500"]
     (job,) = page.rows("table-jobs")
     assert (job["folder"], job["seed"], job["rounds"]) == ("run", "7", "3")
     with pytest.raises(FileNotFoundError):
         view_sweep(Path("nowhere"))
+
+
+def test_a_sweep_of_runs_with_layers_and_guesses(finished_run: Path) -> None:
+    summary = json.loads((finished_run / "summary.json").read_text())
+    summary |= {"without_layer": {"mean_client_accuracy": 0.25}, "groups_guessed": 3}
+    (finished_run / "summary.json").write_text(json.dumps(summary))
+    view = view_sweep(finished_run.parent)
+    page = Page(view)
+    assert page.column("table-sweep", "client accuracy, without layer") == ["0.250", "–"]
+    assert page.column("table-sweep", "strategy") == ["FedGWC†", "FedAvg"]
+    # The four clients of the run are of two groups.
+    note = "† number of groups not given: 3 by default; the data have 2"
+    assert f"AD: mean distance of the clients' accuracies from 1. {note}" in page.texts
+    spec = view["pictures"]["seeds"].chart.to_dict(validate=False)
+    (dots,) = spec["datasets"].values() if "datasets" in spec else [spec["data"]["values"]]
+    assert [dot["client accuracy"] for dot in dots] == [0.8125, 0.5]
+    assert [dot["client accuracy, without layer"] for dot in dots] == [0.25, None]
 
 
 def test_values() -> None:

@@ -603,8 +603,8 @@ class NodeRegistry:
 
 def _difference(data: str, others: str) -> str:
     """Describe how a node's data differ from others', see :attr:`Host.data`."""
-    (own, _, encoder), (most, _, wanted) = data.partition(" "), others.partition(" ")
-    return f"its encoder is {encoder}, not {wanted}" if own == most else "its data differ"
+    encoder, wanted = (each.partition(" ")[2] or "none" for each in (data, others))
+    return f"its encoder is {encoder}, not {wanted}" if encoder != wanted else "its data differ"
 
 
 def read_answer(kind: type[Answer], reply: Message) -> Answer:

@@ -366,10 +366,10 @@ def known_of(config: DictConfig) -> dict[str, Any]:
 @lru_cache(maxsize=16)
 def _composed(run_config: _Sent, allow: str, encoders: _Encoders) -> DictConfig:
     sent = dict(run_config)
-    if allow.strip() == EVERYTHING:
-        return from_run_config(sent)
     with about("the run's configuration"):
-        if COMPOSED in sent:
+        if allow.strip() == EVERYTHING:
+            config = from_run_config(sent)
+        elif COMPOSED in sent:
             config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
         else:
             overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))

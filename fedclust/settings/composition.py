@@ -55,6 +55,8 @@ def _dimension(encoder: str) -> int:
 
 def _embedding_shape(*, _root_: DictConfig) -> Any:
     """Resolve ``${embedding_shape:}``, the shape of an embedding by the configured encoder."""
+    if not is_encoded(_root_):  # a node checks only an encoder that embeds its rows
+        raise ConfigError("features.encoded must be true for ${embedding_shape:}, got false")
     return OmegaConf.create([_dimension(json.dumps(plain(_root_.encoder), sort_keys=True))])
 
 
@@ -478,7 +480,7 @@ def is_own(config: Mapping[str, Any] | DictConfig) -> bool:
 def is_encoded(config: Mapping[str, Any] | DictConfig) -> bool:
     """Return whether a frozen encoder embeds the rows that the network is trained on."""
     features = config.get("features")
-    return isinstance(features, Mapping | DictConfig) and features.get("encoded") is True
+    return isinstance(features, Mapping | DictConfig) and bool(features.get("encoded"))
 
 
 def _leave_open(config: DictConfig) -> None:

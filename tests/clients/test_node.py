@@ -86,15 +86,22 @@ def test_rows_are_embedded_before_anything_reads_them() -> None:
     np.testing.assert_array_equal(ours.counts, theirs.counts)
 
 
-def test_an_encoder_that_the_operator_does_not_list_is_not_built() -> None:
+@pytest.mark.parametrize("allow", ["", "*"])
+def test_an_encoder_that_the_operator_does_not_list_is_not_built(allow: str) -> None:
     context = _context("features=encoder", "encoder=random", "model=linear")
     sent = json.loads(context.run_config[COMPOSED])
+    context.node_config["allow"] = allow
     sent["encoder"] = {"_target_": TRANSFORMERS, "path": "/nowhere", "pooling": "cls"}
     context.run_config[COMPOSED] = json.dumps(sent)
     context.node_config["encoder"] = "random"
     with pytest.raises(
-        NotAllowed, match='^encoder must be one that this node.s operator lists .* "/nowhere"$'
+        NotAllowed, match='^encoder must be one that this node.s operator lists .* "/nowhere"'
     ):
+        Node.of(context)
+    # Nor does anything else build it.
+    sent |= {"features": {"encoded": False}, "model": {"input_shape": "${embedding_shape:}"}}
+    context.run_config[COMPOSED] = json.dumps(sent)
+    with pytest.raises(ConfigError, match="features.encoded must be true for"):
         Node.of(context)
 
 

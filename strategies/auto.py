@@ -449,8 +449,7 @@ class Auto(ClusteredStrategy):
         for cluster, trials in clusters.memory.by_cluster().items():
             compared = [_compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
             parts = [len(trial.models) for trial in trials]
-            preferred = _preferred(trials)
-            best = auto.most_promising(compared, parts, self.parameters.finalists, preferred)
+            best = auto.most_promising(compared, parts, self.parameters.finalists, *_by_updates(trials))
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 figures = comparison.figures()
@@ -474,12 +473,13 @@ class Auto(ClusteredStrategy):
             trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
-            number, level, preferred = trials[0].proposals, trials[0].level, _preferred(trials)
-            choice = auto.choose(compared, parts, number, level, preferred)
+            number, level = trials[0].proposals, trials[0].level
+            alone = [place for place in _by_updates(trials) if place is not None]
+            choice = auto.choose(compared, parts, number, level, alone)
             if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
                 gains = _compared(federation, clusters.members(cluster), coarse, fine, least).exceeds(least)
-                choice = auto.choose(compared, parts, number, level, preferred, finer_gains=gains)
+                choice = auto.choose(compared, parts, number, level, alone, finer_gains=gains)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
                     "p_value_corrected": choice.p_values[index],
@@ -600,9 +600,10 @@ class Auto(ClusteredStrategy):
         return replace(split, models=tuple(models), aggregators=tuple(aggregators))
 
 
-def _preferred(trials: Sequence[Trial]) -> int | None:
-    """Return the position of the trial that the clients' updates prefer; None if it is over."""
-    return next((place for place, trial in enumerate(trials) if trial.preferred), None)
+def _by_updates(trials: Sequence[Trial]) -> tuple[int | None, int | None]:
+    """Return the positions of the trial that the clients' updates prefer and of a client alone, if on."""
+    preferred = next((place for place, trial in enumerate(trials) if trial.preferred), None)
+    return preferred, next((place for place, trial in enumerate(trials) if trial.lone is not None), None)
 
 
 def _compare_with_whole(
@@ -627,15 +628,11 @@ def _compare_with_whole(
     of_all = _compared(federation, members, whole, trial, min_gain)
     if trial.lone is None:
         return of_all
-    # Two tests, of which either decides: a client alone gains little among many, where it cannot be proven.
-    # Asked alone, it counts with all of its rows.
+    # A client alone gains little among many. Its own rows decide, of which all count, unless the others lose
+    # more.
     own = _compared(federation, members, whole, trial, min_gain, np.array([trial.lone]))
-    return replace(
-        of_all,
-        p_value=min(1.0, 2 * min(of_all.p_value, own.p_value)),
-        gain_of_others=float(np.nanmax([own.gain, of_all.gain_of_others, -np.inf])),
-        p_value_of_others=min(1.0, 2 * min(own.p_value, of_all.p_value_of_others)),
-    )
+    p_value = own.p_value if of_all.gain > 0 else 1.0
+    return replace(of_all, p_value=p_value, gain_of_others=own.gain, p_value_of_others=p_value)
 
 
 def _compared(

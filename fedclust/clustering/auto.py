@@ -155,9 +155,9 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
     part, as a look needs a cluster of at least 2s clients. There are at most ⌊K/s⌋ clusters of several
     clients, and one of a single client more for each cluster that earlier looks were at; their cohorts
     together have at most min(K, ⌈ρK⌉ + clusters) clients. A look costs a training of each client that it
-    asks, one round for each proposal and `probation` rounds for each finalist; a round of one proposal costs
-    at most one training per client of its cluster's cohort. From the second look on, models for two clusters
-    together may train for all rounds of a trial, each for clusters of their own.
+    asks, one round for each proposal and `probation` rounds for each finalist and for a client alone; a round
+    of one proposal costs at most one training per client of its cluster's cohort. From the second look on,
+    models for two clusters together may train for all rounds of a trial, each for clusters of their own.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         return Spending(0, 0.0, 0)
     cohort = math.ceil(round(participation * num_clients, 9))
     looks = len(due_rounds(parameters.warmup, rounds, parameters.probation))
-    later, total = parameters.probation * min(parameters.finalists, MOST_PROPOSALS), 0
+    later, total = parameters.probation * min(parameters.finalists + 1, MOST_PROPOSALS), 0
     large, parts = (num_clients // (each * parameters.min_cluster_size) for each in (2, 1))
     for number in range(looks):
         asked = min(num_clients, parameters.most_asked * (large if number else 1))
@@ -235,9 +235,16 @@ class Choice:
 
 
 def most_promising(
-    comparisons: Sequence[Comparison], parts: Sequence[int], number: int, preferred: int | None = None
+    comparisons: Sequence[Comparison],
+    parts: Sequence[int],
+    number: int,
+    preferred: int | None = None,
+    lone: int | None = None,
 ) -> list[int]:
     """Pick the preferred proposal and those with the smallest p-values, if they gained anything in one round.
+
+    That of a client alone goes on besides: its own rows decide, which are too few to show in one round what
+    they show at the end.
 
     Gains and p-values leave out the most and the least favourable votes: gains after one round are about
     0.01, and a single vote of −2 lowers the mean of 30 by 0.07. Ties go to the larger gain, then to the
@@ -255,6 +262,8 @@ def most_promising(
         How many to pick at most.
     preferred
         Position of the proposal that the clients' updates make most likely, if there is one.
+    lone
+        Position of the proposal of a client apart from all others, if there is one.
 
     Returns
     -------
@@ -269,6 +278,8 @@ def most_promising(
     [2]
     >>> most_promising(tried, parts=[2, 2, 3], number=1, preferred=0)
     [0]
+    >>> most_promising(tried, parts=[2, 2, 3], number=1, lone=0)
+    [0, 2]
     """
 
     def rank(index: int) -> tuple[bool, float, float, int, int]:
@@ -276,7 +287,7 @@ def most_promising(
         return index != preferred, of.p_value_of_others, -of.gain_of_others, parts[index], index
 
     gained = [index for index, each in enumerate(comparisons) if each.gain_of_others > 0]  # NaN: nobody voted
-    return sorted(sorted(gained, key=rank)[:number])
+    return sorted({*sorted(gained, key=rank)[:number], *(each for each in gained if each == lone)})
 
 
 def choose(
@@ -284,18 +295,19 @@ def choose(
     parts: Sequence[int],
     num_proposals: int,
     level: float,
-    preferred: int | None = None,
+    alone: Sequence[int] = (),
     finer_gains: bool = False,
 ) -> Choice:
     """Choose which finalist to keep, if any.
 
-    All proposals of the look share one level. The preferred proposal, which training rows alone have chosen,
-    is tested first at half of the level; the others share the other half by Holm's correction, or all of it
-    once the preferred one has passed (the fallback procedure: Wiens, "A fixed sequence Bonferroni procedure
-    for testing multiple endpoints", Pharmaceutical Statistics 2, 2003). Proposals that were dropped after one
-    round were chosen on the same rows as the finalists, so they count, with p = 1. Those that pass are all
-    shown to be better than one model, so the choice among them needs no test: the coarsest is kept, unless
-    the finer gains more; of equally coarse ones, that with the largest gain.
+    All proposals of the look share one level. Those that training rows alone have chosen, the preferred one
+    and that of a client alone, have parts of their own: half of the level, then half of what is left. The
+    others share the rest by Holm's correction, with the parts of those that have passed (Bretz et al., "A
+    graphical approach to sequentially rejective multiple test procedures", Statistics in Medicine 28, 2009).
+    Proposals that were dropped after one round were chosen on the same rows as the finalists, so they count,
+    with p = 1. Those that pass are all shown to be better than one model, so the choice among them needs no
+    test: the coarsest is kept, unless the finer gains more; of equally coarse ones, that with the largest
+    gain.
 
     Parameters
     ----------
@@ -307,9 +319,8 @@ def choose(
         Proposals of the look for this cluster, the dropped ones included.
     level
         Level of all tests together.
-    preferred
-        Position of the preferred proposal among the finalists; None if it is none of them, and then all of
-        them share the whole level.
+    alone
+        Positions of the finalists that have parts of the level of their own, in the order of these.
     finer_gains
         Whether the finer of two finalists gains more than the coarser, see :meth:`Comparison.exceeds`.
 
@@ -323,19 +334,19 @@ def choose(
     >>> finalist = SimpleNamespace(p_value=0.001, gain=0.05)
     >>> choose([finalist], parts=[2], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
     Choice(kept=0, p_values=(0.003,))
-    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05, preferred=0)
+    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05, alone=[0])
     Choice(kept=0, p_values=(0.002,))
     """
-    values = [each.p_value for each in comparisons]
+    corrected, left, rest = {}, 1.0, 0.0
+    for each in alone:
+        left /= 2
+        corrected[each] = min(1.0, comparisons[each].p_value / left)
+        rest += left if corrected[each] <= level else 0.0
+    others = [each for each in range(len(comparisons)) if each not in corrected]
     dropped = [1.0] * (num_proposals - len(comparisons))
-    if preferred is None:
-        corrected = holm([*values, *dropped]).tolist()
-    else:
-        first = min(1.0, 2 * values.pop(preferred))
-        times = 1 if first <= level else 2
-        corrected = [min(1.0, times * each) for each in holm([*values, *dropped]).tolist()]
-        corrected.insert(preferred, first)
-    found = tuple(corrected[: len(comparisons)])
+    shared = holm([*(comparisons[each].p_value for each in others), *dropped]) / (left + rest)
+    corrected |= dict(zip(others, np.minimum(shared, 1.0).tolist(), strict=False))
+    found = tuple(corrected[each] for each in range(len(comparisons)))
     passed = [index for index, value in enumerate(found) if value <= level]
     if not passed:
         return Choice(None, found)

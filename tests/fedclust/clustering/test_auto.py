@@ -47,20 +47,20 @@ def test_clusters_are_paired_that_are_nearest_to_each_other() -> None:
 
 def test_most_spending_by_hand() -> None:
     # 10 clients, half of them in a round: 5. One look, after round 2; it asks 10 clients. Then 4 proposals
-    # train for one round and 2 finalists for 3 more.
+    # train for one round and 2 finalists and a client alone for 3 more.
     parameters = Parameters(warmup=2, probation=3)
-    first = 10 + (4 * 1 + 2 * 3) * 5
+    first = 10 + (4 * 1 + 3 * 3) * 5
     assert most_spending(10, 0.5, 6, parameters) == auto.Spending(first, first / 5, 1)
     # After round 4 a second look, at 10 // 4 = 2 clusters at most. There may be 10 // 2 = 5 and 2 clients
     # alone: cohorts of 5 + 7 clients, but there are 10. Pairs of clusters train in all 4 rounds.
-    second = 10 + (4 * 1 + 2 * 3 + 4) * 10
+    second = 10 + (4 * 1 + 3 * 3 + 4) * 10
     assert most_spending(10, 0.5, 8, parameters) == auto.Spending(first + second, (first + second) / 5, 2)
 
 
 def test_a_large_cluster_is_asked_in_part() -> None:
-    # 1,000 clients, 50 in a round: 100 are asked, then (4 + 2 * 6) * 50 train; of four proposals no more
+    # 1,000 clients, 50 in a round: 100 are asked, then (4 + 3 * 6) * 50 train; of four proposals no more
     # than four are finalists.
-    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 16 * 50
+    assert most_spending(1000, 0.05, 20, Parameters()).trainings == 100 + 22 * 50
     assert most_spending(1000, 0.05, 20, Parameters(finalists=9)).trainings == 100 + 28 * 50
 
 
@@ -125,21 +125,34 @@ def test_the_coarsest_that_passes_is_kept_or_a_finer_that_gains(
 
 
 @pytest.mark.parametrize(
-    ("p_values", "preferred", "proposals", "kept", "corrected"),
+    ("p_values", "alone", "proposals", "kept", "corrected"),
     [
         # The preferred one of three at half of the level: 0.01 * 2; the other, with one dropped, then has
         # all of it: 0.02 * 2.
-        ([0.02, 0.01], 1, 3, 1, [0.04, 0.02]),
+        ([0.02, 0.01], [1], 3, 1, [0.04, 0.02]),
         # It fails, 0.03 * 2; the others have half: 0.006 * 2 * 2.
-        ([0.006, 0.03], 1, 3, 0, [0.024, 0.06]),
-        ([0.007, 0.03], 1, 3, None, [0.028, 0.06]),
+        ([0.006, 0.03], [1], 3, 0, [0.024, 0.06]),
+        ([0.007, 0.03], [1], 3, None, [0.028, 0.06]),
+        # A client alone has half of what is left, 0.006 * 4, and the other, with one dropped, the last
+        # quarter and what it had: 0.006 * 2 * 2. If it fails, 0.007 * 4, that stays at 0.003 * 2 * 4.
+        ([0.006, 0.03, 0.006], [1, 2], 4, 0, [0.024, 0.06, 0.024]),
+        ([0.003, 0.03, 0.007], [1, 2], 4, 0, [0.024, 0.06, 0.028]),
+        # After one round the preferred one was dropped: the client has a half, two others share the rest.
+        ([0.02, 0.012], [1], 3, 1, [0.04, 0.024]),
     ],
 )
-def test_the_preferred_proposal_is_tested_first(p_values, preferred, proposals, kept, corrected) -> None:
+def test_what_the_updates_choose_is_tested_alone(p_values, alone, proposals, kept, corrected) -> None:
     tried = [comparison(p) for p in p_values]
-    choice = auto.choose(tried, [2] * len(tried), proposals, 0.025, preferred=preferred)
+    choice = auto.choose(tried, [2] * len(tried), proposals, 0.025, alone)
     assert choice.kept == kept
     np.testing.assert_allclose(choice.p_values, corrected)
+
+
+def test_a_client_alone_goes_on_besides_if_it_gained() -> None:
+    tried = [comparison(0.4), comparison(0.01), comparison(0.6, gain=-0.1), comparison(0.02)]
+    assert most_promising(tried, [2] * 4, 2, lone=0) == [0, 1, 3]
+    assert most_promising(tried, [2] * 4, 2, lone=1) == [1, 3]  # the best anyway
+    assert most_promising(tried, [2] * 4, 2, lone=2) == [1, 3]  # it has lost
 
 
 def test_the_preferred_proposal_goes_on_if_it_gained() -> None:

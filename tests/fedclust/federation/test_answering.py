@@ -34,7 +34,7 @@ class Brightness:
 
 @dataclass(frozen=True, eq=False)
 class BrightnessQuestion(codec.Question[Brightness]):
-    kind = "query.brightness"
+    kind = "query.mean_pixel"
 
 
 GOOD = Brightness(0.5, 3)
@@ -108,7 +108,7 @@ def test_each_client_that_is_asked_has_one_answer_or_one_error(
     assert list(found.replies) == ([0, 1, 2, 3] if reason is None else [0, 1, 3])
     assert found.failures == ({} if reason is None else {ODD: reason})
     assert federation.take_failures() == [
-        {"client": client, "phase": "query.brightness", "reason": why}
+        {"client": client, "phase": "query.mean_pixel", "reason": why}
         for client, why in found.failures.items()
     ]
 

@@ -341,7 +341,7 @@ class Result:
         ----------
         inputs
             Rows of the new client in the format of the others', shape (n, *shape); or raw rows: the path of a
-            file, a DataFrame or a list of texts, see :meth:`Served.predict`.
+            file or a folder of images, a DataFrame, or a list of texts or paths, see :meth:`Served.predict`.
         targets
             Their classes, shape (n,); of raw rows their names, or the name of the file's column. None if they
             are unknown: the cluster whose model is most certain of the rows, see
@@ -358,7 +358,7 @@ class Result:
             As for :meth:`losses`; if no model has a finite loss; or a label is not one of the run's.
         """
         if isinstance(inputs, str | Path | pd.DataFrame) or (
-            isinstance(inputs, list) and isinstance(inputs[0], str)
+            isinstance(inputs, list) and isinstance(inputs[0], str | Path)
         ):
             inputs, targets = self._encoded(inputs, targets)
         # Where clients chose privately, the assignment does not record what they chose.

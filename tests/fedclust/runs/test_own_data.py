@@ -245,6 +245,10 @@ def test_sites_embed_their_own_images_and_an_export_takes_raw_ones(tmp_path: Pat
     result.export(tmp_path / "served")
     served = load_export(tmp_path / "served").predict([folder / f"{number}.png"], site="south")
     np.testing.assert_allclose(served[["dark", "light"]], raw, atol=1e-6)
+    # A newcomer's folder of images is what its pixels are.
+    names = sorted(folder.iterdir())
+    as_pixels = np.stack([np.asarray(Image.open(name)).transpose(2, 0, 1) for name in names])
+    assert result.place(str(folder)) == result.place(names) == result.place(as_pixels)
     # The run is resumed with the same encoder only.
     with pytest.raises(ConfigError, match="^resume must have the encoding of"):
         run([f"resume={tmp_path / 'run'}", "rounds=4", "encoder.seed=1"])

@@ -153,15 +153,24 @@ def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, float]
     for column in columns:
         given = {row: _published(claim, row, column) for row in (claim.ahead, *claim.behind)}
         figures = {row: figure for row, figure in given.items() if figure is not None}
-        known = tuple(row for row in claim.behind if row in figures)  # a paper leaves some cells empty
-        pairs.append(replace(claim, behind=known).lead(figures))
+        # A paper leaves some cells empty.
+        known = tuple(row for row in claim.behind if row in figures)
+        if known and claim.ahead in figures:
+            pairs.append(replace(claim, behind=known).lead(figures))
     ahead, behind = np.mean(pairs, axis=0).tolist()
     return ahead, behind
 
 
 @cache
 def _published(claim: Claim, row: str, column: Column) -> float | None:
-    figure = figures_of(claim.experiment, row, column).get(claim.key)
+    tables = tables_of(claim.experiment)
+    if column.title:
+        given = dict(each.split("=", 1) for each in tables["rows"][row])
+        method = "/".join(given[group] for group in ("strategy", "aggregator", "selection") if group in given)
+        values = tables["by_setting"].get(method, {}).get(claim.key)
+        figure = values[column.place] if values else tables.get("figures", {}).get(method, {}).get(claim.key)
+    else:  # the settings are of the strategy
+        figure = figures_of(claim.experiment, row, column).get(claim.key)
     return figure[0] if isinstance(figure, list) else figure
 
 

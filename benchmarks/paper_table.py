@@ -9,7 +9,8 @@
 
 EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, goes on with those
 that were interrupted, and writes FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read
-from ../shared/data unless --data is given; a smaller setting is one of --set partition.num_clients=10 rounds=5.
+from ../shared/data unless --data is given; a smaller setting is one of
+--set partition.num_clients=10 rounds=5.
 """
 
 import argparse
@@ -47,10 +48,13 @@ class Column:
         Its name, as ``--columns`` takes it; empty if the table has only one.
     overrides
         What chooses it.
+    place
+        Its number among the paper's settings.
     """
 
     title: str
     overrides: tuple[str, ...]
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,8 @@ def columns_of(tables: Mapping[str, Any]) -> list[Column]:
         figures = [values[place] for row in tables["by_setting"].values() for values in row.values()]
         if all(figure is None for figure in figures):  # "infeasible", as the paper has it
             continue
-        overrides = [f"{key.removeprefix('choices.')}={value}" for key, value in setting.items()]
-        found.append(Column(overrides[-1].removeprefix("partition."), tuple(overrides)))
+        overrides = tuple(f"{key.removeprefix('choices.')}={value}" for key, value in setting.items())
+        found.append(Column(overrides[-1].removeprefix("partition."), overrides, place))
     return found or [Column("", ())]
 
 

@@ -23,6 +23,7 @@ from paper_table import Column, columns_of, figures_of, runs_of, summaries
 from published_rows import tables_of
 from scipy import stats
 
+tables = cache(tables_of)
 CLAIMS = Path(__file__).with_suffix(".yaml")
 SEEDS = (0, 1, 2)
 
@@ -112,7 +113,7 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
         That of paper_table.py.
     """
     rows = (claim.ahead, *claim.behind)
-    columns = {column.title: column for column in columns_of(tables_of(claim.experiment))}
+    columns = {column.title: column for column in columns_of(tables(claim.experiment))}
     found: dict[int, dict[str, dict[str, Mapping[str, Any]]]] = {}  # by seed, column and row
     for seed, column, row, summary in _summaries(claim, rows, folder / claim.experiment):
         if summary.get(claim.key) is not None:
@@ -163,12 +164,12 @@ def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, float]
 
 @cache
 def _published(claim: Claim, row: str, column: Column) -> float | None:
-    tables = tables_of(claim.experiment)
+    own = tables(claim.experiment)
     if column.title:
-        given = dict(each.split("=", 1) for each in tables["rows"][row])
+        given = dict(each.split("=", 1) for each in own["rows"][row])
         method = "/".join(given[group] for group in ("strategy", "aggregator", "selection") if group in given)
-        values = tables["by_setting"].get(method, {}).get(claim.key)
-        figure = values[column.place] if values else tables.get("figures", {}).get(method, {}).get(claim.key)
+        values = own["by_setting"].get(method, {}).get(claim.key)
+        figure = values[column.place] if values else own.get("figures", {}).get(method, {}).get(claim.key)
     else:  # the settings are of the strategy
         figure = figures_of(claim.experiment, row, column).get(claim.key)
     return figure[0] if isinstance(figure, list) else figure
@@ -199,7 +200,7 @@ def word(differences: Sequence[float], published: float) -> str:
 
 def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     """Write a claim's row for runs of one network."""
-    every = columns_of(tables_of(claim.experiment))
+    every = columns_of(tables(claim.experiment))
     if found is None:
         return [claim.claim, _pair(published_of(claim, every)), *["–"] * 5, "not measured"]
     differences = [

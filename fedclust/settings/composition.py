@@ -48,9 +48,8 @@ def _in_data(size: str, *, _parent_: DictConfig) -> Any:
 
 @lru_cache(maxsize=8)  # a configuration is resolved many times
 def _dimension(encoder: str) -> int:
-    from fedclust.models.encoders import build_encoder  # imports torch, which takes seconds
-
-    return build_encoder(json.loads(encoder)).dimension
+    size: int = build(json.loads(encoder), _recursive_=False, _convert_="all").dimension
+    return size
 
 
 def _embedding_shape(*, _root_: DictConfig) -> Any:

@@ -31,7 +31,7 @@ from results import COLUMNS, measured, published
 
 from fedclust.settings.composition import compose, plain
 
-FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
+FOLDERS = {"imagenette": "imagenette64", "emnist": "emnist62"}  # where a dataset's folder has another name
 
 
 class CannotRun(ValueError):

@@ -242,7 +242,7 @@ def _node(
     encoder: Callable[[], Encoder],
     metrics: Mapping[str, Metric],
 ) -> Node:
-    construction.check_outputs(model, data.inputs[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
     device = device_here(device)
     most = threads = _most_threads()
     if device == "cpu":
@@ -376,12 +376,13 @@ def worthwhile_threads(model: nn.Module, example: torch.Tensor, batch_size: int,
         return 1
     training = model.training
     model.eval()
+    inputs = torch.cat([example, example])  # as check_outputs does, for the same reasons
     try:
         with torch.no_grad():
-            operations = _operations(model, example if example.dtype == torch.int64 else example.float())
+            operations = _operations(model, inputs if inputs.dtype == torch.int64 else inputs.float())
     finally:
         model.train(training)
-    return max(1, min(most, int(operations * batch_size / _OPERATIONS_PER_THREAD)))
+    return max(1, min(most, int(operations / 2 * batch_size / _OPERATIONS_PER_THREAD)))
 
 
 def _operations(model: nn.Module, inputs: torch.Tensor) -> int:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 # Modules that read and encode rows are imported only by nodes with their own data: they need pandas.
 
-_CSV = ("sep", "decimal", "encoding")
+_CSV = ("sep", "decimal", "encoding", "thousands", "keep_default_na", "header")
 """Keys of the node's own configuration that describe its CSV files."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
@@ -179,7 +179,7 @@ def own_sites(context: Context) -> OwnSites | None:
         return None
     own = OwnSitesPartition.of(settings["partition"])
     paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
-    options = {key: str(context.node_config[key]) for key in _CSV if key in context.node_config}
+    options = {key: context.node_config[key] for key in _CSV if key in context.node_config}
     return OwnSites(paths, settings, json.dumps(options, sort_keys=True))
 
 

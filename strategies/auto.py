@@ -13,8 +13,8 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Caps
 from fedclust.clustering import auto, proposals
 from fedclust.clustering.auto import Parameters
-from fedclust.clustering.shared import wording
 from fedclust.clustering.shared.grouping import positions_of
+from fedclust.clustering.shared.wording import chance, number_of
 from fedclust.federation import Clusters, Federation, FederationError, Findings, Reply, by_cluster, padded
 from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
@@ -49,6 +49,8 @@ class Trial:
         How many proposals there were for the cluster.
     level
         Level of all tests of the cluster in this look.
+    share
+        Part of it with which this one is tested if no other passes.
     rounds
         Rounds trained so far.
     trainings
@@ -73,6 +75,7 @@ class Trial:
     look: int = 1
     proposals: int = 1
     level: float = 0.05
+    share: float = 1.0
     rounds: int = 0
     trainings: int = 0
     num_bytes: int = 0
@@ -269,12 +272,15 @@ class Auto(ClusteredStrategy):
 
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no grouping can be kept, where that follows from the settings."""
+        return [] if self._may_choose(num_clients) else self._no_groups(num_clients, rounds)
+
+    def _no_groups(self, num_clients: int, rounds: int) -> list[str]:
         given = self.parameters
-        if self._may_choose(num_clients):
-            return []
         if not given.can_split(num_clients):
-            why = f"{num_clients} clients do not make two groups of {given.min_cluster_size}"
-            return [f"no groups can be found: {why} (strategy.parameters.min_cluster_size)"]
+            return [
+                f"no groups can be found: clients must be >= {2 * given.min_cluster_size}, for two groups "
+                f"(strategy.parameters.min_cluster_size), got {num_clients}"
+            ]
         if rounds < (needed := given.warmup + 1 + given.probation):
             return [
                 f"no groups can be found: rounds must be >= {needed}, {given.warmup} before the first look "
@@ -284,19 +290,20 @@ class Auto(ClusteredStrategy):
 
     def notes(self, federation: Federation, rounds: int, model: ArrayRecord) -> list[str]:
         """Describe what trials or coalitions may cost at most."""
-        few, lines = self.cross_fits(federation.describe().rows, model), list[str]()
-        if self._may_choose(federation.num_clients):
-            lines = coalition_notes(federation.num_clients, rounds, model, few)
-        if few:
-            return lines
-        most = auto.most_spending(federation.num_clients, self.options.participation, rounds, self.parameters)
+        number, lines = federation.num_clients, list[str]()
+        if self._may_choose(number):
+            few = self.cross_fits(federation.describe().rows, model)
+            lines = coalition_notes(number, rounds * self.cohort_size(number) / number, model, few)
+            if few:
+                return lines
+            lines += self._no_groups(number, rounds)
+        most = auto.most_spending(number, self.options.participation, rounds, self.parameters)
         if not most.looks:
             return lines
-        looks = "one look" if most.looks == 1 else f"{most.looks} looks"
         return [
             *lines,
-            f"{looks} for groups; trials train clients {most.trainings} times at most, as much as "
-            f"{most.rounds:.1f} further rounds, and mostly far less",
+            f"{number_of('look', most.looks)} for groups; trials train clients {most.trainings} times at "
+            f"most, as much as {most.rounds:.1f} further rounds, and mostly far less",
         ]
 
     def decided(self) -> Decided | None:
@@ -307,7 +314,7 @@ class Auto(ClusteredStrategy):
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
         memory: TrialMemory = clusters.memory
         if (decided := self.decided()) is not None:
-            summary = {"decision": f"{decided.text} ({self.coalitions.cost()})", **decided.summary}
+            summary = {"decision": decided.text, "cross_fitting": self.coalitions.cost(), **decided.summary}
             return Findings(summary, {"cross_site": decided.cross_site})
         rounds = memory.spent / max(1, self.cohort_size(clusters.num_clients))
         over = [entry["source"] == "union" for entry in memory.history if entry["kept"]]
@@ -316,8 +323,7 @@ class Auto(ClusteredStrategy):
         why = "the run ended before it was decided"
         sentences = [auto.decision(number, memory.looks, tried, kept, len(memory.trials))]
         if joined:
-            pairs = "one pair" if joined == 1 else f"{joined} pairs"
-            sentences.append(f"{pairs} of clusters joined again")
+            sentences.append(f"{number_of('pair', joined)} of clusters joined again")
         if memory.spent:
             sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
         tested = [entry for entry in memory.history if entry.get("least_gain") is not None]
@@ -357,13 +363,12 @@ class Auto(ClusteredStrategy):
         trials: list[Trial] = []
         for cluster, proposed in found.items():
             state = deepcopy(aggregation.pack_state(clusters.aggregators[cluster], self.make_aggregator()))
-            for trial in proposed:
+            facts: dict[str, Any] = {"look": number, "proposals": len(proposed), "level": level / len(found)}
+            shares = auto.first_shares(len(proposed), _alone(proposed)).tolist()
+            for trial, share in zip(proposed, shares, strict=True):
                 parts = int(trial.labels.max()) + 1
-                started = replace(
-                    trial, models=(clusters.models[cluster],) * parts, optimisers=(state,) * parts
-                )
-                shared = level / len(found)
-                trials.append(replace(started, look=number, proposals=len(proposed), level=shared))
+                models, states = (clusters.models[cluster],) * parts, (state,) * parts
+                trials.append(replace(trial, models=models, optimisers=states, share=share, **facts))
         trials += self._unions(clusters, number)
         listed = [{"cluster": each.cluster, "source": each.source, "sizes": each.sizes} for each in trials]
         level_spent = memory.level_spent + level * bool(found)
@@ -457,7 +462,7 @@ class Auto(ClusteredStrategy):
                     finalists.append(replace(trial, first=figures))
                     continue
                 others = "another was" if len(best) == 1 else f"{len(best)} others were"
-                why = f"{others} more promising" if comparison.gain > 0 else "no gain"
+                why = f"{others} more promising" if comparison.gain_of_others > 0 else "no gain"
                 ended = {"p_value_corrected": 1.0, "kept": False, "why": f"after one round: {why}"}
                 least = {"least_gain": self._least_gain(trial, comparison)}
                 over.append(trial.entry(**figures | ended | least))
@@ -473,24 +478,25 @@ class Auto(ClusteredStrategy):
             trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
-            number, level = trials[0].proposals, trials[0].level
-            alone = [place for place in _by_updates(trials) if place is not None]
-            choice = auto.choose(compared, parts, number, level, alone)
-            if len(trials) == len(set(parts)) == 2 and max(choice.p_values) <= level:
+            number, level, alone = trials[0].proposals, trials[0].level, _alone(trials)
+            p_values = auto.corrected([each.p_value for each in compared], number, level, alone)
+            passed, finer_gains = [each for each, p in enumerate(p_values) if p <= level], False
+            if len(trials) == len(set(parts)) == len(passed) == 2:
                 coarse, fine = sorted(trials, key=lambda trial: len(trial.models))
-                gains = _compared(federation, clusters.members(cluster), coarse, fine, least).exceeds(least)
-                choice = auto.choose(compared, parts, number, level, alone, finer_gains=gains)
+                between = _compared(federation, clusters.members(cluster), coarse, fine, least)
+                finer_gains = between.exceeds(least)
+            kept = auto.choose(passed, parts, [each.gain for each in compared], finer_gains)
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 tested = {
-                    "p_value_corrected": choice.p_values[index],
+                    "p_value_corrected": p_values[index],
                     "level": level,
                     "least_gain": self._least_gain(trial, comparison),
-                    "kept": index == choice.kept,
-                    "why": auto.reason(index, choice, parts, level),
+                    "kept": index == kept,
+                    "why": auto.reason(index, passed, kept, parts, level),
                 }
                 over.append(trial.entry(**comparison.figures() | tested))
-            if choice.kept is not None:
-                clusters = self._split(clusters, trials[choice.kept], choice.p_values[choice.kept])
+            if kept is not None:
+                clusters = self._split(clusters, trials[kept], p_values[kept])
                 handed_on += level
         left = clusters.memory.level_spent - handed_on  # a kept grouping's level goes to later looks
         clusters = replace(clusters, memory=replace(clusters.memory, level_spent=left))
@@ -500,10 +506,10 @@ class Auto(ClusteredStrategy):
         # The parts of the only cluster: everyone was asked for the losses of these models before the test.
         return _after_trials(clusters if one else self._moved(clusters, federation), [], over)
 
-    def _least_gain(self, trial: Trial, comparison: Comparison) -> float:
-        """Return the least gain that the test of a trial could have shown."""
-        share = 2 if trial.preferred else trial.proposals
-        return comparison.least_gain(trial.level / share, self.parameters.min_gain)
+    def _least_gain(self, trial: Trial, comparison: Comparison) -> float | None:
+        """Return the least gain that the test of a trial could have shown; None of a client alone."""
+        least = self.parameters.min_gain
+        return comparison.least_gain(trial.level * trial.share, least) if trial.lone is None else None
 
     def _moved(self, clusters: Clusters, federation: Federation) -> Clusters:
         """Move clients to the cluster whose model has the least loss on their training rows.
@@ -590,7 +596,7 @@ class Auto(ClusteredStrategy):
     def _split(self, clusters: Clusters, trial: Trial, p_value: float) -> Clusters:
         """Split a cluster; the parts go on from the models and optimisers that were on trial."""
         children = clusters.children(trial.cluster, trial.labels)
-        how = f"by {trial.source}, better on held-out rows ({wording.chance(p_value)})"
+        how = f"by {trial.source}, better on held-out rows ({chance(p_value)})"
         reason = f"cluster {trial.cluster} split in {len(children)}: {how}"
         split = clusters.split(trial.cluster, trial.labels, reason)
         models, aggregators = list(split.models), list(split.aggregators)
@@ -604,6 +610,11 @@ def _by_updates(trials: Sequence[Trial]) -> tuple[int | None, int | None]:
     """Return the positions of the trial that the clients' updates prefer and of a client alone, if on."""
     preferred = next((place for place, trial in enumerate(trials) if trial.preferred), None)
     return preferred, next((place for place, trial in enumerate(trials) if trial.lone is not None), None)
+
+
+def _alone(trials: Sequence[Trial]) -> list[int]:
+    """List the positions of the trials that have a part of the level of their own."""
+    return [place for place in _by_updates(trials) if place is not None]
 
 
 def _compare_with_whole(

@@ -11,6 +11,7 @@ from fedclust.clustering import cfl
 from fedclust.clustering.cfl import Changes, Cut, Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply, by_cluster, padded
 from fedclust.strategies.base import ClusteredStrategy
+from fedclust.support.checks import plural
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_CLIENTS = 2000  # up to which the distances are kept for the plots; K² numbers
@@ -79,7 +80,7 @@ class CFL(ClusteredStrategy):
         """List why no cut can come, and that the limits depend on the setting."""
         first, fewest = self.parameters.min_rounds + 1, 2 * self.parameters.min_cluster_size
         early = f"no cut comes before round {first} (strategy.parameters.min_rounds), and there are {rounds}"
-        few = f"{num_clients} clients are too few for a cut"
+        few = f"too few for a cut: {plural(num_clients, 'client')}"
         absolute = (
             "eps_1 and eps_2 are norms of updates, which depend on the model and the learning rate; with "
             "strategy.parameters.relative=true they are shares of the first round's, such as 0.75 and 0.5"

@@ -326,6 +326,7 @@ def test_a_client_that_is_better_off_alone_is_counted(personal: str | Finetune, 
             parts.append((inputs, 1 - labels if client == 0 else labels))
         sites.append(tuple(parts))
     training = LocalTraining(learning_rate=0.3, epochs=2, batch_size=20)
+    torch.manual_seed(0)
     result = fedclust.simulate(
         "auto", nn.Linear(2, 2), sites, rounds=8, training=training, proof=True, personal=personal
     )

@@ -138,6 +138,8 @@ def test_a_finished_run_continues_with_more_rounds(tmp_path: Path) -> None:
     assert [line["round"] for line in SavedRun(short).rounds if "mean_client_accuracy" in line] == [4, 8, 10]
     fedclust.run([f"resume={short}"])  # nothing is left to do
     _assert_equal(short, whole)
+    found = SavedRun(short)  # whose seconds are not those of this process alone
+    assert found.summary["seconds"] >= sum(line["seconds"] for line in found.rounds)
     with pytest.raises(ConfigError, match="rounds must be >= 10, the rounds that .* has, got 9"):
         fedclust.run([f"resume={short}", "rounds=9"])
 

@@ -14,7 +14,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from fedclust.clustering.proposals import MOST_PROPOSALS
-from fedclust.clustering.shared import wording
+from fedclust.clustering.shared.wording import number_of
 from fedclust.proof import Comparison, holm
 from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray
@@ -218,22 +218,6 @@ def nearest_pairs(vectors: Mapping[int, FloatArray]) -> list[tuple[int, int]]:
     return sorted((one, other) for one, other in nearest.items() if one < other and nearest[other] == one)
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The result of the trials of one cluster.
-
-    Attributes
-    ----------
-    kept
-        Position of the proposal that is kept, or None.
-    p_values
-        Corrected p-value of each finalist against the unsplit cluster.
-    """
-
-    kept: int | None
-    p_values: tuple[float, ...]
-
-
 def most_promising(
     comparisons: Sequence[Comparison],
     parts: Sequence[int],
@@ -290,95 +274,129 @@ def most_promising(
     return sorted({*sorted(gained, key=rank)[:number], *(each for each in gained if each == lone)})
 
 
-def choose(
-    comparisons: Sequence[Comparison],
-    parts: Sequence[int],
-    num_proposals: int,
-    level: float,
-    alone: Sequence[int] = (),
-    finer_gains: bool = False,
-) -> Choice:
-    """Choose which finalist to keep, if any.
-
-    All proposals of the look share one level. Those that training rows alone have chosen, the preferred one
-    and that of a client alone, have parts of their own: half of the level, then half of what is left. The
-    others share the rest by Holm's correction, with the parts of those that have passed (Bretz et al., "A
-    graphical approach to sequentially rejective multiple test procedures", Statistics in Medicine 28, 2009).
-    Proposals that were dropped after one round were chosen on the same rows as the finalists, so they count,
-    with p = 1. Those that pass are all shown to be better than one model, so the choice among them needs no
-    test: the coarsest is kept, unless the finer gains more; of equally coarse ones, that with the largest
-    gain.
+def first_shares(num_proposals: int, alone: Sequence[int] = ()) -> FloatArray:
+    """Divide the level of a look among the proposals for a cluster.
 
     Parameters
     ----------
-    comparisons
-        Each finalist's models (B) against the unsplit cluster's (A).
-    parts
-        Number of parts of each finalist.
+    num_proposals
+        Number of proposals.
+    alone
+        Positions of those that training rows alone have chosen, the preferred one and that of a client alone:
+        they get half of the level, then half of what is left. The others share the rest.
+
+    Returns
+    -------
+    Share of the level with which each is tested if no other passes, shape (proposals,).
+
+    Examples
+    --------
+    >>> first_shares(4, alone=[0, 3])
+    array([0.5  , 0.125, 0.125, 0.25 ])
+    """
+    shares = np.full(num_proposals, 0.5 ** len(alone) / max(1, num_proposals - len(alone)))
+    shares[[*alone]] = [0.5**place for place in range(1, len(alone) + 1)]
+    return shares
+
+
+def corrected(
+    p_values: Sequence[float], num_proposals: int, level: float, alone: Sequence[int] = ()
+) -> tuple[float, ...]:
+    """Correct the p-values of a cluster's finalists, so that all proposals of the look share one level.
+
+    Those of :func:`first_shares` that have parts of their own are tested at these. The others share the rest
+    by Holm's correction, with the parts of those that have passed (Bretz et al., "A graphical approach to
+    sequentially rejective multiple test procedures", Statistics in Medicine 28, 2009). Proposals that were
+    dropped after one round were chosen on the same rows as the finalists, so they count, with p = 1.
+
+    Parameters
+    ----------
+    p_values
+        Of each finalist against the unsplit cluster.
     num_proposals
         Proposals of the look for this cluster, the dropped ones included.
     level
         Level of all tests together.
     alone
         Positions of the finalists that have parts of the level of their own, in the order of these.
+
+    Returns
+    -------
+    P-values to be compared with the level.
+
+    Examples
+    --------
+    >>> corrected([0.001], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
+    (0.003,)
+    >>> corrected([0.001], num_proposals=3, level=0.05, alone=[0])
+    (0.002,)
+    """
+    found, left = {}, 0.5 ** len(alone)
+    for each, share in zip(alone, first_shares(len(p_values), alone)[[*alone]].tolist(), strict=True):
+        found[each] = min(1.0, p_values[each] / share)
+        left += share if found[each] <= level else 0.0
+    others = [each for each in range(len(p_values)) if each not in found]
+    dropped = [1.0] * (num_proposals - len(p_values))
+    shared = holm([*(p_values[each] for each in others), *dropped]) / left
+    found |= dict(zip(others, np.minimum(shared, 1.0).tolist(), strict=False))
+    return tuple(found[each] for each in range(len(p_values)))
+
+
+def choose(
+    passed: Sequence[int], parts: Sequence[int], gains: Sequence[float], finer_gains: bool = False
+) -> int | None:
+    """Choose which of the finalists that were shown to be better is kept.
+
+    The choice among them needs no test: the coarsest is kept, unless the finer gains more; of equally coarse
+    ones, that with the largest gain.
+
+    Parameters
+    ----------
+    passed
+        Positions of these finalists.
+    parts, gains
+        Number of parts of each finalist, and its gain over the unsplit cluster.
     finer_gains
         Whether the finer of two finalists gains more than the coarser, see :meth:`Comparison.exceeds`.
 
     Returns
     -------
-    The choice.
+    Position of the one that is kept, or None.
 
     Examples
     --------
-    >>> from types import SimpleNamespace
-    >>> finalist = SimpleNamespace(p_value=0.001, gain=0.05)
-    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05)  # Holm: 3 · 0.001
-    Choice(kept=0, p_values=(0.003,))
-    >>> choose([finalist], parts=[2], num_proposals=3, level=0.05, alone=[0])
-    Choice(kept=0, p_values=(0.002,))
+    >>> choose([0, 1], parts=[3, 2], gains=[0.06, 0.05])
+    1
     """
-    corrected, left, rest = {}, 1.0, 0.0
-    for each in alone:
-        left /= 2
-        corrected[each] = min(1.0, comparisons[each].p_value / left)
-        rest += left if corrected[each] <= level else 0.0
-    others = [each for each in range(len(comparisons)) if each not in corrected]
-    dropped = [1.0] * (num_proposals - len(comparisons))
-    shared = holm([*(comparisons[each].p_value for each in others), *dropped]) / (left + rest)
-    corrected |= dict(zip(others, np.minimum(shared, 1.0).tolist(), strict=False))
-    found = tuple(corrected[each] for each in range(len(comparisons)))
-    passed = [index for index, value in enumerate(found) if value <= level]
-    if not passed:
-        return Choice(None, found)
     fineness = -1 if finer_gains else 1
-    return Choice(
-        min(passed, key=lambda index: (fineness * parts[index], -comparisons[index].gain, index)), found
-    )
+    return min(passed, key=lambda index: (fineness * parts[index], -gains[index], index), default=None)
 
 
-def reason(index: int, choice: Choice, parts: Sequence[int], level: float) -> str:
+def reason(index: int, passed: Sequence[int], kept: int | None, parts: Sequence[int], level: float) -> str:
     """Explain why a finalist was kept or not.
 
     Parameters
     ----------
     index
         Its position among the finalists.
-    choice, parts, level
+    passed, kept, parts
         The result of :func:`choose`, and its arguments.
+    level
+        Level of all tests together.
 
     Examples
     --------
-    >>> reason(0, Choice(None, (0.2,)), parts=[2], level=0.05)
+    >>> reason(0, passed=[], kept=None, parts=[2], level=0.05)
     'not shown to be better at the level of 0.05'
     """
-    if choice.p_values[index] > level:
+    if kept is None or index not in passed:
         return f"not shown to be better at the level of {level:.2g}"
-    if choice.kept is None or index == choice.kept:
+    if index == kept:
         return f"shown to be better at the level of {level:.2g}"
-    kept = parts[choice.kept]
-    if parts[index] > kept:
-        return f"shown to be better than one model, but not than {kept} parts"
-    return f"beaten by {kept} parts" if parts[index] < kept else "another in as many parts gains more"
+    if parts[index] > parts[kept]:
+        return f"shown to be better than one model, but not than {parts[kept]} parts"
+    same = parts[index] == parts[kept]
+    return "another in as many parts gains more" if same else f"beaten by {parts[kept]} parts"
 
 
 def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int) -> str:
@@ -404,13 +422,13 @@ def decision(num_clusters: int, looks: int, tried: int, kept: int, on_trial: int
     >>> decision(num_clusters=2, looks=3, tried=18, kept=1, on_trial=0)
     '2 clusters: 1 of 18 groupings from 3 looks proved better on held-out rows'
     """
-    of_looks = "one look" if looks == 1 else f"{looks} looks"
-    groupings = "one grouping" if tried == 1 else f"{tried} groupings"
+    of_looks = number_of("look", looks)
     if tried:
+        groupings = number_of("grouping", tried)
         why = f"{kept or 'none'} of {groupings} from {of_looks} proved better on held-out rows"
         why += f", {on_trial} still on trial when the run ended" if on_trial else ""
     elif on_trial:
-        why = f"{on_trial} groupings were still on trial when the run ended"
+        why = f"{number_of('grouping', on_trial)} still on trial when the run ended"
     else:
         why = f"{of_looks} proposed no grouping" if looks else "no trial took place"
-    return f"{wording.clusters(num_clusters)}: {why}"
+    return f"{number_of('cluster', num_clusters)}: {why}"

@@ -36,7 +36,7 @@ import numpy as np
 
 from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans, positions_of
 from fedclust.metrics import davies_bouldin
-from fedclust.support.checks import Checked, check_entries, check_shapes
+from fedclust.support.checks import Checked, check_entries, check_shapes, plural
 from fedclust.support.rng import cohort_size
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -274,7 +274,7 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     Examples
     --------
     >>> cautions(Parameters().resolve(1.0), num_clients=2, participation=1.0, rounds=10)
-    ['no split can come: 2 clients are fewer than 3']
+    ['no split can come: 2 clients, fewer than 3']
     """
     if parameters.max_clusters_of(num_clients) < 2:
         fewest, smallest = f"two cohorts of cohort_size {parameters.cohort_size}", parameters.smallest_part
@@ -282,7 +282,7 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
             fewest = f"two clusters of min_cluster_size {smallest}"
         if num_clients < 3:
             fewest = "3"
-        return [f"no split can come: {num_clients} clients are fewer than {fewest}"]
+        return [f"no split can come: {plural(num_clients, 'client')}, fewer than {fewest}"]
     step_size = parameters.step_size_of(num_clients)
     cohort = parameters.cohort_size_of(num_clients, participation)
     tolerance = tolerance_of(parameters, cohort, num_clients)

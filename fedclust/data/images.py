@@ -6,7 +6,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from fedclust.data.dataset import SourceError, Statistics
 from fedclust.data.input_encoders import MODES, ImageEncoder, Resize, decode
-from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column, walk
+from fedclust.data.source import (
+    IMAGE_SUFFIXES,
+    TABLE_SUFFIXES,
+    Labels,
+    Part,
+    SourcedDataset,
+    cells_of,
+    find_column,
+    walk,
+)
 from fedclust.typing import IntArray
 
 CHUNK = 128  # images decoded by one thread at a time
@@ -69,6 +78,17 @@ class Images(SourcedDataset):
             rule = "a path below the table's folder, with {id} or {id[0]} for the column's text"
             raise ValueError(f"dataset.image_path must be {rule}, got {self.image_path!r}")
 
+    def _files(self) -> tuple[Path, list[Path]]:
+        """List the files: images in folders, if a table beside them has no column of images."""
+        root, files = super()._files()
+        if files[0].name.lower().endswith(IMAGE_SUFFIXES) or Path(str(self.path)).expanduser().is_file():
+            return root, files
+        folders = any("/" in name for name in walk(root) if name.lower().endswith(IMAGE_SUFFIXES))
+        wanted = {self.image} if isinstance(self.image, str) else {*self.image}
+        if not folders or wanted & {*self._open_files(root, files[:1]).rows.schema.names}:
+            return root, files
+        return replace(self, exclude=[*self.exclude, *(f"*{each}" for each in TABLE_SUFFIXES)])._files()
+
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Decode the images in parallel and count their pixel values."""
         kept = np.flatnonzero(labels.kept)
@@ -80,7 +100,7 @@ class Images(SourcedDataset):
         def decode_chunk(start: int, chunk: list[Any]) -> IntArray:
             """Write a chunk of kept images as rows from `start`; count the training part's values."""
             for row, image in enumerate(chunk, start=start):
-                inputs[row] = self._decode(image, locate, int(kept[row]))
+                inputs[row] = self._decode(image, locate, name, int(kept[row]))
             return pixel_counts(inputs[start : max(start, min(start + len(chunk), labels.num_train))])
 
         with ThreadPoolExecutor(WORKERS) as pool:  # Pillow releases the GIL while decoding
@@ -118,13 +138,24 @@ class Images(SourcedDataset):
 
         return locate
 
-    def _decode(self, image: Any, locate: Callable[[str], Path], position: int) -> NDArray[np.uint8]:
-        """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``."""
+    def _decode(
+        self, image: Any, locate: Callable[[str], Path], column: str, position: int
+    ) -> NDArray[np.uint8]:
+        """Decode one image, given as bytes, as a path, or as the hub's ``{"bytes": …, "path": …}``.
+
+        No error shows what is in the table: a path may be an image in another form.
+        """
         if isinstance(image, dict):
             image = image["bytes"] if image.get("bytes") is not None else image.get("path")
         if image is None:
-            raise SourceError(f"example {position} has no image")
+            raise SourceError(f"{column} of example {position} must be an image, got none")
+        if not isinstance(image, bytes | str | int):
+            rule = "must be an encoded image, such as a PNG's bytes or the hub's Image feature, or its path"
+            raise SourceError(f"{column} of example {position} {rule}, got a {type(image).__name__}")
         opened = image if isinstance(image, bytes) else locate(str(image))
+        if isinstance(opened, Path) and not os.path.isfile(opened):
+            rule = "must be the path of a file below the table's folder, there is none"
+            raise SourceError(f"{column} of example {position} {rule}; check dataset.image_path, too")
         try:
             return decode(opened, tuple(self.input_shape), self.resize, f" {position}")
         except ValueError as error:

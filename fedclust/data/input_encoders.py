@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -331,7 +332,7 @@ class TextEncoder:
         if isinstance(rows, str) or not all(isinstance(text, str) for text in rows):
             raise ValueError("rows must be a list of texts or a table with a column of them")
         # The steps of training: unencodable characters are replaced before tokens are made.
-        texts = [text.encode("utf-8", "replace").decode() for text in rows]
+        texts = [normalize("NFC", text).encode("utf-8", "replace").decode() for text in rows]
         tokens = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts)]
         return np.array(tokens, dtype=np.int64).reshape(len(texts), self.length)
 

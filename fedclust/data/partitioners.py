@@ -412,7 +412,8 @@ class Natural(ClientPartitioner):
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Make each user with enough examples a client."""
         if examples.natural is None:
-            raise ValueError("a natural partition needs writers, users or regions, the dataset has none")
+            rule = "a natural partition needs writers, users or regions"
+            raise ValueError(f"{rule}: dataset.natural= names their column, the dataset has none")
         users, owner, sizes = np.unique(examples.natural, return_inverse=True, return_counts=True)
         somebody, few = users >= 0, sizes < self.min_samples
         chosen = np.flatnonzero(somebody & ~few)

@@ -6,22 +6,28 @@ Without such a word, all files are the training part. Validation data becomes th
 other.
 """
 
+import codecs
 import fnmatch
+import gzip
 import hashlib
 import json
 import os
 import re
+import struct
+import zlib
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.check import not_classes
+from fedclust.data.check import is_number, not_classes
 from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SourceError, Statistics
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
@@ -37,11 +43,33 @@ T = TypeVar("T")
 
 TABLE_SUFFIXES = (".parquet", ".csv", ".csv.gz", ".arrow")
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif", ".ppm", ".pgm")
-CSV_OPTIONS = ("sep", "encoding", "decimal", "thousands", "quotechar", "comment", "na_values", "skiprows")
+_FORMAT = "sep", "encoding", "decimal", "thousands", "quotechar", "comment", "header", "skiprows"
+_USUAL: dict[str, Any] = {
+    "thousands": None,
+    "quotechar": '"',
+    "comment": None,
+    "header": "infer",
+    "skiprows": None,
+}
+_USUAL |= {"na_values": None, "keep_default_na": True}
+CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
+_WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
+UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)
+"""What pandas, pyarrow, Pillow and zlib raise for damaged files and values that fit no type."""
 HUB_OPTIONS = ("subset", "revision", "data_dir")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]*\w")
 SEPARATORS = (";", "\t", "|", ",")
 _VALIDATION = {"validation", "valid", "val", "dev"}
+# What a file begins with says more than an option does; UTF-32 begins like UTF-16, so it stands first.
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+    codecs.BOM_UTF8: "utf-8-sig",
+}
+_OPENING = 256  # bytes
+_LONGER = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
 
 
@@ -82,7 +110,8 @@ class Source(Checked):
         Shell patterns of local files, relative to `path`, to leave out.
     csv_options
         Further arguments of ``pandas.read_csv``, such as ``sep``, ``encoding`` and ``decimal``; only those in
-        `CSV_OPTIONS`.
+        `CSV_OPTIONS`. With ``keep_default_na=False``, empty cells alone are missing, not ``NA`` or ``None``;
+        ``header=0`` says that the first line has the names of the columns, even if they are numbers.
     label_pattern
         Regular expression searched in an image's path relative to `path`; its first group is the image's
         class. None, which :class:`~fedclust.data.images.Images` may change, uses the image's folder.
@@ -131,7 +160,8 @@ class Source(Checked):
         root, files = self._files()
         stats = [(file.relative_to(root).as_posix(), file.stat()) for file in files]
         known = [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-        return ["files", known, *([dict(self.csv_options)] if self.csv_options else [])]
+        options = {key: each for key, each in self.csv_options.items() if each != _USUAL.get(key, ...)}
+        return ["files", known, *([options] if options else [])]
 
     def open(self) -> tuple[Part, Part | None]:
         """Open the training and the test part.
@@ -181,15 +211,16 @@ class Source(Checked):
         if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
                 self._read(file, lambda file: ds.dataset(file, format="parquet"))
-            return Part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
+            return _part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
         if kind.endswith(".arrow"):  # as datasets' save_to_disk writes them
             tables = [self._read(file, _read_arrow) for file in files]
-            return Part(ds.dataset(pa.concat_tables(tables)), root, place)
+            return _part(ds.dataset(pa.concat_tables(tables)), root, place)
         if kind.endswith((".csv", ".csv.gz")):
             import pandas as pd
 
             frame = pd.concat([self._read(file, self._read_csv) for file in files], ignore_index=True)
-            return Part(ds.dataset(pa.Table.from_pandas(frame, preserve_index=False)), root, place)
+            table = self._read(files[0], lambda _: pa.Table.from_pandas(frame, preserve_index=False))
+            return _part(ds.dataset(table), root, place)
         if kind.endswith(IMAGE_SUFFIXES):
             table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
             return Part(ds.dataset(table), root, str(root))
@@ -202,24 +233,39 @@ class Source(Checked):
             return read(file)
         except SourceError:
             raise
-        except (OSError, ValueError, LookupError) as error:  # pyarrow's and pandas' errors are among these
+        except UNREADABLE as error:
             advice = self._ways()
             if isinstance(error, UnicodeDecodeError):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
+            if longer := _LONGER.search(str(error)):
+                names, line, cells = longer.groups()
+                advice = (
+                    "remove separators at the ends of lines, name every column in the first line, or leave "
+                )
+                advice += "out lines above the names with dataset.csv_options.skiprows=1"
+                rule = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
+                raise SourceError(f"cannot read {file}: {rule}; {advice}") from error
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":
         import pandas as pd
 
-        options = dict(self.csv_options)
-        if options.get("sep") == r"\t":  # as typed on a command line
-            options["sep"] = "\t"
+        options = self._csv_options(file)
+        # The first lines, as data: the names as they are, and an error if a row has more cells than names.
+        head = pd.read_csv(file, **{**options, "header": None, "dtype": str}, nrows=2)
+        names = [_composed(name) for name in head.iloc[0].dropna()]
+        if options.get("header", 0) is not None:
+            _check_names(names, str(file))
+        if options.get("header", "infer") == "infer" and 2 * sum(map(is_number, names)) > len(names):
+            rule = f"{file} has a first line of values, not of names; add a line with the columns' names"
+            raise SourceError(f"{rule}, or give dataset.csv_options.header=0 if the names are numbers")
         if len(options.get("sep") or ",") == 1:
             # pandas infers a type from the whole column, Arrow's reader only from its first block.
             options["low_memory"] = False
-        else:
-            options["engine"] = "python"
         frame = pd.read_csv(file, **options)
+        for name, kind in frame.dtypes.items():  # whole numbers too large for a type are keys
+            if pd.api.types.is_object_dtype(kind) and pd.api.types.infer_dtype(frame[name]) == "integer":
+                frame[name] = frame[name].astype("string")
         header = str(frame.columns[0])
         other = max(SEPARATORS, key=header.count)
         if len(frame.columns) == 1 and other in header:
@@ -227,6 +273,29 @@ class Source(Checked):
             shown = f", {header!r}" if is_open() else ""
             raise SourceError(f"{file} has one column{shown}; set its separator, for example '{option}'")
         return frame
+
+    def _csv_options(self, file: Path) -> dict[str, Any]:
+        """Return the arguments of pandas.read_csv for a file: the settings, and what its first bytes say."""
+        options = dict(self.csv_options)
+        if options.get("sep") == r"\t":  # as typed on a command line
+            options["sep"] = "\t"
+        if options.get("keep_default_na") is False and options.get("na_values") is None:
+            options["na_values"] = [""]  # empty cells stay missing, or no column has numbers
+        with gzip.open(file) if file.name.lower().endswith(".gz") else file.open("rb") as opened:
+            opening = opened.read(_OPENING)
+        encoding = next((name for mark, name in _MARKS.items() if opening.startswith(mark)), None)
+        if encoding is not None:
+            options["encoding"] = encoding
+        elif b"\0" in opening and not str(options.get("encoding")).lower().startswith(("utf-16", "utf-32")):
+            order = "be" if opening.startswith(b"\0") else "le"
+            advice = f"set its encoding, for example dataset.csv_options.encoding=utf-16-{order}"
+            raise SourceError(f"cannot read {file}: it must be text, it has zero bytes; {advice}")
+        first = opening.decode(options.get("encoding") or "utf-8", "ignore")
+        if excel := re.match(r'"?sep=(.)"?\r?\n', first):  # a line by which Excel finds the separator
+            options |= {"sep": excel[1], "skiprows": options.get("skiprows") or 1}
+        if len(options.get("sep") or ",") > 1:
+            options["engine"] = "python"
+        return options
 
     def _label_of(self, name: str) -> str:
         if self.label_pattern is None:
@@ -268,7 +337,7 @@ class Source(Checked):
             for part, rows in datasets.load_dataset(self.hub, **options).items():
                 table = rows.data.table  # unshuffled, so there is no index mapping to follow
                 table = table.replace_schema_metadata(rows.features.arrow_schema.metadata)
-                parts[part] = Part(ds.dataset(table), place=place)
+                parts[part] = _part(ds.dataset(table), None, place)
             return parts["train"], parts.get("test", parts.get("validation"))
         except (OSError, ValueError, RuntimeError, LookupError, datasets.exceptions.DatasetsError) as error:
             # OSError: no network or unknown id; ValueError: unknown subset; RuntimeError: the dataset is a
@@ -320,6 +389,58 @@ class Labels:
     class_names: tuple[str, ...]
 
 
+def _part(rows: "ds.Dataset", root: Path | None, place: str) -> Part:
+    """Return a part whose columns have composed names, each once."""
+    import pyarrow.dataset as ds
+
+    names = [_composed(name) for name in rows.schema.names]
+    _check_names(names, place)
+    if names != rows.schema.names:
+        rows = ds.dataset(rows.to_table().rename_columns(names))
+    return Part(rows, root, place)
+
+
+def _composed(text: str) -> str:
+    """Write a text in Unicode's composed form (NFC): "ä" may be one character or an "a" and two dots."""
+    return normalize("NFC", text)
+
+
+def _check_names(names: Iterable[str], place: str) -> None:
+    """Check that the columns have different names.
+
+    Raises
+    ------
+    SourceError
+        If two have the same: pandas would rename one, which may then be an input with the label in it.
+    """
+    counts = Counter(names)
+    if twice := [name for name in counts if counts[name] > 1]:
+        raise SourceError(f"{place} has several columns called {few(twice)}; give each a name of its own")
+
+
+def _plain(table: "pa.Table") -> "pa.Table":
+    """Convert decimals to float64, and texts, even of a dictionary, to their composed form."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    for place, field_ in enumerate(table.schema):
+        kind = field_.type.value_type if types.is_dictionary(field_.type) else field_.type
+        if types.is_decimal(kind):
+            table = table.set_column(place, field_.name, pc.cast(table[place], pa.float64()))
+        elif is_text(kind):
+            texts = pc.cast(pc.cast(table[place], kind), pa.large_string())
+            table = table.set_column(place, field_.name, pc.utf8_normalize(texts, form="NFC"))
+    return table
+
+
+def is_text(type_: Any) -> bool:
+    """Return whether an Arrow type is one of texts."""
+    import pyarrow.types as types
+
+    return bool(types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_))
+
+
 def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     """Return the first of the columns `wanted` that the source has.
 
@@ -329,7 +450,7 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
         If it has none of them; the message lists the source's columns.
     """
     names, existing = [wanted] if isinstance(wanted, str) else list(wanted), part.rows.schema.names
-    for name in names:
+    for name in map(_composed, names):
         if name in existing:
             return name
     hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
@@ -339,7 +460,7 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":
     """Read one whole column."""
-    return part.rows.to_table(columns=[name]).column(0)
+    return _plain(part.rows.to_table(columns=[name])).column(0)
 
 
 Cells: TypeAlias = Iterator[tuple[int, list[Any]]]
@@ -357,8 +478,23 @@ def cells_of(parts: Sequence[Part], name: str, kept: BoolArray, size: int, **opt
 
 
 def values_of(parts: Sequence[Part], name: str, kept: BoolArray) -> "pd.Series[Any]":
-    """Read the kept rows of a column of all parts; missing for rows of a part that lacks it."""
+    """Read the kept rows of a column of all parts; missing for rows of a part that lacks it.
+
+    Raises
+    ------
+    SourceError
+        If its cells are lists or other values that cannot be compared.
+    """
+    check_plain(parts[0], name)
     return table_of(parts, [name], kept)[name]
+
+
+def check_plain(part: Part, name: str) -> None:
+    """Check that a column's cells are single values; raise SourceError with its type otherwise."""
+    import pyarrow.types as types
+
+    if types.is_nested(kind := part.rows.schema.field(name).type):
+        raise SourceError(f"{name} must hold one text or number in each row, got {kind}")
 
 
 def table_of(parts: Sequence[Part], names: Iterable[str], kept: BoolArray | slice) -> "pd.DataFrame":
@@ -368,7 +504,8 @@ def table_of(parts: Sequence[Part], names: Iterable[str], kept: BoolArray | slic
     tables = []
     for part in parts:
         existing = set(part.rows.schema.names)
-        tables.append(part.rows.to_table(columns=[name for name in names if name in existing]).to_pandas())
+        table = part.rows.to_table(columns=[name for name in names if name in existing])
+        tables.append(_plain(table).to_pandas())
     return pd.concat(tables, ignore_index=True)[kept].reset_index(drop=True)
 
 
@@ -566,7 +703,9 @@ class SourcedDataset(Source, DatasetBuilder):
         columns = [column(part, name) for part in parts]
         for values in columns:
             if values.null_count:
-                raise SourceError(f"{values.null_count} examples have no label in {name}")
+                what = f"some examples have no label in {name}"  # no count, as a site may send it
+                advice = "if 'None' or 'NA' is a class, give dataset.csv_options.keep_default_na=false"
+                raise SourceError(f"{what}; label them or leave them out; {advice}")
         if self.per_position:
             arrays = [_positions(values, name) for values in columns]
             keeps = [np.ones(len(array), dtype=bool) for array in arrays]
@@ -577,6 +716,9 @@ class SourcedDataset(Source, DatasetBuilder):
             series = [values.to_pandas() for values in columns]
             keeps = [~values.isin(list(self.drop_labels)).to_numpy(dtype=bool) for values in series]
             arrays = [values[keep].to_numpy() for values, keep in zip(series, keeps, strict=True)]
+            if self.names_in(parts[0]) and any((array == -1).any() for array in arrays):
+                rule = "must have a label in every example, some have -1, which is none in datasets"
+                raise SourceError(f"{name} {rule}; leave them out with 'dataset.drop_labels=[-1]'")
         if not len(arrays[0]):
             raise SourceError("the training part must hold at least one example, got none")
         return arrays, np.concatenate(keeps)
@@ -613,7 +755,7 @@ class SourcedDataset(Source, DatasetBuilder):
         metadata = json.loads((part.rows.schema.metadata or {}).get(b"huggingface", b"{}"))
         features = metadata.get("info", {}).get("features", {})
         names: list[str] | None = features.get(find_column(part, self.label, "label"), {}).get("names")
-        return names
+        return None if names is None else [_composed(name) for name in names]
 
     def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
         """Read the writer, user or region of each kept example as an index into their sorted names.

@@ -22,7 +22,16 @@ from fedclust.data.input_encoders import (
     category_texts,
     size_of,
 )
-from fedclust.data.source import Labels, Part, SourcedDataset, find_column, table_of, values_of
+from fedclust.data.source import (
+    Labels,
+    Part,
+    SourcedDataset,
+    check_plain,
+    find_column,
+    is_text,
+    table_of,
+    values_of,
+)
 from fedclust.typing import FloatArray, IntArray
 
 Kind: TypeAlias = Literal["number", "category"]
@@ -93,12 +102,14 @@ class Tables(SourcedDataset):
         Raises
         ------
         SourceError
-            If a configured column is missing.
+            If a configured column is missing, or its cells are lists.
         """
         if not self.chooses:
             kinds: dict[str, Kind | None] = {}
             kinds |= {find_column(part, name, "numbers"): "number" for name in self.numbers or ()}
             kinds |= {find_column(part, name, "categories"): "category" for name in self.categories or ()}
+            for name in kinds:
+                check_plain(part, name)
             return kinds
         roles = {"label": self.label, "natural": self.natural, "group": self.group}
         taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
@@ -118,6 +129,8 @@ class Tables(SourcedDataset):
             If a configured column is missing.
         """
         label = find_column(parts[0], self.label, "label") if self.label else None
+        if label is not None and not self.per_position:
+            check_plain(parts[0], label)
         group = self.group and find_column(parts[0], self.group, "group")
         kinds, schema = self.kinds(parts[0]), parts[0].rows.schema
         wanted = dict.fromkeys(filter(None, [label, *kinds, group]))
@@ -163,8 +176,7 @@ class Tables(SourcedDataset):
                 find_column(parts[0], name, f"dataset.{role}")
         kinds = self._fit_columns(parts[0])
         numbers, categories = ([name for name in kinds if kinds[name] == kind] for kind in get_args(Kind))
-        frames = [part.rows.to_table(columns=[*numbers, *categories]).to_pandas() for part in parts]
-        frame = pd.concat(frames, ignore_index=True)[labels.kept]
+        frame = table_of(parts, [*numbers, *categories], labels.kept)
         try:
             values = frame[numbers].astype(np.float64).to_numpy().reshape(len(frame), -1)
         except (TypeError, ValueError) as error:
@@ -272,9 +284,11 @@ def _kind_of(type_: Any) -> Kind | None:
     import pyarrow.types as types
 
     kind = type_.value_type if types.is_dictionary(type_) else type_
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
+    if any(
+        holds(kind) for holds in (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
+    ):
         return "number"
-    return "category" if types.is_string(kind) or types.is_large_string(kind) else None
+    return "category" if is_text(kind) or types.is_null(kind) else None
 
 
 def _override(key: str, names: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +80,7 @@ class Text(SourcedDataset):
         name = find_column(parts[0], self.text, "text")
         for _, texts in cells_of(parts, name, kept, CHUNK):
             if texts:
-                yield ["" if text is None else str(text) for text in texts]
+                yield ["" if text is None else normalize("NFC", str(text)) for text in texts]
 
     def tokeniser(self, words: Sequence[str]) -> Callable[[list[str]], IntArray]:
         """Return a function from texts to tokens, (n, tokens): pretrained, or with `words` as vocabulary."""
@@ -188,8 +189,9 @@ def tokenizer_of(words: Sequence[str]) -> "Tokenizer":
     return tokenizer
 
 
-def count_words(texts: Iterable[str]) -> Counter[str]:
+def count_words(texts: Iterable[str]) -> dict[str, int]:
     """Count the words of texts as a vocabulary does: lower-case, and runs of punctuation."""
     empty = tokenizer_of(())
     lowered = map(empty.normalizer.normalize_str, texts)
-    return Counter(word for text in lowered for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))
+    words = (word for text in lowered for word, _ in empty.pre_tokenizer.pre_tokenize_str(text))
+    return dict(Counter(words))  # dataclasses.asdict cannot copy a Counter

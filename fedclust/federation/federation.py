@@ -5,7 +5,6 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -32,6 +31,7 @@ from fedclust.messages.training import Instruction, Projection, Update, UpdateQu
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
+from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
@@ -219,7 +219,7 @@ def imbalance_line(
     counts = np.asarray(train_counts)
     clients, classes = counts.shape
     names = list(class_names if len(class_names) == classes else map(str, range(classes)))
-    who = list(map(str, range(clients)) if client_names is None else client_names)
+    who = list(client_names or (f"client {each}" for each in range(clients)))
     rows = counts.sum(axis=0)
     most, least = int(rows.argmax()), int(rows.argmin())
     largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
@@ -230,15 +230,13 @@ def imbalance_line(
     if not len(lacking):
         return f"{line}; every client has every class"
     some = [
-        f"{who[client]} {_few([names[label] for label in np.flatnonzero(counts[client] == 0)])}"
+        f"{who[client]}: {few((names[label] for label in np.flatnonzero(counts[client] == 0)), _NAMED)}"
         for client in lacking
     ]
-    return f"{line}; {len(lacking)} of {clients} clients lack a class: {_few(some, '; ')}"
+    return f"{line}; {len(lacking)} of {clients} clients lack a class: {few(some, _NAMED, '; ')}"
 
 
-def capped_lines(
-    described: Descriptions, row_cap: float | None, training: Mapping[str, Any] = MappingProxyType({})
-) -> list[str]:
+def capped_lines(described: Descriptions, row_cap: float | None, training: Mapping[str, Any]) -> list[str]:
     """Name the clients whose training or test rows do not all count, see :func:`fedclust.proof.counted`.
 
     Parameters
@@ -251,7 +249,7 @@ def capped_lines(
         The ``training`` node. With `epochs`, the lines say how long such a client trains: the cap shortens
         nobody's training.
     """
-    lines, epochs = [], training.get("epochs")
+    lines, epochs = [], training["epochs"]
     for what, rows in (("training", described.num_train), ("test", described.num_test)):
         having, counts = rows[rows > 0], counted(rows, row_cap)
         who = sorted(np.flatnonzero(counts < rows).tolist(), key=lambda client: -rows[client])
@@ -263,7 +261,7 @@ def capped_lines(
         ]
         if not said:
             continue
-        line = f"{_few(said, '; ')} (row_cap={row_cap:g})"
+        line = f"{few(said, _NAMED, '; ')} (row_cap={row_cap:g})"
         if epochs is not None and what == "training":
             steps = epochs * math.ceil(rows[who[0]] / training["batch_size"])
             line += (
@@ -296,19 +294,10 @@ def few_passes_line(
     epochs = training["epochs"] if steps is None else steps / math.ceil(rows / batch)
     if (passes := rounds * participation * epochs) >= _FEW_PASSES:
         return None
-    length = _number(epochs, "epoch") if steps is None else f"{_number(steps, 'step')} of {batch} rows"
+    length = plural(epochs, "epoch") if steps is None else f"{plural(steps, 'step')} of {batch} rows"
     share = f" (a client trains in {participation:.0%} of the rounds)" if participation < 1 else ""
     whose = f"the median client's {rows:,g} training rows{share}"
-    return f"{_number(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
-
-
-def _number(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
-
-
-def _few(texts: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(texts) - _NAMED} more" if len(texts) > _NAMED else ""
-    return separator.join(texts[:_NAMED]) + more
+    return f"{plural(rounds, 'round')} of {length}: {passes:.2g} passes over {whose}; rounds= adds more"
 
 
 # -- Who has joined -----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from fedclust.messages import description, evaluation
 from fedclust.personal.layers import FINETUNE, NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
 from fedclust.proof.paired import Evidence, most_rows, num_set_aside
+from fedclust.support.checks import plural
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 # -- The proof ----------------------------------------------------------------------------------------------
@@ -476,12 +477,12 @@ def save_predictions(
     parts = []
     if tables:
         pd.concat(tables, ignore_index=True).to_parquet(folder / FILE, index=False)
-        parts.append(f"{sum(map(len, tables)):,} rows in {FILE}")
+        parts.append(f"{plural(sum(map(len, tables)), 'row')} in {FILE}")
     if kept:
-        parts.append(f"{kept:,} rows on the clients' own nodes")
+        parts.append(f"{plural(kept, 'row')} on the clients' own nodes")
     if failures:
         client = min(failures)
-        parts.append(f"none of {len(failures)} clients, such as {client}: {failures[client]}")
+        parts.append(f"none of {plural(len(failures), 'client')}, such as {client}: {failures[client]}")
     return f"predictions of test rows: {'; '.join(parts)}"
 
 

@@ -13,9 +13,11 @@ from typing import Any
 
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 
 from fedclust.grids.client_grid import WrappedGrid
-from fedclust.settings.composition import CONF, ConfigError, join_overrides
+from fedclust.settings.composition import CONF, ConfigError, join_overrides, quoted
 from fedclust.settings.run_options import COLLAPSED
 from fedclust.support.flower import ErrorCode, isolate_unreadable_replies, simulation_actors
 from fedclust.support.reasons import FederationError, RunFailed
@@ -83,6 +85,8 @@ def end_hung_actors() -> None:
 
 
 _APP = CONF.parent
+_DATA = ("dataset.path", "partition.file", "partition.sites")  # read here or nowhere, even if missing
+_PATHS = ("path", "file", "tokenizer", "pretrained")  # or an id
 _NOT_SENT = re.compile(r"[+~]*(engine|output_dir|hydra)\b")  # sent in other ways, or only for the local Hydra
 
 
@@ -174,12 +178,27 @@ class SuperLink:
 
 
 def _absolute(override: str) -> str:
-    """Make an existing local path absolute: a local SuperLink may run in another folder."""
-    key, equals, value = override.partition("=")
-    if not equals or key.rpartition(".")[2] not in ("path", "file") or not Path(value).exists():
+    """Make the local paths of an override absolute: a local SuperLink may run in another folder."""
+    try:
+        parsed = OverridesParser.create().parse_override(override)
+    except HydraException:  # composing the run has reported it
         return override
-    quoted = str(Path(value).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-    return f"{key}='{quoted}'"
+    key, value = parsed.key_or_group, parsed.value()
+    of_data = key in _DATA
+    if parsed.is_sweep_override() or not (of_data or key.rpartition(".")[2] in _PATHS):
+        return override
+
+    def whole(text: str) -> str:
+        path = Path(text).expanduser()
+        is_id = "${" in text or not (of_data or path.exists())  # or an interpolation
+        return quoted(text if is_id else str(path.absolute()))
+
+    start = override.partition("=")[0]
+    if isinstance(value, str):
+        return f"{start}={whole(value)}"
+    if isinstance(value, dict):
+        return f"{start}={{{', '.join(f'{name}: {whole(str(each))}' for name, each in value.items())}}}"
+    return override
 
 
 def _flwr(command: str) -> list[str]:

@@ -49,12 +49,14 @@ from fedclust.proof.coalitions import (
     Choice,
     Coalition,
     Fit,
+    at_own_shares,
     choose,
     coalitions,
     partners,
     turned_sites,
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
+from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1
@@ -154,8 +156,20 @@ class CoalitionModels:
         return self.models[coalition * _EACH + ALL_ROWS]
 
 
-def notes(num_sites: int, rounds: int, model: ArrayRecord, trained: bool) -> list[str]:
-    """Describe, for users before round 1, what coalitions cost and give away, or why none are trained."""
+def notes(num_sites: int, rounds: float, model: ArrayRecord, trained: bool) -> list[str]:
+    """Describe, for users before round 1, what coalitions cost and give away, or why none are trained.
+
+    Parameters
+    ----------
+    num_sites
+        Number of sites.
+    rounds
+        Mean number of rounds in which a site trains.
+    model
+        A model.
+    trained
+        Whether coalitions are trained.
+    """
     number, size = models_per_site(num_sites), num_bytes(model)
     each = f"{number} models, {number * size / 1e6:.2g} MB each way in the round's one message"
     if not trained:
@@ -164,8 +178,9 @@ def notes(num_sites: int, rounds: int, model: ArrayRecord, trained: bool) -> lis
             "(strategy.parameters.coalitions=all trains them)"
         ]
     return [
-        f"{len(coalitions(num_sites))} coalitions of {num_sites} sites: in each round a site trains {each}, "
-        f"{FOLDS} folds and all rows of each coalition; {rounds * number:,} trainings of a site in all",
+        f"{len(coalitions(num_sites))} coalitions of {num_sites} sites: in each of its rounds a site trains "
+        f"{each}, {FOLDS} folds and all rows of each coalition; {round(rounds * number):,} trainings of a "
+        "site in all",
         "models of small coalitions and each site's own travel to the server, and to the other sites "
         "(strategy.parameters.coalitions=none trains none)",
     ]
@@ -201,14 +216,27 @@ class Coalitions(Layer):
         self._aggregators: list[Strategy] = []
 
     def begin(self, run: Run, state: CoalitionModels | None) -> Round:
-        """Start without coalitions, or go on; after a choice, a run goes on with the one model for all."""
+        """Start without coalitions, or go on; after a choice, a run goes on with the one model for all.
+
+        Raises
+        ------
+        FederationError
+            If a finished run is to serve without the corrections that its sites have chosen.
+        """
         self.trained, now = state, run.now
         if state is None:
             return now
         self._aggregators = [
             aggregation.restored(run.make_aggregator(), copy.deepcopy(each)) for each in state.aggregators
         ]
-        if (chosen := state.chosen) is None or run.over:
+        if (chosen := state.chosen) is None:
+            return now
+        if run.over:
+            if not self._may_correct() and any(each and each.arm.corrected for each in chosen.choices):
+                raise FederationError(
+                    "personal must include the label-prior correction (auto or prior), with which sites of "
+                    "the finished run chose their models; rounds= lets them choose anew after further rounds"
+                )
             return now
         self.trained = replace(state, chosen=None)
         together = replace(
@@ -306,7 +334,8 @@ class Coalitions(Layer):
         for site, answer in answers.items():
             others = [other for other in sites if other != site]
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
-        may = partners(fits, turned_sites(fits, together))
+        tested = at_own_shares(fits, together, counts[list(sites)])
+        may = partners(tested[0], turned_sites(*tested))
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
@@ -365,7 +394,7 @@ class Coalitions(Layer):
         """Return in words what trained."""
         number = 0 if self.trained is None else len(self.trained.coalitions)
         return (
-            f"cross-fitted: {number} coalitions, each trained without each of {FOLDS} folds and on all rows"
+            f"Cross-fitted: {number} coalitions, each trained without each of {FOLDS} folds and on all rows"
         )
 
     def decided(self, run: Run) -> Decided | None:

@@ -5,7 +5,7 @@ travels in, a record each, and come back in its reply: the messages are larger, 
 """
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import numpy as np
@@ -83,14 +83,15 @@ class ScoresAnswer:
         """Check that there may be such rows."""
         if not self.scores.possible():
             raise at.bad(f"means and products must be those of {self.count} rows, they are not")
-        errors = self.fits.reshape(at.asked.others + 2, -1)[:, [2, 4]]
+        fits, classes = self.fits.reshape(at.asked.others + 2, -1), at.asked.num_classes
+        errors = np.hstack([fits[:, [2, 4]], fits[:, 5 + 2 * classes :]])
         if errors.min() <= 0:
             raise at.bad(f"errors of fits must be > 0, got {errors.min()}")
 
     @classmethod
     def of(cls, scores: Scores, fits: Sequence[Fit]) -> "ScoresAnswer":
         """Make the answer of what a site measured."""
-        numbers = np.array([(*astuple(each)[:5], *each.names) for each in fits], dtype=float).ravel()
+        numbers = np.array([each.values for each in fits], dtype=float).ravel()
         given = {each.name: getattr(scores, each.name) for each in fields(scores)}
         return cls(**given | {"products": scores.products.ravel(), "fits": numbers})
 

@@ -65,8 +65,8 @@ def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     return model.train()
 
 
-def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
-    """Check with one example that a network accepts the data and has an output for every class.
+def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes: int) -> None:
+    """Check with one example, taken twice, that a network accepts the data and has an output for every class.
 
     Parameters
     ----------
@@ -75,32 +75,44 @@ def check_outputs(model: nn.Module, example: Tensor, num_classes: int) -> None:
     example
         One example as the dataset stores it, shape (1, *shape), or (0, *shape) for none, which passes; types
         other than int64 are converted to float32.
+    labels
+        Its labels, shape (1,) or (1, positions).
     num_classes
         Number of classes C.
 
     Raises
     ------
     ValueError
-        If the network raises on the example, or its last axis is shorter than C.
+        If the network raises on the example, or returns anything but a tensor with at least C outputs for
+        each label.
     """
     if not len(example):
         return
     training = model.training
-    inputs = example if example.dtype == torch.int64 else example.float()
+    # A copy, as the network may change it; two rows, as BatchNorm without running statistics needs.
+    inputs = torch.cat([example, example])
     try:
         with torch.no_grad():
-            logits = model.eval()(inputs)
+            outputs: Any = model.eval()(inputs if inputs.dtype == torch.int64 else inputs.float())
     # The model is the user's code.
     except Exception as error:
-        shape = tuple(example.shape[1:])
-        raise ValueError(
-            f"model must take examples of shape {shape}, it raises {type(error).__name__}: {error}"
-        ) from error
+        rule = f"model must take examples of shape {tuple(example.shape[1:])}"
+        what = "; whole numbers are tokens, as for model=embedding_lstm, other inputs are float32"
+        hint = what if inputs.dtype == torch.int64 else ""
+        raise ValueError(f"{rule}, it raises {type(error).__name__}: {error}{hint}") from error
     finally:
         model.train(training)
-    if logits.shape[-1] < num_classes:
+    wanted_shape = [len(inputs), *labels.shape[1:]]
+    if not isinstance(outputs, Tensor) or list(outputs.shape[:-1]) != wanted_shape:
+        got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        rule = f"model must return a tensor of shape {[*wanted_shape, num_classes]}, an output per class"
+        each = (
+            "with a class index each" if labels.dim() == 1 else f"with {labels.shape[1]} class indices each"
+        )
+        raise ValueError(f"{rule}, for {len(inputs)} examples {each}, got {got}")
+    if outputs.shape[-1] < num_classes:
         wanted = f">= {num_classes}, the classes of the dataset"
-        raise ValueError(f"model.num_classes must be {wanted}, got a model with {logits.shape[-1]} outputs")
+        raise ValueError(f"model.num_classes must be {wanted}, got a model with {outputs.shape[-1]} outputs")
 
 
 def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any:

@@ -66,8 +66,22 @@ class EmbeddingLSTM(Classifier):
         super().__init__(_LastOutput(embed, lstm), hidden, num_classes)
 
 
+class TokenEmbedding(nn.Embedding):
+    """An embedding in which padding, token 0, is a vector of zeros and not trained.
+
+    Like ``padding_idx=0``, but clients can be trained together: vmap ignores that option.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Embed tokens, shape (B, positions), as (B, positions, embedding)."""
+        return super().forward(input) * (input != 0).unsqueeze(-1)
+
+
 class EmbeddingDense(Classifier):
     """Embedding, flattened, a small dense layer with ReLU, a head.
+
+    Padding is a vector of zeros: with a trained vector, a short text's padding outweighs its words, and the
+    few units of the dense layer die.
 
     Source: Clust-PSI-PFL, Section IV-A d, for Amazon reviews (``embedding_dense``): "a trainable embedding
     layer (vocabulary size V, embedding dimension d) followed by a Flatten layer, a small dense hidden layer
@@ -105,7 +119,7 @@ class EmbeddingDense(Classifier):
         hidden: Size,
     ) -> None:
         body = nn.Sequential(
-            nn.Embedding(vocabulary_size, embedding),
+            TokenEmbedding(vocabulary_size, embedding),
             nn.Flatten(),
             nn.Linear(num_positions(input_shape) * embedding, hidden),
             nn.ReLU(),

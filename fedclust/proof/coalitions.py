@@ -33,7 +33,7 @@ Tarone, "A modified Bonferroni method for discrete data", Biometrics 46, 1990.
 
 import math
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -407,6 +407,9 @@ class Fit:
         Standard error of `renaming`.
     names
         With more than two classes, the best new name of each; else empty.
+    gains, gain_errors
+        With more than two classes, what renaming gains on rows of each class, and its standard error; where
+        there are none, the least that it may gain, and 1.
     """
 
     right: float = 0.5
@@ -415,11 +418,35 @@ class Fit:
     renaming: float = 0.0
     renaming_error: float = 1.0
     names: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()
+    gain_errors: tuple[float, ...] = ()
 
     @staticmethod
     def width(num_classes: int) -> int:
         """Return the number of values in a fit."""
-        return 5 + (num_classes if num_classes > 2 else 0)
+        return 5 + (3 * num_classes if num_classes > 2 else 0)
+
+    @property
+    def values(self) -> list[float]:
+        """All of its numbers."""
+        return [*astuple(self)[:5], *self.names, *self.gains, *self.gain_errors]
+
+    @classmethod
+    def unknown(cls, num_classes: int) -> "Fit":
+        """Return the fit that says nothing."""
+        found = cls(names=tuple(range(num_classes)))
+        return found.by_class(np.zeros(0), np.zeros(0, dtype=np.int64)) if num_classes > 2 else cls()
+
+    def by_class(self, gains: FloatArray, labels: IntArray) -> "Fit":
+        """Add what renaming gains on rows of each class, from the gain of each row, shape (n,)."""
+        means, errors = [], []
+        for label, name in enumerate(np.argsort(self.names)):
+            of = gains[labels == label]
+            # Few rows that agree say little of others: one in n may not.
+            spread = max(float(of.std()), len(of) ** -0.5) if len(of) else 1.0
+            means.append(float(of.mean()) if len(of) else 0.0 - (name != label))
+            errors.append(spread / math.sqrt(max(1, len(of))))
+        return replace(self, gains=tuple(means), gain_errors=tuple(errors))
 
 
 def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray, *, within: bool = False) -> Fit:
@@ -453,7 +480,7 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray, *, within: bool
     check_shapes(logits=(logits, "rows? classes"), labels=(labels, "rows?"), fold=(fold, "rows?"))
     classes, rows = logits.shape[1], len(labels)
     if len(np.unique(labels)) < 2:
-        return Fit(names=tuple(range(classes)) if classes > 2 else ())
+        return Fit.unknown(classes)
     if classes == 2:
         scores, positive = logits[:, 1] - logits[:, 0], labels == 1
         in_order = pairs = variance = 0.0
@@ -484,7 +511,7 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray, *, within: bool
     predictions, actual = (np.bincount(each, minlength=classes) for each in (predicted, labels))
     chance = float(predictions @ actual) / rows**2
     share = float(right.mean())
-    return Fit(
+    found = Fit(
         share,
         chance,
         math.sqrt(max(share * (1 - share), chance * (1 - chance), 1 / rows) / rows),
@@ -492,6 +519,7 @@ def fit_of(logits: FloatArray, labels: IntArray, fold: IntArray, *, within: bool
         max(float(gains.std()), 1 / rows) / math.sqrt(rows),
         tuple(best(np.ones(rows, dtype=bool)).tolist()),
     )
+    return found.by_class(gains, labels)
 
 
 def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
@@ -524,6 +552,56 @@ def ways(fits: FloatArray) -> tuple[BoolArray, BoolArray]:
     return wrong, others & ~wrong & (better > 2)
 
 
+def at_own_shares(fits: FloatArray, together: FloatArray, counts: IntArray) -> tuple[FloatArray, FloatArray]:
+    """Measure what renaming gains where the classes have the shares of each model's own site.
+
+    A model predicts best where the classes have the shares of the rows that it trained on: there renaming
+    gains nothing unless classes have other names. Where they have other shares, it may gain much: a model
+    from a site that has mostly one class predicts that class for most rows of a site that has mostly another.
+    With two classes, the area under the curve does not depend on shares.
+
+    Source: Saerens, Latinne and Decaestecker, "Adjusting the outputs of a classifier to new a priori
+    probabilities", Neural Computation 14, 2002: rows of a class count by the ratio of its shares.
+
+    Parameters
+    ----------
+    fits, together
+        As for :func:`turned_sites`, with the numbers by class of :class:`Fit`, shape (…, 5 + 3C).
+    counts
+        Training rows of each site and class, shape (K, C).
+
+    Returns
+    -------
+    Both, with `renaming` and `renaming_error` at these shares if there are more than two classes; for all
+    others' models together at the shares of that of the others where least is shown.
+
+    Examples
+    --------
+    >>> fit = [0.1, 0.4, 0.1, 0.7, 0.1, *(1, 0, 2), *(1.0, -0.5, 0.0), *(0.1, 0.1, 0.1)]
+    >>> counts = np.array([[1, 4, 5], [7, 2, 1]])
+    >>> fits, _ = at_own_shares(np.array([[fit] * 2] * 2), np.array([fit] * 2), counts)
+    >>> fits[:, 0, 3].round(6).tolist()  # 0.1 − 0.4 · 0.5 and 0.7 − 0.2 · 0.5
+    [-0.1, 0.6]
+    """
+    classes = counts.shape[1]
+    if classes <= 2:
+        return fits, together
+    shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+
+    def weighed(found: FloatArray) -> FloatArray:
+        gains, errors = found[..., 5 + classes : 5 + 2 * classes], found[..., 5 + 2 * classes :]
+        error = np.sqrt((np.square(shares[:, None] * errors)).sum(axis=-1))
+        return np.stack([(shares[:, None] * gains).sum(axis=-1), np.maximum(error, 1e-9)], axis=-1)
+
+    at_others = weighed(np.broadcast_to(together, fits.shape))
+    shown = np.where(np.eye(len(fits), dtype=bool), np.inf, at_others[..., 0] / at_others[..., 1])
+    least = at_others[shown.argmin(axis=0), np.arange(len(fits))]
+    return (
+        np.concatenate([fits[..., :3], weighed(fits), fits[..., 5:]], axis=-1),
+        np.concatenate([together[:, :3], least, together[:, 5:]], axis=-1),
+    )
+
+
 def _errors(fits: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return by how many standard errors more is right with classes renamed, and more than by chance."""
     right, chance, error, renaming, renaming_error = np.moveaxis(fits[..., :5], -1, 0)
@@ -543,7 +621,7 @@ def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -
     Parameters
     ----------
     fits
-        As for :func:`ways`.
+        As for :func:`ways`; with more than two classes from :func:`at_own_shares`.
     together
         How all others' models together fit each site's rows, in the same numbers, shape (K, 5 or more).
     level

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.proof.coalitions import Choice, Coalition, turned_sites, ways
+from fedclust.proof.coalitions import Choice, Coalition, at_own_shares, turned_sites, ways
 from fedclust.proof.figure import NEGLIGIBLE, Figure
 from fedclust.typing import FloatArray, IntArray
 
@@ -409,7 +409,8 @@ def findings(
     >>> [odd["text"] for odd in findings(sites, nothing, nothing[0], counts, ["ill", "well"])]
     ['It holds only ill: nothing else can be learnt or measured there.']
     """
-    turned, (wrong_way, right_way) = turned_sites(fits, together), ways(fits)
+    tested = at_own_shares(fits, together, counts[: len(fits)])
+    turned, (wrong_way, right_way) = turned_sites(*tested), ways(tested[0])
     odd = list[dict[str, Any]]()
 
     def add(site: Site, kind: str, text: str) -> None:
@@ -426,7 +427,7 @@ def findings(
         at, held = site.client, np.flatnonzero(counts[site.client])
         accusers = np.flatnonzero(wrong_way[:, at])
         if at in turned and len(accusers):
-            this, that = _renamed(fits[accusers, at, 5:], classes)
+            this, that = _renamed(fits[accusers, at, 5 : 5 + len(classes)], classes)
             wrong = [each.name for each in sites if each.client in accusers]
             of = f"model{'s' * (len(wrong) > 1)} of {joined(wrong)}"
             named = joined(wrong), f"the {of}"
@@ -444,8 +445,8 @@ def findings(
             text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."
             add(site, "one_class", text)
         elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():
-            text = "No other site's model is better than chance there: "
-            add(site, "population", f"{text}its rows may be of another population, or in other units.")
+            text = "No other site's model is better than chance there: its rows may be of "
+            add(site, "population", f"{text}another population, of other classes, or in other units.")
     return odd
 
 

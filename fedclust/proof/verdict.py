@@ -15,6 +15,7 @@ import numpy as np
 
 from fedclust.proof.figure import Figure, Rows, measure
 from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, holm
+from fedclust.support.checks import plural
 from fedclust.typing import IntArray
 
 _NO_FIGURE = measure([])
@@ -258,7 +259,7 @@ def prove_grouping(
         for quiet, why in ((too_few, "no held-out rows"), (silent, "not answered")):
             if quiet:
                 has = "has" if len(quiet) == 1 else "have"
-                text += f" ({_clients(len(quiet))} {has} {why} and did not vote)"
+                text += f" ({plural(len(quiet), 'client')} {has} {why} and did not vote)"
     verdict = Verdict(text, grouped, p_value if several and whole.num_clients else None, shown)
     return GroupingProof(verdict, proofs, too_few, silent)
 
@@ -275,10 +276,6 @@ def _unseen(least: Mapping[str, float] | None) -> str:
     )
 
 
-def _clients(number: int) -> str:
-    return "1 client" if number == 1 else f"{number} clients"
-
-
 def _served_common(common: Sequence[ClusterProof]) -> str:
     """Describe which clusters' clients the model for all serves."""
     clients = sum(len(each.clients) for each in common)
@@ -287,15 +284,15 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
         listed = [*listed[:_LISTED], f"{len(more)} more"]
     *first, last = listed
     names = f"clusters {', '.join(first)} and {last}" if first else f"cluster {last}"
-    return f"{_clients(clients)} of {names} {'are' if clients > 1 else 'is'} served the model for all"
+    return f"{plural(clients, 'client')} of {names} {'are' if clients > 1 else 'is'} served the model for all"
 
 
 def _better(comparison: Comparison, figure: Figure) -> str:
     """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
         text = f"on held-out rows their Brier score is lower by {comparison.gain:.2g}"
-        return f"{text}, for {comparison.better_for} of {_clients(comparison.num_clients)}"
-    return f"{_figures(figure)}, for {figure.better_for} of {_clients(figure.num_clients)}"
+        return f"{text}, for {comparison.better_for} of {plural(comparison.num_clients, 'client')}"
+    return f"{_figures(figure)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
 
 
 def _not_shown(what: str, comparison: Comparison, figure: Figure) -> str:

@@ -23,6 +23,7 @@ from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
     collapsed_line,
+    decision_line,
     decision_lines,
     how_to_get_one,
     leaving_line,
@@ -32,7 +33,7 @@ from fedclust.results.summary import (
     personal_line,
     warning_lines,
 )
-from fedclust.support.checks import few
+from fedclust.support.checks import few, plural
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
 _BRIEF = (
@@ -106,11 +107,6 @@ def percent(value: Any) -> str:
 def span(pair: Any, digits: int = 3) -> str:
     """Format the two ends of an interval."""
     return f"{number(pair[0], digits)} to {number(pair[1], digits)}" if pair and known(pair[0]) else "–"
-
-
-def plural(count: int, one: str) -> str:
-    """Format a number of things, with a plural s unless it is 1."""
-    return f"{count:,} {one}{'s' * (count != 1)}"
 
 
 def some(values: Sequence[Any], most: int) -> str:
@@ -270,7 +266,8 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
         return None
     accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
     bare = ", without personal layers" * ("personal" in summary)
-    parts = [f"{newcomers['clients']} clients left out of training have accuracy {accuracy}{bare}"]
+    who = f"{plural(newcomers['clients'], 'client')} left out of training"
+    parts = [f"{who}: accuracy {accuracy}{bare}"]
     if newcomers["adjusted_rand"] is not None:
         parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
     if newcomers["none"]:
@@ -306,7 +303,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     summary = run.summary
     if "strategy" not in summary:
         raise ValueError(f"summary.json must have the key strategy, got {list(summary)} in {run.folder}")
-    details = f", {summary['num_clients']} clients, {summary['rounds']} rounds, seed {summary['seed']}"
+    numbers = plural(summary["num_clients"], "client"), plural(summary["rounds"], "round")
+    details = f", {', '.join(numbers)}, seed {summary['seed']}"
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
@@ -319,8 +317,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
         parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS))
     if summary.get("sites") and tables:
         parts.append(_sites(summary["sites"]))
-    if summary.get("decision"):
-        parts.append(Text(str(summary["decision"])))
+    if line := decision_line(summary):
+        parts.append(Text(line))
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
     if tables:
@@ -333,7 +331,9 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     lines += [newcomers_line(summary), *warning_lines(summary)]
     lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
-        lines.append(f"{silent} of {len(run.clients)} clients have no accuracy: left out of the means")
+        lines.append(
+            f"{silent} of {plural(len(run.clients), 'client')} without accuracy: left out of the means"
+        )
     return Group(*parts, *(Text(line) for line in lines if line))
 
 
@@ -421,15 +421,17 @@ def verdict_lines(run: SavedRun) -> list[Text]:
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
+        groups = summary.get("num_clusters", 0) > 1
         if own in (0, everyone):
-            text = "Served: every client " + ("its cluster's model" if own else "one model for all")
+            whose = "its cluster's model" if own and groups else "one model for all"
+            text = f"Served: every client {whose}"
         text += _with_layers(summary)
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
-        if clustered is not None and own < everyone and summary.get("num_clusters", 0) > 1:
+        if clustered is not None and own < everyone and groups:
             bare = " without layer" * ("without_layer" in summary)
             text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
         text = f"{text} (serve={summary.get('serve')})"
-        if (run.config.get("choices") or {}).get("strategy") != "auto" and own:
+        if (run.config.get("choices") or {}).get("strategy") != "auto" and own and groups:
             text += "; strategy=auto trains in groups only where that proves to be better"
         lines.append(Text(text))
     if silent := (summary.get("proof") or {}).get("did_not_vote"):
@@ -445,7 +447,9 @@ def _with_layers(summary: Mapping[str, Any]) -> str:
     if not layers:
         return ""
     with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
-    figures = f": mean accuracy {number(with_layer)}, without layer {number(without)}"
+    figures = f": mean accuracy {number(with_layer)}"
+    if number(with_layer) != number(without):
+        figures += f", without layer {number(without)}"
     return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
 
 

@@ -226,6 +226,22 @@ def collapsed_line(summary: Mapping[str, Any]) -> str | None:
     return f"The models have learnt too little. {passes}" if passes else COLLAPSED
 
 
+def decision_line(summary: Mapping[str, Any]) -> str | None:
+    """Explain in one line what the clusters follow from, without what a verdict of sites says already.
+
+    Examples
+    --------
+    >>> found = {"decision": "2 of 3 sites train together", "cross_fitting": "Cross-fitted: 7 coalitions"}
+    >>> decision_line(found)
+    '2 of 3 sites train together. Cross-fitted: 7 coalitions'
+    >>> decision_line({**found, "verdict": {"text": "2 of 3 sites train together"}})
+    'Cross-fitted: 7 coalitions'
+    """
+    said = "cross_fitting" in summary and summary.get("verdict")
+    given = (None if said else summary.get("decision"), summary.get("cross_fitting"))
+    return ". ".join(filter(None, given)) or None
+
+
 def leaving_line(summary: Mapping[str, Any]) -> str | None:
     """Report in one line what left the clients; None for a run that does not know."""
     left = summary.get("left_clients")

@@ -15,6 +15,7 @@ from fedclust.data.check import lines
 from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
+from fedclust.data.source import UNREADABLE
 from fedclust.runs.verbs import Parser
 from fedclust.support.checks import few
 
@@ -24,7 +25,9 @@ _EXAMPLES = """
   fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
-_CSV = re.compile(r"'?dataset\.csv_options\.(sep|decimal|encoding)=(\S+?)'?(?=[\s;,]|$)")
+_CSV = re.compile(r"'?dataset\.csv_options\.(\w+)=(\"[^\"]*\"|[^\s;,']+)'?")
+_FLAGS = {name: f"{name} " for name in ("sep", "decimal", "encoding")}
+_WORDS = {"true": True, "false": False, "null": None}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -53,9 +56,10 @@ def main(argv: Sequence[str]) -> int:
                 stated = describe(read_site(file.name, builder, OwnSitesPartition(group=given.group), 0))
                 statements[str(file)] = stated
                 _print(f"  a run would send: {stated.summary()}")
-        except (ValueError, OSError, LookupError) as error:
+        except UNREADABLE as error:
             counts["error"] += 1
-            _print(f"{file}: error: {_readable(error)}")
+            text = re.split("; give dataset.path=| \\(read from ", " ".join(str(error).split()))[0]
+            _print(f"{file}: error: {text}")
     if len(statements) > 1:
         _print("as the sites of one run:")
         for severity, line in _together(statements, given):
@@ -80,19 +84,19 @@ def _together(statements: dict[str, Statement], given: argparse.Namespace) -> It
 
 def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     dataset = {"_target_": "fedclust.data.tables.Tables", "name": "csv", "label": given.target or ""}
-    options = {name: getattr(given, name) for name in ("sep", "decimal", "encoding")}
+    named = {name: getattr(given, name) for name in _FLAGS}
+    options = {name: value for name, value in named.items() if value is not None}
+    for name, equals, value in (each.partition("=") for each in given.csv):
+        if not equals:
+            raise ValueError(f"--csv takes NAME=VALUE, got {name}")
+        options[name] = _WORDS.get(value, int(value) if value.isdecimal() else value)
     columns = {"ignore": given.ignore, "keep": given.keep, "group": given.group}
     return builder_of({**dataset, **columns, "csv_options": options}, path)
 
 
-def _readable(error: Exception) -> str:
-    """Write an error of reading a file with the options of this command."""
-    text = re.split("; give dataset.path=| \\(read from ", " ".join(str(error).split()))[0]
-    return _CSV.sub(r"--\1 \2", text)
-
-
 def _print(line: str) -> None:
-    """Print a line of at most 400 characters; names of columns may hold anything."""
+    """Print a line, with this command's options, of at most 400 characters; names may hold anything."""
+    line = _CSV.sub(lambda match: f"--{_FLAGS.get(match[1], f'csv {match[1]}=')}{match[2]}", line)
     print("".join(each if each.isprintable() else "?" for each in line[:400]))
 
 
@@ -109,5 +113,7 @@ def parser() -> Parser:
     for name, what in (("ignore", "columns that the run leaves out"), ("keep", "columns to use as they are")):
         parser.add_argument(f"--{name}", metavar="COLUMN", nargs="+", default=[], help=what)
     for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
-        parser.add_argument(f"--{name}", default=value, help=f"of a CSV file; {value!r} unless given")
+        parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
+    options = "another of dataset.csv_options, such as thousands=, or keep_default_na=false"
+    parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
     return parser

@@ -22,6 +22,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import configure_log
+from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -34,14 +35,16 @@ from fedclust.settings.composition import (
     compose,
     compose_with_hydra,
     one_line,
+    quoted,
     with_choices,
 )
 from fedclust.settings.run_options import COLLAPSED
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
-from fedclust.support.checks import none_of
+from fedclust.support.checks import none_of, plural
 from fedclust.support.hydra_versions import VERSION_BASE
 from fedclust.support.layout import CONF
+from fedclust.support.streams import lasting
 
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
@@ -66,21 +69,25 @@ def main() -> None:
     if verb == "run":
         sys.argv[1:] = given
     elif re.fullmatch(r"\w+|-h|--help|--version", verb):  # no setting: these have a =
-        sys.exit(_answer(verb, given))
+        with lasting(goes_on=False):
+            sys.exit(_answer(verb, given))
     if {"-h", "--help"} & {*sys.argv[1:]}:
-        sys.exit(verbs.show_help(["run"]))
-    with tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
+        with lasting(goes_on=False):
+            sys.exit(verbs.show_help(["run"]))
+    with lasting(goes_on=True), tempfile.TemporaryDirectory(prefix="fedclust_") as folder:
         _failures = Path(folder) / "failures.txt"
         gc.disable()  # looking through all that is imported takes half a second, too
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
-            arguments = get_args_parser().parse_args(sys.argv[1:])
+            arguments, unknown = get_args_parser().parse_known_args(sys.argv[1:])
+            if unknown:
+                raise ConfigError(_without_dashes(unknown[0], sys.argv[1:]))
             run, folder_made = _checked(arguments)
             with folder_made as results:
                 run()
                 if results is not None and arguments.multirun:
                     import_module("fedclust.runs.compare").end_sweep(results)
-        except (ConfigError, OmegaConfBaseException) as error:
+        except (ConfigError, OmegaConfBaseException, HydraException) as error:
             _give_up(error)
         except KeyboardInterrupt:
             print("fedclust: interrupted before round 1", file=sys.stderr)
@@ -101,7 +108,8 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         elif verb in ("help", "-h", "--help"):
             status = verbs.show_help(arguments)
         elif verb not in verbs.VERBS:
-            raise ValueError(none_of("the first word", verb, verbs.VERBS, "must be a setting or one of"))
+            known = none_of("the first word", verb, verbs.VERBS, "must be a setting or one of")
+            raise ValueError(_as_setting(verb, arguments) or known)
         else:
             status = int(import_module(f"fedclust.runs.{verb}").main(arguments))
         sys.stdout.flush()
@@ -110,9 +118,25 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as shells do
     except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
-        shown = _with_extra(error) if isinstance(error, ModuleNotFoundError) else error
-        print(f"fedclust {verb}:", " ".join(str(shown).split()), file=sys.stderr)
+        print(f"fedclust {verb}: {_with_extra(error)}", file=sys.stderr)
         return 2
+
+
+def _without_dashes(option: str, given: Sequence[str]) -> str:
+    """Write an unknown option as the setting that it may be meant as."""
+    key, _, value = option.lstrip("-").partition("=")
+    after = given[given.index(option) + 1 :]
+    value = value or (after[0] if after and "=" not in after[0] else "VALUE")
+    return f"there is no option {option.partition('=')[0]}; settings have no dashes: fedclust {key}={value}"
+
+
+def _as_setting(word: str, after: Sequence[str]) -> str | None:
+    """Write a first word that is the name or a choice of a group of settings as a setting."""
+    groups = [file.parent.name for file in sorted(CONF.glob(f"*/{word}.yaml"))]
+    if (CONF / word).is_dir():
+        value = next((each for each in after if each != "="), "CHOICE")
+        return f"a setting has its value after =, without blanks: fedclust {word}={value}"
+    return f"a choice needs the name of its setting: fedclust {groups[0]}={word}" if groups else None
 
 
 @hydra.main(config_path=str(CONF), config_name="config", **VERSION_BASE)
@@ -180,7 +204,7 @@ def _job(
         from fedclust.runs.server import USER_ERRORS
 
         if isinstance(error, ModuleNotFoundError):
-            error = _with_extra(error)
+            error = ConfigError(_with_extra(error))
         expected = isinstance(error, (*USER_ERRORS, RunFailed))
         if sweeps:  # the other jobs still run
             if failures is None or not sweep.add_failure(failures, *job, error, expected):
@@ -200,10 +224,12 @@ def _job(
     return returned
 
 
-def _with_extra(error: ModuleNotFoundError) -> Exception:
-    """Add to the error of a missing package how to install it, if only some runs need it."""
-    extra = _EXTRAS.get((error.name or "").partition(".")[0])
-    return ConfigError(f"{error}: pip install 'fedclust[{extra}]'") if extra else error
+def _with_extra(error: Exception) -> str:
+    """Write an error in one line; if a package is missing that only some runs need, with its extra."""
+    text = " ".join(one_line(error).split())
+    missing = re.search(r"No module named '(\w+)", text)
+    extra = _EXTRAS.get(missing[1]) if missing else None
+    return f"{text}; pip install 'fedclust[{extra}]'" if extra else text
 
 
 def _run(config: DictConfig, folder: Path) -> dict[str, Any]:
@@ -239,7 +265,7 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG00
 
 
 def _give_up(error: Exception, code: int = 2) -> NoReturn:
-    print("fedclust:", " ".join(one_line(error).split()), file=sys.stderr)
+    print(f"fedclust: {_with_extra(error)}", file=sys.stderr)
     sys.exit(code)
 
 
@@ -282,9 +308,11 @@ def _checked(
         run = partial(_single, config, composed) if plain else _main
         return run, _folder(config, arguments.overrides)
     _collect_from_here()  # each configuration leaves cycles
-    options = [sweep.choices(override) for override in arguments.overrides]
+    options = [sweep.choices(override, added) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
-        checks.check(config := compose(overrides, **where))
+        config, composed = compose_with_hydra(overrides, **where)
+        sweep.check_sweeper(arguments.overrides, composed.hydra.runtime.choices.get("hydra/sweeper"))
+        checks.check(config)
         if _added_partition(config, overrides):  # Hydra, which composes the jobs, would not add it
             raise ConfigError(
                 "a sweep must say how data of your own are split: partition=natural, which makes a client of "
@@ -325,12 +353,13 @@ def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | Non
         yield None  # Hydra makes its own folder
         return
     by_time = folders.named_by_time(config)
-    with folders.results_folder(Path(config.output_dir), new=by_time) as folder:
-        if by_time:
-            quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-            _add_argument(f"output_dir='{quoted}'", overrides)
+    named = Path(config.output_dir).expanduser()
+    with folders.results_folder(named, new=by_time) as folder:
+        if by_time or str(named) != str(Path(config.output_dir)):
+            override = f"output_dir={quoted(str(folder))}"
+            _add_argument(override, overrides)
             config.output_dir = str(folder)
-            config.overrides.append(f"output_dir='{quoted}'")
+            config.overrides.append(override)
         yield folder
 
 
@@ -346,7 +375,7 @@ def _pass_on(config: DictConfig, overrides: Sequence[str], tell: bool) -> None:
         return
     _add_argument(added, overrides)
     if tell and added == "partition=iid":
-        dealt = f"Rows are dealt at random to {config.partition.num_clients} clients"
+        dealt = f"Rows are dealt at random to {plural(config.partition.num_clients, 'client')}"
         print(f"{dealt}: no column names their owners (dataset.natural=), and no partition= is given")
 
 

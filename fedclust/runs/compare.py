@@ -23,7 +23,6 @@ _EXAMPLES = """
   fedclust compare outputs/sweep --format latex > table.tex
   fedclust compare outputs/sweep --plots pictures --width page"""
 
-_WITHOUT = "without_layer."
 _METRICS = (
     "mean_client_accuracy", "without_layer.mean_client_accuracy", "balanced_accuracy", "macro_f1", "ad",
     "adjusted_rand_index", "num_clusters", "seconds",
@@ -328,7 +327,9 @@ def _chosen(comparison: "ComparedRuns", asked: str | None) -> list[str]:
 
 
 def _title(metric: str) -> str:
-    bare, key = metric.startswith(_WITHOUT), metric.removeprefix(_WITHOUT)
+    from fedclust.results.comparison import PREFIX
+
+    bare, key = metric.startswith(PREFIX), metric.removeprefix(PREFIX)
     return key.replace("_", " ") + (", without layer" if bare else "")
 
 

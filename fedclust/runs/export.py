@@ -23,9 +23,9 @@ def main(argv: Sequence[str]) -> int:
         If the folder holds no finished run, or the target is not a new or an empty folder.
     """
     given = parser().parse_args(argv)
-    from fedclust.results.report import plural
     from fedclust.runs.library import load  # imports PyTorch
     from fedclust.serving import load_export
+    from fedclust.support.checks import plural
 
     result = load(given.folder, allow=given.allow)
     target = result.export(given.target, formats=given.formats, sites=given.sites)

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import logging
 import shutil
+import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TextIO, cast
 
 import numpy as np
 import pandas as pd
@@ -58,8 +59,9 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, few, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
+from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -224,10 +226,11 @@ class Result:
         if layer == FINETUNE and self._clients is not None:
             network = self.finetuned(client)
         with torch.no_grad():
-            logits: torch.Tensor = network(self._prepared(inputs))
+            logits: torch.Tensor = network(self._prepared(inputs).clone())  # which a network may change
             if table is not None and layer == PRIOR:
-                logits = logits + torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
-            return logits.softmax(-1)
+                shift = torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
+                logits[..., : len(shift)] += shift  # as in training, where a network may have more outputs
+            return logits.softmax(-1)[..., : self._num_classes(inputs)]
 
     def finetuned(self, client: int) -> nn.Module:
         """Fine-tune a client's model again, as the run did after its last round.
@@ -704,8 +707,8 @@ def simulate(
     array([0, 0, 1, 1])
     """
     for label, value, least in (("rounds", rounds, 1), ("seed", seed, 0)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{label} must be a whole number >= {least}, got {value!r}")
+        check_value(label, value, f"a whole number >= {least}")
+    rounds, seed = int(rounds), int(seed)  # of NumPy, too
     if not isinstance(training, LocalTraining):
         raise ValueError(f"training must be a LocalTraining, got {type(training).__name__}")
     if resume and folder is None:
@@ -761,7 +764,7 @@ def simulate(
     layers = {each: built.own_personal() if personal is None else layer for each, built in strategies.items()}
     plan = Plan(settings, described, strategies, layers, chosen)
     where = Path(tempfile.mkdtemp(prefix="fedclust-") if folder is None else folder)
-    console = Console() if progress else None
+    console = Console(file=cast(TextIO, Lasting(sys.stdout))) if progress and sys.stdout else None
     from fedclust.clients.node import node_of_objects  # takes as long to import as the server's side
 
     network = copy.deepcopy(model)  # the caller may change the original
@@ -906,12 +909,13 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    construction.check_outputs(model, data.inputs[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):
             try:
-                construction.check_outputs(model, data.inputs[row : row + 1], data.num_classes)
+                own = data.inputs[row : row + 1], data.labels[row : row + 1]
+                construction.check_outputs(model, *own, data.num_classes)
             except ValueError as error:
                 low, high = int(tokens.min()), int(tokens.max())
                 raise ValueError(f"model must take tokens from {low} to {high}: {error}") from error

@@ -37,9 +37,11 @@ from fedclust.results.checkpoints import Checkpoints
 from fedclust.results.names import paper_name
 from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
+from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import RunSettings
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.checks import plural
 from fedclust.typing import IntArray
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -96,7 +98,6 @@ class StrategyRun(Observer):
         folder = self.recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, self.settings.rounds, self.settings.checkpoint_every)
         self._done = self._figures_of_round = 0 if self.resume is None else self.resume.server_round
-        self._seconds = 0.0
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
@@ -189,6 +190,7 @@ class StrategyRun(Observer):
         self._begin = self._clients.traffic  # counts newcomers, too
         self._last = self._traffic()
         began = time.perf_counter()
+        earlier = sum(each["seconds"] for each in SavedRun(self.recorder.folder).lines())  # of a resumed run
         for caution in strategy.cautions(federation.num_clients, settings.rounds):
             self.say(f"{self.name}: warning: {caution}")
         arrays = from_state(model.state_dict())
@@ -211,7 +213,7 @@ class StrategyRun(Observer):
                     pass
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
-        self._seconds = time.perf_counter() - began
+        self._seconds = earlier + time.perf_counter() - began
         described = strategy.run.federation.descriptions or described  # includes clients that joined
         self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)
@@ -427,8 +429,8 @@ class StrategyRun(Observer):
         verdict, proof = dict(found["verdict"]), dict(found["proof"])
         if asked:
             epochs = min(asking.num_rounds, questions.ALONE_EPOCHS)
-            what = f"a model of their own, trained for {epochs} epoch{'s' * (epochs > 1)}, is better"
-            verdict["text"] += f"; for {better} of {asked} clients {what}"
+            what = f"a model of their own, trained for {plural(epochs, 'epoch')}, is better"
+            verdict["text"] += f"; for {better} of {plural(asked, 'client')} {what}"
         travelled = self._clients.traffic.since(begin).totals()
         proof |= {key: proof[key] + travelled[key] for key in ("bytes_down", "bytes_up")}
         counted = {"better_alone": {"better": better, "clients": asked}}

@@ -832,6 +832,8 @@ def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
     """Print which sources were left out, and how the classes are distributed."""
     if line := left_out_line(described.left_out):
         say(line)
+    if len(described.num_train) == 1:
+        say("warning: one client trains with nobody; partition.num_clients= or dataset.natural= makes more")
     if described.counts is not None:
         say(imbalance_line(described.train_counts, described.class_names, described.client_names))
 

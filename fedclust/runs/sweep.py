@@ -16,12 +16,12 @@ from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import IntervalSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from fedclust.settings.composition import ConfigError
-from fedclust.support.checks import dumps_by_key, replace_file
+from fedclust.settings.composition import ConfigError, options as group_options
+from fedclust.support.checks import dumps_by_key, plural, replace_file
 
 # Settings that do not change a strategy's results.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
@@ -66,15 +66,21 @@ def any_failed(file: Path, what: str = "failed") -> bool:
     """Print all jobs of a sweep that failed again, as its last lines; return whether there are any."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     if lines:
-        jobs = f"{len(lines)} job{'s' if len(lines) > 1 else ''} of the sweep {what}"
+        jobs = f"{plural(len(lines), 'job')} of the sweep {what}"
         print("\n".join([f"fedclust: {jobs}", *lines]), file=sys.stderr)
     return bool(lines)
 
 
-def choices(override: str) -> list[str]:
+def choices(override: str, searchpath: Sequence[str] = ()) -> list[str]:
     """Expand a sweep over choices into one override per choice; return any other override unchanged.
 
-    An interval, which only sweepers such as Optuna's search, becomes its two ends.
+    An interval, which only sweepers such as Optuna's search, becomes its two ends. `searchpath` has the
+    folders in which ``glob`` looks for choices, too.
+
+    Raises
+    ------
+    ConfigError
+        If the sweep has no choice.
     """
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -83,9 +89,27 @@ def choices(override: str) -> list[str]:
     if not parsed.is_sweep_override():
         return [override]
     key = override.partition("=")[0]
-    if isinstance(interval := parsed.value(), IntervalSweep):
-        return [f"{key}={interval.start}", f"{key}={interval.end}"]
-    return [f"{key}={value}" for value in parsed.sweep_string_iterator()]
+    known: list[str] = []
+    if isinstance(swept := parsed.value(), IntervalSweep):
+        return [f"{key}={swept.start}", f"{key}={swept.end}"]
+    if isinstance(swept, Glob):
+        known = group_options(parsed.key_or_group, searchpath)
+        found = swept.filter(known)
+    else:
+        found = list(parsed.sweep_string_iterator())
+    if not found:
+        among = f" among {', '.join(known)}" if known else ""
+        raise ConfigError(f"{override} must have at least one choice{among}, it has none")
+    return [f"{key}={value}" for value in found]
+
+
+def check_sweeper(overrides: Sequence[str], sweeper: str | None) -> None:
+    """Check that the sweeper can search intervals; raise ConfigError if it only takes choices."""
+    for override in overrides if sweeper == "basic" else ():
+        with suppress(HydraException):
+            if isinstance(OverridesParser.create().parse_override(override).value(), IntervalSweep):
+                rule = f"{override} needs a sweeper that searches an interval"
+                raise ConfigError(f"{rule}: hydra/sweeper=optuna, pip install 'fedclust[optuna]'")
 
 
 def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:

@@ -15,7 +15,7 @@ from hydra.errors import InstantiationException
 from torch import nn
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
-from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, walk
+from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, table_of, walk
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
@@ -236,7 +236,7 @@ class Served:
         with torch.no_grad():
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:
-                logits = logits + torch.tensor(chosen.prior_shift).to(logits)
+                logits[..., : len(self.class_names)] += torch.tensor(chosen.prior_shift).to(logits)
             chances: torch.Tensor = logits.softmax(-1)
         return chances[..., : len(self.class_names)]  # as in training, where a network may have more outputs
 
@@ -278,7 +278,7 @@ class Served:
         if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
         part, _ = Source(str(path), csv_options=self.csv_options).open()
-        return part.rows.to_table().to_pandas(), None
+        return table_of([part], part.rows.schema.names, slice(None)), None
 
     def _site(self, site: str | int | None, cluster: int | None) -> Site:
         if site is not None and cluster is not None:
@@ -294,7 +294,7 @@ class Served:
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         try:
-            logits: torch.Tensor = network(inputs).float()
+            logits: torch.Tensor = network(inputs.clone()).float()  # a network may change its inputs
         except (RuntimeError, IndexError) as error:
             shape, reason = tuple(inputs.shape[1:]), " ".join(str(error).split())
             raise ValueError(f"rows must fit the network, shape {shape} does not: {reason}") from error

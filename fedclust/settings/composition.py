@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import hydra
+import yaml
 from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -76,6 +78,7 @@ _COUNTED = "${embedding_shape:}"
 UNKNOWN = (None, MISSING, *(f"${{in_data:{key}}}" for key in OPEN))
 
 _SEARCHPATH = "hydra.searchpath"
+_PLUGINS = {"hydra/sweeper=optuna": "optuna", "hydra/launcher=ray": "ray-launcher"}
 
 
 _PYTHON = re.compile(r"(?<!['\"\w.])(None|True|False)(?!['\"\w.])")
@@ -129,10 +132,40 @@ def compose_with_hydra(
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
             if name == "config" and (added := own_partition(composed, overrides)):
                 composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
+            if unread := _unread(composed, overrides, name):
+                raise ConfigError(unread)
             return with_choices(composed, composed.hydra), composed
-        # ValueError and TypeError: a list's key, a choice that is no text.
-        except (HydraException, OmegaConfBaseException, ValueError, TypeError) as error:
+        except ConfigError:
+            raise
+        except UnicodeDecodeError as error:
+            folders = [*searchpath, *(folder for _, folder in _searchpath(overrides))]
+            raise ConfigError(f"{_not_utf8(folders)} must be a text in UTF-8: {error}") from error
+        # ValueError and TypeError: a list's key, a choice that is no text; the YAML's names its file.
+        except (HydraException, OmegaConfBaseException, ValueError, TypeError, yaml.YAMLError) as error:
             raise ConfigError(_explain(error, overrides, name)) from error
+
+
+def _unread(composed: DictConfig, overrides: Sequence[str], name: str) -> str | None:
+    """Name a key that an override adds with ``+`` and that no other value refers to; None without one."""
+    added = [text for text in overrides if text.startswith("+")]
+    keys = {re.split(r"[.@=/]", text.lstrip("+"))[0] for text in added} - {"hydra"}
+    existing = [*hydra.compose(name)] if keys else []
+    for key in sorted(keys - {*map(str, existing)}):
+        is_group = GlobalHydra.instance().config_loader().get_group_options(key)
+        if not is_group and f"${{{key}" not in OmegaConf.to_yaml(composed, resolve=False):
+            hint = f"did you mean {near!r}? " if (near := nearest(key, existing)) else ""
+            return f"unknown key {key!r}, which nothing reads: {hint}there is {', '.join(existing)}"
+    return None
+
+
+def _not_utf8(folders: Sequence[str]) -> Path | str:
+    """Return the first configuration file that is not UTF-8."""
+    for file in (file for folder in folders for file in sorted(Path(folder).rglob("*.yaml"))):
+        try:
+            file.read_text(encoding="utf-8")
+        except ValueError:
+            return file
+    return "a configuration file"
 
 
 def own_partition(composed: DictConfig, overrides: Sequence[str]) -> str | None:
@@ -413,6 +446,19 @@ def to_run_config(config: DictConfig) -> dict[str, str]:
     return {COMPOSED: text.replace("${", "$\\u007b")}
 
 
+def quoted(text: str) -> str:
+    r"""Quote a text for an override, so that it may hold blanks and characters such as ``=`` and ``,``.
+
+    Examples
+    --------
+    >>> print(quoted("a 'b'.csv"))
+    'a \'b\'.csv'
+    """
+    # A backslash is itself except before a quote, and at the end.
+    escaped = re.sub(r"(\\*)(?='|$)", r"\1\1", text).replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 def join_overrides(overrides: Sequence[str]) -> str:
     """Join overrides into one string; :func:`split_overrides` reads them back.
 
@@ -522,7 +568,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         try:
             parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as parse_error:
-            return f"override {text!r} does not parse: {one_line(parse_error)}"
+            return f"override {text!r} does not parse: {one_line(parse_error)}{_quoting(text)}"
     loader = GlobalHydra.instance().config_loader()
     added = [str(each.input_line) for each in parsed if each.key_or_group == _SEARCHPATH]
 
@@ -538,10 +584,12 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         free = override.is_delete() or override.is_sweep_override()
         listed = chosen if isinstance(chosen, list) else [chosen]
         if known and not free and any(each not in known for each in listed):
-            return none_of(key, chosen, known)
+            plugin = _PLUGINS.get(f"{key}={chosen}")
+            return none_of(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
-    with suppress(HydraException):  # choices that cannot be combined: Hydra's own message, below
+    # Choices that cannot be combined, a file that is no YAML: their own message, below.
+    with suppress(HydraException, yaml.YAMLError):
         base = hydra.compose(name, [str(override.input_line) for override in deciding])
         for override in others:
             if problem := _unknown(base, override):
@@ -550,6 +598,20 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         return ": ".join([*(text for text in overrides if "${" in text), one_line(error)])
     reason = error.__cause__ if isinstance(error, HydraException) else None  # of "Error merging override"
     return ": ".join(map(one_line, [error, reason] if reason else [error]))
+
+
+def _quoting(text: str) -> str:
+    """Return how to quote an override that does not parse; nothing if that does not help."""
+    key, equals, value = text.partition("=")
+    quoted_text = f"{key}={quoted(value)}"
+    if not equals or value[:1] in ("[", "{", "'", '"'):
+        return ""
+    try:
+        OverridesParser.create().parse_override(quoted_text)
+    except HydraException:
+        return ""
+    in_shell = shlex.quote(quoted_text) if set('"$`\\!') & set(quoted_text) else f'"{quoted_text}"'
+    return f"; a text with such characters is quoted so: {in_shell}"
 
 
 def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -339,10 +339,28 @@ def suggestion(value: object, known: Iterable[str]) -> str:
     return f" (did you mean {near!r}?)" if near not in (None, value) else ""
 
 
-def few(values: Iterable[Any], most: int = 5) -> str:
-    """List the first `most` values and the number of further ones, such as ``a, b and 3 more``."""
+def few(values: Iterable[Any], most: int = 5, separator: str = ", ") -> str:
+    """List the first `most` values and the number of further ones.
+
+    Examples
+    --------
+    >>> few("abcde", most=2), few(["a: 1, 2", "b: 3", "c: 4"], most=2, separator="; ")
+    ('a, b and 3 more', 'a: 1, 2; b: 3; and 1 more')
+    """
     shown = list(map(str, values))
-    return ", ".join(shown[:most]) + (f" and {len(shown) - most} more" if len(shown) > most else "")
+    more = f"{separator.strip(', ')} and {len(shown) - most} more" if len(shown) > most else ""
+    return separator.join(shown[:most]) + more
+
+
+def plural(count: int, one: str) -> str:
+    """Format a number of things, with a plural s unless it is 1.
+
+    Examples
+    --------
+    >>> plural(1, "client"), plural(1200, "row")
+    ('1 client', '1,200 rows')
+    """
+    return f"{count:,} {one}{'s' * (count != 1)}"
 
 
 def _short(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -61,6 +62,9 @@ _TRIED = 3
 _FILLING = 32.0
 # Rounding errors may grow in training by up to this share of a loss's change since the first step.
 _GROWN = 0.05
+# Share of a model's change that counts as the change of each of its tensors.
+_LEAST = 0.02
+_ROWS = "an nn.Embedding with padding_idx, max_norm or scale_grad_by_freq cannot be trained together"
 
 Measure = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 """Function from a batch's logits and labels to tensors with a row per example."""
@@ -221,7 +225,7 @@ class Trainer:
         metrics, data, loss = self._metrics, self._data, self.training.loss
 
         def measure(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-            output = logits.softmax(-1) if full else logits
+            output = (logits.softmax(-1) if full else logits)[..., : data.num_classes]
             kept = ([output] if full else []) + ([logits] if metrics else [])
             return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
 
@@ -262,7 +266,11 @@ class Trainer:
             If a state does not fit the model.
         """
         classes = self._data.num_classes
-        answered = self._answers(jobs, lambda logits, labels: (labels * classes + logits.argmax(-1),))
+
+        def pairs_of(logits: Tensor, labels: Tensor) -> tuple[Tensor]:
+            return (labels * classes + logits[..., :classes].argmax(-1),)
+
+        answered = self._answers(jobs, pairs_of)
         counts = (np.bincount(pairs.numpy().ravel(), minlength=classes**2) for (pairs,) in answered)
         return [each.reshape(classes, classes) for each in counts]
 
@@ -283,7 +291,8 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        answered = self._answers(jobs, lambda logits, labels: (logits, labels))
+        classes = self._data.num_classes
+        answered = self._answers(jobs, lambda logits, labels: (logits[..., :classes], labels))
         return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
 
     def losses(self, jobs: Sequence[Job]) -> list[FloatArray]:
@@ -331,7 +340,7 @@ class Trainer:
             logits = working.forward(inputs).float()
             if shifts is not None:
                 added = shifts[owners.to(shifts.device)]
-                logits = logits + added.view(len(added), *[1] * (logits.dim() - 2), -1)
+                logits[..., : data.num_classes] += added.view(len(added), *[1] * (logits.dim() - 2), -1)
             return measure(logits, labels)
 
         together: dict[Hashable, list[int]] = {}
@@ -418,6 +427,13 @@ def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
 # -- Training together or one by one -------------------------------------------------------------------------
 
 
+def has_rows_of_its_own(model: nn.Module) -> bool:
+    """Return whether an embedding treats some rows in another way, as that of padding; vmap does not."""
+    embeddings = (each for each in model.modules() if isinstance(each, nn.Embedding | nn.EmbeddingBag))
+    options = ((each.padding_idx, each.max_norm, each.scale_grad_by_freq or None) for each in embeddings)
+    return any(option is not None for each in options for option in each)
+
+
 def faster_together(model: nn.Module, device: torch.device) -> bool:
     """Return whether clients of a model train faster in one pass, judged by its layers.
 
@@ -461,6 +477,10 @@ class Dispatcher:
         self._training = training
         self._vectorised = VectorisedTraining(working, data, training)
         self._agreed = False
+        if self.together and has_rows_of_its_own(working.model):
+            self.together = False
+            if training.mode == "vectorised":
+                _logger.warning("clients train one after another: %s", _ROWS)
         self._capacities: dict[tuple[int, bool], int] = {}
 
     def capacity(self, width: int, one: Callable[[], Work]) -> int:
@@ -577,6 +597,8 @@ class Dispatcher:
 def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding: float = 2.0**-20) -> bool:
     """Compare two ways of training on a client and on the same client with half of each batch.
 
+    The losses before each step must be close, and the models after the last one.
+
     If a model mixes the examples of a batch by means other than BatchNorm, the padding of short batches
     changes its results. So the half batches are padded in two ways, whose losses must be equal up to the
     rounding of one kernel, however much the two ways of training differ.
@@ -612,7 +634,8 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
         expected = alone(three.select([0, 1]))
         if expected.failed:
             continue
-        filled = together(three).losses
+        joined = together(three)
+        filled = joined.losses
         if not _close(filled[1], filled[2], _FILLING * rounding):
             finding = f"losses are {filled[1].tolist()} or {filled[2].tolist()}"
             why = "depending on how short batches are padded: the model mixes the examples of a batch"
@@ -621,6 +644,9 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
             if not _close(single, joint, tolerance):
                 finding = f"losses are {joint.tolist()} together and {single.tolist()} alone"
                 raise ArithmeticError(f"{finding}, apart by more than rounding explains")
+        if (share := _apart(three.jobs[0].state, expected.state, joined.state)) > _GROWN:
+            finding = f"models differ by {share:.0%} of what the steps changed"
+            raise ArithmeticError(f"{finding}, by more than rounding explains")
         return True
     return False
 
@@ -635,6 +661,26 @@ def _half_batches(work: Work, client: int) -> Work:
         rows[1, step, size:] = rows[1, step, 0]
         rows[2, step, full:] = rows[2, step, full - 1]
     return replace(three, batches=Batches(rows, sizes, three.batches.steps))
+
+
+def _apart(start: State, alone: State, together: State) -> float:
+    """Return how far two ways' models are apart, as a share of what one way has changed.
+
+    It is the share of the tensor in which they differ most. A part of the whole model's change counts as that
+    of each tensor: the gradient of some is rounding alone, such as a bias before BatchNorm.
+    """
+    names = [name for name, stacked in alone.items() if stacked.is_floating_point()]
+    moved = {name: _length(alone[name] - start[name]) for name in names}
+    least = _LEAST * math.hypot(*moved.values())
+    rounding = {name: _ROUNDING["float32"] * _length(alone[name]) for name in names}
+    apart = {name: _length(together[name][: len(alone[name])] - alone[name]) for name in names}
+    return max(
+        (apart[each] / (moved[each] + least + rounding[each]) for each in names if apart[each]), default=0
+    )
+
+
+def _length(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.double()))
 
 
 def _close(one: FloatArray, other: FloatArray, tolerance: float) -> bool:

@@ -222,7 +222,9 @@ class ClientBatchNorm(_BatchNorm):
         one_value = input.numel() == input.shape[1]
         # torch reads the counter of an unweighted average as a Python number, which vmap refuses.
         averages = self.track_running_stats and self.momentum is None
-        if not self.training or (real is None and not one_value and not averages):
+        alone = one_value and self.running_mean is None  # torch refuses it, in evaluation, too
+        plain = not self.training or (real is None and not one_value and not averages)
+        if plain and not alone:
             # vmap's BatchNorm of a GPU refuses bfloat16 inputs beside running statistics in float32.
             precise = torch.promote_types(input.dtype, torch.float32)
             return super().forward(input.to(precise)).to(input.dtype)

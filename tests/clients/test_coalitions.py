@@ -163,7 +163,7 @@ def test_classes_of_positions_have_no_order() -> None:
     question = ScoresQuestion.of(models(FOLDS + 1), np.full(3, 1 / 3), [np.inf], np.ones(1))
     found = coalitions._answer(brier, np.ones((2, 5)), crossed, further, np.arange(5), question)
     assert (found.auc.tolist(), found.balanced.tolist()) == ([0.5], [0.5, 0.5])
-    blank = [0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0, 2.0]
+    blank = [0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     assert found.fits.tolist() == blank * 3
 
 

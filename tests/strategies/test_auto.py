@@ -14,9 +14,10 @@ from torch import nn
 
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
-from fedclust.clustering.auto import Choice, Parameters, most_spending
+from fedclust.clustering.auto import Parameters, most_spending
 from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
 from fedclust.messages.models import from_state
+from fedclust.proof import Comparison
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import Auto, ClusteredStrategy, auto as auto_module
 from fedclust.strategies.auto import Trial, TrialMemory, placed
@@ -136,8 +137,8 @@ def test_two_clusters_become_one_unless_they_are_better_apart(conventions: int, 
     # A verdict that finds anything better splits clients that are all alike, too, after round 7; the next
     # look, after round 8, has the two clusters together on trial for three rounds.
     proposing(monkeypatch, [0, 0, 0, 0, 1, 1, 1, 1])
-    lenient = lambda *_, **__: Choice(0, (0.01,))  # noqa: E731
-    monkeypatch.setattr("fedclust.clustering.auto.choose", lenient)
+    monkeypatch.setattr("fedclust.clustering.auto.corrected", lambda *_: (0.01,))
+    monkeypatch.setattr("fedclust.clustering.auto.choose", lambda *_: 0)
     monkeypatch.setattr("fedclust.clustering.auto.most_promising", lambda *_: [0])
     monkeypatch.setattr(Auto, "_moved", lambda _, clusters, __: clusters)
     monkeypatch.setattr("fedclust.strategies.auto.placed", lambda trials, *_, **__: list(trials))
@@ -161,6 +162,7 @@ def test_one_client_of_many_is_split_off_by_its_own_rows() -> None:
     assert summary["cluster_sizes"].count(1) == 1
     kept = [trial for trial in summary["trials"] if trial["kept"]]
     assert [trial["sizes"] for trial in kept] == [[9, 1]]
+    assert kept[0]["least_gain"] is None  # its own rows have decided, of which the groups' gain is no measure
     # Nor is it joined with the others again: there is no trial of a union that is kept.
     assert {trial["source"] for trial in summary["trials"]} == {"updates", "union"}
 
@@ -250,12 +252,20 @@ def test_a_model_that_overflows_ends_its_trial_and_not_the_run(monkeypatch: pyte
     assert len(strategy.clusters.models) == 1
 
 
+def test_what_gains_by_one_vote_alone_has_not_gained(monkeypatch) -> None:
+    # A mean above 0, but below it without the most and the least favourable vote: nothing is more promising.
+    found = Comparison(0.02, 0.5, 12, 1, 12, gain_of_others=-0.01, error=0.1, error_of_others=0.1)
+    monkeypatch.setattr("fedclust.strategies.auto._compare_with_whole", lambda *_: found)
+    summary = own_run(own_clients(8, 12)).summary
+    assert {trial["why"] for trial in summary["trials"]} == {"after one round: no gain"}
+
+
 def test_what_the_end_cuts_short_is_on_record() -> None:
     strategy, _ = run(*IID, rounds=6)  # no look: its trial would end in round 7
     assert strategy.findings(strategy.clusters).summary["decision"] == "one cluster: no trial took place"
     trials = (Trial(0, np.array([0] * 6 + [1] * 6), (ArrayRecord(),) * 2),) * 2
     found = strategy.findings(replace(strategy.clusters, memory=TrialMemory(1, trials))).summary
-    assert "2 groupings were still on trial when the run ended" in found["decision"]
+    assert "2 groupings still on trial when the run ended" in found["decision"]
     assert [trial["why"] for trial in found["trials"]] == ["the run ended before it was decided"] * 2
 
 
@@ -301,9 +311,14 @@ def test_four_clients_are_enough_and_two_are_not() -> None:
     assert "trials cost" not in two.summary["decision"]
     looking = Auto(parameters=Parameters(coalitions="none"))
     (caution,) = looking.cautions(2, 130)
-    assert caution.startswith("no groups can be found: 2 clients do not make two groups of 2")
+    groups = "clients must be >= 4, for two groups (strategy.parameters.min_cluster_size), got 2"
+    assert caution == f"no groups can be found: {groups}"
     assert looking.notes(of(2), 130, from_state({})) == []
     assert Auto().cautions(2, 130) == []  # two sites choose by cross-fitting
+    large = ArrayRecord([np.zeros(2_000_000)])  # 16 MB: 11 models a site are more than 64 MB
+    refused, caution = Auto().notes(of(2), 130, large)
+    assert refused.startswith("no coalitions are trained")
+    assert caution == f"no groups can be found: {groups}"
 
 
 def test_no_held_out_rows_are_refused_before_round_1() -> None:

@@ -72,6 +72,6 @@ def test_cautions() -> None:
     assert relative.cautions(30, 130) == []
     (said,) = relative.cautions(30, 20)
     assert said == "no cut comes before round 21 (strategy.parameters.min_rounds), and there are 20"
-    assert relative.cautions(1, 130) == ["1 clients are too few for a cut"]
+    assert relative.cautions(1, 130) == ["too few for a cut: 1 client"]
     (said,) = CFL().cautions(2, 1)
     assert "with strategy.parameters.relative=true they are shares of the first round's" in said

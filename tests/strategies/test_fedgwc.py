@@ -60,7 +60,7 @@ def test_settings_without_a_split_are_reported_before_round_1() -> None:
     # 3 / 0.1 = 30 clients in each of two parts, there are 59.
     strategy = FedGWC(participation=0.1, parameters=Parameters(min_cluster_size=None))
     (caution,) = strategy.cautions(59, 1000)
-    assert caution == "no split can come: 59 clients are fewer than two clusters of min_cluster_size 30"
+    assert caution == "no split can come: 59 clients, fewer than two clusters of min_cluster_size 30"
     assert strategy.cautions(60, 1100) == []
     assert ClusteredStrategy().cautions(1, 1) == []
 

@@ -17,17 +17,19 @@ def chance(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
 
 
-def clusters(number: int) -> str:
-    """Write a number of clusters.
+def number_of(what: str, number: int) -> str:
+    """Write a number of things.
 
     Parameters
     ----------
+    what
+        One of them.
     number
-        Number of clusters, >= 1.
+        How many there are.
 
     Examples
     --------
-    >>> clusters(1), clusters(3)
+    >>> number_of("cluster", 1), number_of("cluster", 3)
     ('one cluster', '3 clusters')
     """
-    return "one cluster" if number == 1 else f"{number} clusters"
+    return f"one {what}" if number == 1 else f"{number} {what}s"

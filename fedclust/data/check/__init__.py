@@ -26,6 +26,8 @@ MOST_COLUMNS = 50_000  # a file with more is usually turned round
 RARE = 0.05  # share of rows of a class that is called rare
 _MANY_NUMBERS = 10  # more distinct numbers than this are measured, not codes
 _MANY_CLASSES, _MOST_CLASSES = 20, 100  # of labels that are numbers: from here on doubtful; surely amounts
+_FAR = 50.0  # times as large: 980 beside 1.259
+_MOST_UNITS = 2  # of a column: g and kg
 _ROWS_PER_CLASS = 10  # labels that occur in fewer rows on average are measured
 _FEWEST_LABELS = 10  # with fewer distinct labels, a small table proves nothing
 
@@ -37,24 +39,50 @@ _MARKERS = {
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
 _NEARLY = re.compile(r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
 _COMMA = re.compile(r"[+-]?\d+,\d+")
+# 1,259 or 1.259,5; 97%, 37.5 °C or 120/80
+_GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}([,.'’ \u00a0\u202f])\d{3}(?:\1\d{3})*([.,]\d+)?")
+_UNIT = re.compile(
+    r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)?\s*(?:([^\W_\d][^\s\d]*|[%‰°][^\s\d]*)|(/)\s*\d+(?:[.,]\d+)?)"
+)
+_RULES = {",": "thousands", ".": "points"}  # others: "grouped"
 
 # What is wrong, and what to do.
 _ERRORS = {
     "wide": ("too many columns", "a row must be a person, a column a quantity: is it turned round?"),
     "rows": ("no rows", "give a file with a row for each person"),
-    "header": ("a first line of values, not of names", "add a line with the columns' names"),
     "stray": (
         "texts in a column of numbers",
         "correct these cells or leave them empty, or use it as categories with 'dataset.keep=[{}]'",
     ),
-    "comma": ("numbers with a decimal comma", "give dataset.csv_options.decimal=','"),
+    "comma": (
+        "numbers with a decimal comma",
+        "give 'dataset.csv_options.decimal=\",\"', or 'dataset.csv_options.thousands=\",\"' if 1,259 is 1259",
+    ),
+    "thousands": ("numbers with a comma between thousands", "give 'dataset.csv_options.thousands=\",\"'"),
+    "points": (
+        "numbers with a point between thousands",
+        "give 'dataset.csv_options.thousands=\".\"' and 'dataset.csv_options.decimal=\",\"'",
+    ),
+    "grouped": (
+        "numbers with a blank or an apostrophe between thousands",
+        "write plain numbers, or name it, as in 'dataset.csv_options.thousands=\" \"'",
+    ),
+    "unit": (
+        "numbers with a unit, or two numbers in a cell",
+        "write one plain number in each cell, or use it as categories with 'dataset.keep=[{}]'",
+    ),
+    "type": ("values that are neither numbers nor categories", "leave it out with 'dataset.ignore=[{}]'"),
     "infinite": ("infinite numbers", "correct these cells or leave them empty"),
     "identifier": (
         "values that look like identifiers or dates",
         "leave it out with 'dataset.ignore=[{0}]', or use it with 'dataset.keep=[{0}]'; "
         "if it is a person's key, give partition.group={0}",
     ),
-    "unlabelled": ("rows without a label", "label them or leave them out"),
+    "unlabelled": (
+        "rows without a label",
+        "label them or leave them out; if 'None' or 'NA' is a class, give "
+        "dataset.csv_options.keep_default_na=false",
+    ),
     "labels alike": ("labels that differ in case or blanks only", "spell each class in one way"),
     "continuous": (
         "too many different values to be classes",
@@ -69,6 +97,10 @@ _WARNINGS = {
     "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
     "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
     "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
+    "three decimals": (
+        "numbers of three decimals beside whole ones that are much larger",
+        "give 'dataset.csv_options.thousands=\",\"' and 'dataset.csv_options.decimal=\".\"' if 1,259 is 1259",
+    ),
     "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
     "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
     "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
@@ -154,22 +186,21 @@ def check_table(
 
     Returns
     -------
-    The findings, errors first, then in the order of the columns. A table without rows, with very many
-    columns, or without a header has one finding.
+    The findings, errors first, then in the order of the columns. A table without rows, or with very many
+    columns, has one finding.
     """
     size, names = len(table), [str(name) for name in table.columns]
     if len(names) > MOST_COLUMNS:
         return [Finding("wide", "", detail=f"{len(names):,}")]
     if not size:
         return [Finding("rows", "")]
-    if 2 * sum(bool(_NUMBER.fullmatch(name.strip())) for name in names) > len(names):
-        return [Finding("header", "", detail=few(names, 3))]
     found: list[Finding] = []
     for name in table.columns:
         if name in (target, group):
             continue
         if name in other:
-            found.append(Finding("identifier", str(name), detail=f"its type, {other[name]}"))
+            rule = "identifier" if re.match("date|time", other[name]) else "type"
+            found.append(Finding(rule, str(name), detail=f"its type, {other[name]}"))
         elif name not in keep:
             found += _column(table[name], str(name))
     if target is not None and target not in keep:
@@ -240,6 +271,8 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
         if endless := int(np.isinf(numbers).sum()):
             yield Finding("infinite", name, endless, size)
         numbers = numbers[~np.isnan(numbers)]
+        if _thousandths(numbers):
+            yield Finding("three decimals", name)
         empty = not len(numbers)
         constant = not empty and numbers.min() == numbers.max()
     else:
@@ -263,6 +296,17 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
         yield Finding("identifier", name, detail=reason)
 
 
+def _thousandths(numbers: FloatArray) -> bool:
+    """Return whether numbers, shape (present,), look like thousands whose comma was read as a decimal's."""
+    numbers = np.abs(numbers[np.isfinite(numbers)])
+    whole, parts = numbers[numbers == np.round(numbers)], numbers[numbers != np.round(numbers)]
+    if not len(whole) or not len(parts) or parts.min() < 1 or numbers.max() >= 1000:
+        return False
+    third = np.isclose(1000 * parts, np.round(1000 * parts), rtol=0, atol=1e-6)
+    second = np.isclose(100 * parts, np.round(100 * parts), rtol=0, atol=1e-6)
+    return bool(third.all() and not second.all() and np.median(whole) > _FAR * np.median(parts))
+
+
 def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
     """Find what is no number in a column of texts most of which are numbers; shape of `texts` (present,)."""
     counts = texts.value_counts()
@@ -270,14 +314,27 @@ def _strays(texts: "Values", name: str, size: int) -> list[Finding]:
     nearly = plain | [bool(_NEARLY.fullmatch(text)) for text in counts.index]
     marker = np.array([bool({text.lower(), text.lower().rstrip("?! ")} & _MARKERS) for text in counts.index])
     rows = counts.to_numpy()
+    united = [_UNIT.fullmatch(text) for text in counts.index]
+    unit = np.array(united, dtype=bool)
+    if len({"".join(filter(None, each.groups())) for each in united if each}) > _MOST_UNITS:
+        unit[:] = False  # codes such as 1a and 2b
+    nearly |= unit | [bool(_GROUPED.fullmatch(text)) for text in counts.index]
     numbers, others = int(rows[nearly].sum()), int(rows[~nearly & ~marker].sum())
     distinct, stray = int(nearly.sum()), ~plain
     if numbers <= others or not stray.any():
         return []
     comma = np.array([bool(_COMMA.fullmatch(text)) for text in counts.index])
-    if 2 * int(rows[comma].sum()) > numbers:
+    grouped = [each for text in counts.index[~plain] if (each := _GROUPED.fullmatch(text))]
+    # 1,259 and 1,260 alone may be decimals: a plain number beside them, or 1,259.5, shows that they are none.
+    sure = plain.any() or any(each[2] or each[0].count(each[1]) > 1 for each in grouped)
+    measured = distinct > _MANY_NUMBERS or (distinct >= 5 and 2 * distinct > numbers)
+    if grouped and sure and len(grouped) == int((nearly & ~plain).sum()):
+        rule, stray = _RULES.get(grouped[0][1], "grouped"), nearly & ~plain
+    elif 2 * int(rows[comma].sum()) > numbers:
         rule, stray = "comma", comma
-    elif distinct > _MANY_NUMBERS or (distinct >= 5 and 2 * distinct > numbers):
+    elif measured and 2 * int(rows[unit].sum()) > int(rows[stray].sum()):
+        rule, stray = "unit", unit
+    elif measured:
         rule = "stray"
     elif (marker | ~stray).all():
         # Few numbers are codes, and a text among them another code, unless it says that the value is missing.
@@ -300,6 +357,11 @@ def _spellings(texts: "Values", rule: str) -> list[Finding]:
     fewer = [text for each in several for text in each[1:]]  # the most frequent spelling stands first
     detail = few((" and ".join(map(repr, each)) for each in several), 3)
     return [Finding(rule, str(texts.name), int(counts[fewer].sum()), len(texts), detail)]
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a plain number, such as the name of a column that is none."""
+    return bool(_NUMBER.fullmatch(text.strip()))
 
 
 def spelling(text: str) -> str:

@@ -21,7 +21,7 @@ from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
-from fedclust.data.source import Labels, Part, column, find_column, table_of, whole_numbers
+from fedclust.data.source import UNREADABLE, Labels, Part, column, find_column, table_of, whole_numbers
 from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import is_open, reason_of
@@ -222,8 +222,7 @@ def private(builder: Builder) -> Iterator[None]:
         yield
     except SiteError:
         raise
-    # pyarrow's, pandas' and torch's errors are among these
-    except (ValueError, OSError, LookupError, TypeError, RuntimeError) as error:
+    except UNREADABLE as error:
         raise SiteError(_without_path(_own_words(error), str(builder.path))) from error
 
 

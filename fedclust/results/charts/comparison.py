@@ -15,10 +15,9 @@ from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
 from fedclust.results.charts import chart as drawing
 from fedclust.results.charts.run import KINDS, meaning_of
 from fedclust.results.comparison import ComparedRuns, Row, by_setting
-from fedclust.results.report import plural
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import listed
-from fedclust.support.checks import check_choice
+from fedclust.support.checks import check_choice, plural
 from fedclust.typing import FloatArray
 
 Width = Literal["column", "page"]

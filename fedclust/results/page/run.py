@@ -13,8 +13,8 @@ from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import collapsed_line, leaving_line, warning_lines
-from fedclust.support.checks import few
+from fedclust.results.summary import collapsed_line, decision_line, leaving_line, warning_lines
+from fedclust.support.checks import few, plural
 from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000
@@ -55,7 +55,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     small = small_arrays(run)
     made = {picture.name: picture for picture in pictures(run, small) if not picture.file_only}
     verdict = [text for line in report.verdict_lines(run) if (text := str(line))] if finished else []
-    noted = [collapsed_line(summary), summary.get("decision")]
+    noted = [collapsed_line(summary), decision_line(summary)]
     noted += [
         report.newcomers_line(summary),
         report.drift_line(run.rounds),
@@ -217,7 +217,7 @@ def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]
     clusters, sizes = np.unique(run.assignment, return_counts=True)
     for cluster, size in zip(clusters.tolist(), sizes.tolist(), strict=True):
         members = np.flatnonzero(run.assignment == cluster)
-        label = f"{report.plural(size, 'client')} of cluster {cluster}: show them in the table"
+        label = f"{plural(size, 'client')} of cluster {cluster}: show them in the table"
         button = {"text": f"{size:,}", "sort": size, "button": f"members-{cluster}", "label": label}
         row: dict[str, Any] = {"cluster": cluster, "clients": button}
         if run.client_names is not None:

@@ -21,6 +21,7 @@ from fedclust.results.comparison import (
 from fedclust.results.names import paper_name
 from fedclust.results.page.run import is_finished
 from fedclust.results.saved_run import SavedRun, evenly
+from fedclust.support.checks import plural
 from fedclust.typing import FloatArray
 
 _ACCURACY = "mean_client_accuracy"
@@ -74,7 +75,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "title": folder.resolve().name,
         "finished": not left,
         "left": left,
-        "lines": lines or [report.plural(len(jobs), "run")],
+        "lines": lines or [plural(len(jobs), "run")],
         "settings": list(comparison.settings),
         "figures_of": figures,
         "rows": [_row(row, figures) for row in ranked],
@@ -136,7 +137,7 @@ def _pictures(
         left = len(lines) - _MOST_CURVES
         title = "Mean client accuracy, averaged over seeds; the band reaches "
         title += "from the lowest seed to the highest"
-        note = f"{report.plural(left, 'more setting')} not drawn." if left > 0 else ""
+        note = f"{plural(left, 'more setting')} not drawn." if left > 0 else ""
         yield Picture("accuracy_per_round", title, curves(lines[:_MOST_CURVES], "round"), note)
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedclust.clustering import auto
-from fedclust.clustering.auto import Choice, Parameters, level_of_look, most_promising, most_spending, reason
+from fedclust.clustering.auto import Parameters, level_of_look, most_promising, most_spending, reason
 from fedclust.proof import Comparison, compare, evidence
 
 
@@ -118,34 +118,54 @@ def test_of_equal_ones_the_larger_gain_then_the_coarser() -> None:
 def test_the_coarsest_that_passes_is_kept_or_a_finer_that_gains(
     p_values, parts, proposals, finer_gains, kept, corrected
 ) -> None:
-    finalists = [comparison(p) for p in p_values]
-    choice = auto.choose(finalists, parts, proposals, 0.025, finer_gains=finer_gains)
-    assert choice.kept == kept
-    np.testing.assert_allclose(choice.p_values, corrected)
+    found = auto.corrected(p_values, proposals, 0.025)
+    np.testing.assert_allclose(found, corrected)
+    passed = [place for place, p in enumerate(found) if p <= 0.025]
+    assert auto.choose(passed, parts, [0.1] * len(parts), finer_gains) == kept
 
 
 @pytest.mark.parametrize(
-    ("p_values", "alone", "proposals", "kept", "corrected"),
+    ("p_values", "alone", "proposals", "passed", "corrected"),
     [
         # The preferred one of three at half of the level: 0.01 * 2; the other, with one dropped, then has
         # all of it: 0.02 * 2.
-        ([0.02, 0.01], [1], 3, 1, [0.04, 0.02]),
+        ([0.02, 0.01], [1], 3, [1], [0.04, 0.02]),
         # It fails, 0.03 * 2; the others have half: 0.006 * 2 * 2.
-        ([0.006, 0.03], [1], 3, 0, [0.024, 0.06]),
-        ([0.007, 0.03], [1], 3, None, [0.028, 0.06]),
+        ([0.006, 0.03], [1], 3, [0], [0.024, 0.06]),
+        ([0.007, 0.03], [1], 3, [], [0.028, 0.06]),
         # A client alone has half of what is left, 0.006 * 4, and the other, with one dropped, the last
         # quarter and what it had: 0.006 * 2 * 2. If it fails, 0.007 * 4, that stays at 0.003 * 2 * 4.
-        ([0.006, 0.03, 0.006], [1, 2], 4, 0, [0.024, 0.06, 0.024]),
-        ([0.003, 0.03, 0.007], [1, 2], 4, 0, [0.024, 0.06, 0.028]),
+        ([0.006, 0.03, 0.006], [1, 2], 4, [0, 2], [0.024, 0.06, 0.024]),
+        ([0.003, 0.03, 0.007], [1, 2], 4, [0], [0.024, 0.06, 0.028]),
         # After one round the preferred one was dropped: the client has a half, two others share the rest.
-        ([0.02, 0.012], [1], 3, 1, [0.04, 0.024]),
+        ([0.02, 0.012], [1], 3, [1], [0.04, 0.024]),
     ],
 )
-def test_what_the_updates_choose_is_tested_alone(p_values, alone, proposals, kept, corrected) -> None:
-    tried = [comparison(p) for p in p_values]
-    choice = auto.choose(tried, [2] * len(tried), proposals, 0.025, alone)
-    assert choice.kept == kept
-    np.testing.assert_allclose(choice.p_values, corrected)
+def test_what_the_updates_choose_is_tested_alone(p_values, alone, proposals, passed, corrected) -> None:
+    found = auto.corrected(p_values, proposals, 0.025, alone)
+    np.testing.assert_allclose(found, corrected)
+    assert [place for place, p in enumerate(found) if p <= 0.025] == passed
+
+
+@pytest.mark.parametrize(
+    ("number", "alone", "shares"),
+    [
+        (3, [], [1 / 3, 1 / 3, 1 / 3]),
+        (3, [1], [1 / 4, 1 / 2, 1 / 4]),  # two share the other half
+        (5, [2, 4], [1 / 12, 1 / 12, 1 / 2, 1 / 12, 1 / 4]),  # three share the last quarter
+        (2, [0, 1], [1 / 2, 1 / 4]),
+    ],
+)
+def test_the_least_gain_is_that_of_the_share_of_the_level_that_the_first_test_has(
+    number: int, alone: list[int], shares: list[float]
+) -> None:
+    np.testing.assert_allclose(auto.first_shares(number, alone), shares)
+    # Whatever the others do, a p-value just below the share of the level passes, one just above does not.
+    for place, share in enumerate(shares):
+        for times in (0.999, 1.001):
+            p_values = [1.0] * number
+            p_values[place] = 0.05 * share * times
+            assert (auto.corrected(p_values, number, 0.05, alone)[place] <= 0.05) == (times < 1)
 
 
 def test_a_client_alone_goes_on_besides_if_it_gained() -> None:
@@ -162,18 +182,17 @@ def test_the_preferred_proposal_goes_on_if_it_gained() -> None:
 
 
 def test_of_equally_coarse_ones_that_pass_the_one_that_gains_more_stands() -> None:
-    finalists = [comparison(0.0001, gain=0.08), comparison(0.001, gain=0.14), comparison(0.5, gain=0.3)]
-    assert auto.choose(finalists, [2, 2, 2], 3, 0.025).kept == 1  # the third does not pass: 0.5
+    assert auto.choose([0, 1], [2, 2, 2], gains=[0.08, 0.14, 0.3]) == 1  # the third has not passed
 
 
 def test_reasons() -> None:
-    choice = Choice(0, (0.01, 0.02, 0.5))
-    assert reason(0, choice, [2, 3, 2], 0.025) == "shown to be better at the level of 0.025"
-    assert reason(1, choice, [2, 3, 2], 0.025) == "shown to be better than one model, but not than 2 parts"
-    assert reason(2, choice, [2, 3, 2], 0.025) == "not shown to be better at the level of 0.025"
-    finer = Choice(1, (0.01, 0.02, 0.02))
-    assert reason(0, finer, [2, 3, 3], 0.025) == "beaten by 3 parts"
-    assert reason(2, finer, [2, 3, 3], 0.025) == "another in as many parts gains more"
+    of = {"passed": [0, 1], "kept": 0, "parts": [2, 3, 2], "level": 0.025}
+    assert reason(0, **of) == "shown to be better at the level of 0.025"
+    assert reason(1, **of) == "shown to be better than one model, but not than 2 parts"
+    assert reason(2, **of) == "not shown to be better at the level of 0.025"
+    finer = {"passed": [0, 1, 2], "kept": 1, "parts": [2, 3, 3], "level": 0.025}
+    assert reason(0, **finer) == "beaten by 3 parts"
+    assert reason(2, **finer) == "another in as many parts gains more"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +202,8 @@ def test_reasons() -> None:
         ((1, 1, 1, 0, 0), "one cluster: none of one grouping from one look proved better on held-out rows"),
         ((1, 0, 0, 0, 0), "one cluster: no trial took place"),
         ((1, 2, 0, 0, 0), "one cluster: 2 looks proposed no grouping"),
-        ((1, 1, 0, 0, 4), "one cluster: 4 groupings were still on trial when the run ended"),
+        ((1, 1, 0, 0, 4), "one cluster: 4 groupings still on trial when the run ended"),
+        ((1, 1, 0, 0, 1), "one cluster: one grouping still on trial when the run ended"),
     ],
 )
 def test_decision_in_one_sentence(numbers: tuple[int, ...], words: str) -> None:

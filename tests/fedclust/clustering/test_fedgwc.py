@@ -88,7 +88,7 @@ def test_the_matrix_fills_from_zero_before_a_first_test() -> None:
 
 
 def test_federations_that_are_too_small_are_named() -> None:
-    no_split = "no split can come: {} clients are fewer than {}"
+    no_split = "no split can come: {} clients, fewer than {}"
     assert said(PAPER, 2, 1.0, 10**6) == [no_split.format(2, "3")]
     # 3 / 0.1 clients in each
     sizes = Parameters(min_cluster_size=None)

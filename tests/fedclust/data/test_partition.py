@@ -86,7 +86,7 @@ def test_natural_clients_need_users_and_others_none() -> None:
     found = dealt("Natural")
     assert len(found.train) == 30
     assert sorted(np.concatenate([found.train[3], found.test[3]])) == list(range(30, 40))
-    with pytest.raises(ValueError, match="needs writers, users or regions, the dataset has none"):
+    with pytest.raises(ValueError, match="needs writers, users or regions: dataset.natural= names"):
         dealt("Natural", data=dataset(natural=None))
 
 

@@ -296,7 +296,7 @@ def test_letters_per_position(values: list) -> None:
         ([[0, 1]], {"per_position": True}, "label must hold a list of numbers .* got int64"),
         ([[[0, 1], [1, 0]]], {}, "label must hold one label .* or .*per_position be true, got list"),
         ([[1, 2], ["1", "?"]], {}, "labels must be all numbers or all text, got both"),
-        ([[0, None]], {}, "1 examples have no label in label"),
+        ([[0, None]], {}, "some examples have no label in label; label them"),
         ([["a", "b"], ["b", "c"]], {"num_classes": 3}, "labels that the training part lacks: c; name them"),
         ([["a", "b", "c"]], {}, "num_classes must be 3, as the labels are a, b, c, got 2"),
         ([list(range(1, 11))], {}, r"labels are 1, 2, 3, 4, 5 and 5 more, got 2"),

@@ -103,14 +103,17 @@ def test_columns_that_do_not_fit(tmp_path: Path, changes: dict, message: str) ->
 
 
 @pytest.mark.parametrize(
-    ("born", "type_"), [(list(pd.to_datetime(["2000-01-01", None])), "timestamp"), ([[2000], [1]], "list")]
+    ("born", "message"),
+    [
+        (list(pd.to_datetime(["2000-01-01", None])), r"born \(its type, timestamp.*leave them out with "),
+        ([[2000], [1]], r"born: values that are neither numbers .* \(its type, list.*leave it out with "),
+    ],
 )
 def test_a_column_that_is_neither_number_nor_text_must_be_ignored(
-    tmp_path: Path, born: list, type_: str
+    tmp_path: Path, born: list, message: str
 ) -> None:
     write(tmp_path, TRAIN | {"born": born})
-    message = rf"born \(its type, {type_}.*leave them out with 'dataset\.ignore=\[born\]' \(read"
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(SourceError, match=message + r"'dataset\.ignore=\[born\]' \(read"):
         load(tmp_path, 3)
     assert load(tmp_path, 3, ignore=["born"]).inputs.shape[1:] == (3,)
 

@@ -230,10 +230,22 @@ def test_flowers_commands_are_found_and_install_nothing(flower: Flower, tmp_path
 def test_paths_are_those_of_the_caller(flower: Flower, tmp_path, monkeypatch) -> None:
     (tmp_path / "here" / "data").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "here")
-    overrides = ["dataset.path=data", "encoder.path=facebook/dinov2-base", "partition.file=none.parquet"]
-    SuperLink("local").submit(overrides, Path("x"))
-    absolute = f"dataset.path='{tmp_path}/here/data' {overrides[1]} {overrides[2]}"
-    assert flower.run_config["overrides"] == absolute
+    here, model = f"{tmp_path}/here", "facebook/dinov2-base"
+    overrides = [f"encoder.path={model}", "partition.file=none.parquet", "seed=3"]
+    for given, sent in {
+        "dataset.path=data": f"dataset.path='{here}/data'",
+        "dataset.path='data'": f"dataset.path='{here}/data'",
+        "dataset.path='no=1, \\'a\\'.csv'": f"dataset.path='{here}/no=1, \\'a\\'.csv'",
+        "partition.sites=data": f"partition.sites='{here}/data'",
+        "partition.sites={a: data/a, b: '/b'}": f"partition.sites={{a: '{here}/data/a', b: '/b'}}",
+        "partition.sites=[a,b]": "partition.sites=[a,b]",  # names
+        "dataset.tokenizer=data": f"dataset.tokenizer='{here}/data'",
+        "dataset.label=data": "dataset.label=data",
+        "++resume='~/x'": "++resume='~/x'",
+    }.items():
+        SuperLink("local").submit([given, *overrides], Path("x"))
+        absolute = [sent, f"encoder.path='{model}'", f"partition.file='{here}/none.parquet'", "seed=3"]
+        assert flower.run_config["overrides"] == " ".join(absolute)
     SuperLink("there").submit(overrides, Path("x"))  # another machine has folders of its own
     assert flower.run_config["overrides"] == " ".join(overrides)
 

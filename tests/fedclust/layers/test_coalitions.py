@@ -17,10 +17,9 @@ import fedclust
 from fedclust.clients import coalitions as clients
 from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
+from fedclust.federation import FederationError
 from fedclust.layers.coalitions import notes, worthwhile
-from fedclust.messages.coalitions import ScoresAnswer, ScoresQuestion
-from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
-from fedclust.proof.coalitions import Fit, Scores
+from fedclust.messages.coalitions import ScoresQuestion
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import SavedRun, print_report
 from fedclust.strategies import Auto
@@ -96,6 +95,8 @@ def test_the_turned_site_stays_out_and_is_named() -> None:
     ]  # alone there is nothing to correct
     out = io.StringIO()
     print_report(SavedRun(result.folder), Console(file=out, width=80, force_terminal=True, color_system=None))
+    assert "Cross-fitted: 7 coalitions, each trained without" in out.getvalue()
+    assert out.getvalue().count("Stop: check the coding of site 0 and run again") == 1  # the verdict
     row = r"(chosen|everyone|alone) +\d\.\d\d +\d\.\d\d to \d\.\d\d +\d"  # on one line
     assert re.findall(row, out.getvalue()) == ["chosen", "everyone", "alone"] * 3
 
@@ -138,6 +139,16 @@ def test_sites_choose_no_correction_that_personal_leaves_out() -> None:
         for site, (*_, test) in enumerate(skewed())
     ]
     assert served == pytest.approx(chosen)
+
+
+def test_a_finished_run_serves_what_its_sites_chose(tmp_path: Path) -> None:
+    first = run(skewed(), proof=True, folder=tmp_path / "run")
+    assert "with the prior correction" in str(first.summary["sites"])
+    with pytest.raises(FederationError, match="personal must include the label-prior correction"):
+        run(skewed(), proof=True, folder=tmp_path / "run", resume=True, personal="none")
+    longer = run(skewed(), 7, proof=True, folder=tmp_path / "run", resume=True, personal="none")
+    assert set(longer.sites["correction"]) == {"none"}  # they have chosen anew
+    assert "with the prior correction" not in str(longer.summary["sites"])
 
 
 def test_a_correction_has_not_seen_the_rows_that_it_is_scored_on() -> None:
@@ -274,63 +285,11 @@ def test_coalitions_are_for_a_handful_of_small_sites(asked, rows, number, found)
 def test_what_it_costs_is_said_before_round_1() -> None:
     cost, given_away = notes(4, 30, MODEL, trained=True)
     # 2³ coalitions have a site, each with 5 folds and all rows, but the run's own: 47 models of 4 kB.
-    assert "15 coalitions of 4 sites: in each round a site trains 47 models, 0.19 MB" in cost
+    assert "15 coalitions of 4 sites: in each of its rounds a site trains 47 models, 0.19 MB" in cost
     assert "1,410 trainings of a site" in cost
     assert "each site's own travel" in given_away
     (refused,) = notes(4, 30, MODEL, trained=False)
     assert "no coalitions are trained" in refused
-
-
-def answer(scores: Scores, fits: list[Fit]) -> ScoresAnswer:
-    """Decode an answer about one coalition, one further model and the site's own."""
-    asked = ScoresQuestion.of((MODEL,) * 6, np.full(2, 0.5), [np.inf], np.ones(1))
-    bounds = Bounds(num_train=np.array([25]))
-    content = encode(ScoresAnswer.of(scores, fits))
-    return decode(ScoresAnswer, content, Reading(0, 3, bounds, asked))
-
-
-BRIER = np.random.default_rng(0).uniform(0, 2, (2, 25))
-
-
-def test_scores_arrive_as_they_were_sent() -> None:
-    balanced = np.array([0.6, 0.5]), np.array([0.1, 0.0])
-    sent = Scores.of(BRIER, (np.array([0.75]), np.array([0.125])), balanced)
-    found = answer(sent, [Fit(), Fit(), Fit(0.9, 0.5, 0.1, -0.8, 0.2)])
-    np.testing.assert_allclose(found.scores.products, BRIER @ BRIER.T / 25)
-    assert (found.scores.auc.tolist(), found.scores.auc_error.tolist()) == ([0.75], [0.125])
-    assert (found.scores.balanced.tolist(), found.scores.balanced_error.tolist()) == ([0.6, 0.5], [0.1, 0.0])
-    assert found.fits.tolist() == [0.5, 0.5, 1.0, 0.0, 1.0] * 2 + [0.9, 0.5, 0.1, -0.8, 0.2]
-
-
-@pytest.mark.parametrize(
-    ("share", "error"),
-    [(1.01, 0.1), (-0.01, 0.1), (np.nan, 0.1), (0.5, -0.1), (0.5, 1.1), (0.5, np.inf), (0.5, np.nan)],
-)
-@pytest.mark.parametrize("figure", ["auc", "balanced"])
-def test_shares_are_bounded(figure, share, error) -> None:
-    scores = Scores.of(BRIER)
-    number = len(getattr(scores, figure))
-    for value, spread in (([share] * number, [error] * number), ([0.5] * (number + 1), [0.1] * number)):
-        wrong = replace(scores, **{figure: np.array(value), f"{figure}_error": np.array(spread)})
-        with pytest.raises(BadReply, match=figure):
-            answer(wrong, [Fit()] * 3)
-    ends = {figure: np.ones(number), f"{figure}_error": np.zeros(number)}
-    assert getattr(answer(replace(scores, **ends), [Fit()] * 3), figure).tolist() == [1.0] * number
-
-
-def test_scores_are_bounded() -> None:
-    for scores in (
-        Scores.of(np.tile(BRIER, 2)),  # 50 rows of 25
-        Scores.of(BRIER + 1),
-        replace(Scores.of(BRIER), means=np.array([1.0, 1.0]), products=np.full((2, 2), 0.5)),
-        Scores.of(np.tile(BRIER, (2, 1))),
-    ):
-        with pytest.raises(BadReply):
-            answer(scores, [Fit()] * 3)
-    wrong = Fit(error=0.0), Fit(renaming_error=-0.1), Fit(right=2.1), Fit(renaming=-1.1)
-    for fits in ([Fit()] * 2, [Fit()] * 4, *([Fit(), each, Fit()] for each in wrong)):
-        with pytest.raises(BadReply, match="fits"):
-            answer(Scores.of(BRIER), fits)
 
 
 def test_a_site_that_lies_keeps_others_away_and_accuses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,7 @@
 """Tests of what turns messages into records and back: one contract over all, and what each refuses."""
 
 import gc
-import json
 import weakref
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -12,9 +10,9 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from fedclust.data.input_encoders import encoder_from
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
 from fedclust.messages import codec, description, evaluation, training
+from fedclust.messages.coalitions import SiteFiguresQuestion
 from fedclust.messages.codec import (
     SERVER,
     BadReply,
@@ -90,6 +88,9 @@ MESSAGES = [(answer, question) for question, answers in ANSWERS for answer in an
 QUESTIONS = [
     *(question for question, _ in ANSWERS[2:] if question is not None),
     replace(PERSONAL, epochs=None, layers_trained=None, learning_rate=None),
+    evaluation.AloneQuestion(MODEL, MODEL, np.array([0.5, 0.0]), np.zeros(0), epochs=3),
+    evaluation.AloneQuestion(MODEL, MODEL, np.zeros(2), np.zeros(0), 0.25, 3, False, 4, 9, 2, "last", 0.1),
+    SiteFiguresQuestion((MODEL, MODEL), np.array([0.5, -0.5, 0.0, 0.0])),
     description.PrototypesQuestion("untrained", True, 10),
     description.Agreed(Agreement((0, 1), ("a", "b"), (2,)), {"n/a": 1}, 3),
 ]
@@ -147,77 +148,6 @@ def test_a_field_s_bound_may_be_known_of_the_client() -> None:
 # -- What messages refuse; test_hostile_replies.py of the federation has many more ---------------------------
 
 TRAINED = MESSAGES[0][0]
-ONES = np.ones((3, 2), np.uint8)
-
-
-def _scores(positives: list[int], negatives: list[int]) -> dict[str, np.ndarray]:
-    """Make counts in the first bin of each of two classes."""
-    counts = {"score-positives": positives, "score-negatives": negatives}
-    return {"score-gaps": np.array([1, 4096], np.uint16), **{k: np.array(v, "u1") for k, v in counts.items()}}
-
-
-def test_without_rows_every_share_is_undefined() -> None:
-    none = {**dict.fromkeys(FIGURES, np.nan), "num-examples": 0.0}
-    assert decode(evaluation.Evaluation, encode(evaluation.Evaluation(7, none)), Reading(7))
-    told = encode(evaluation.Evaluation(7, {**none, "accuracy": 0.5}))
-    with pytest.raises(BadReply, match=r"accuracy must be NaN without test rows, got 0\.5"):
-        decode(evaluation.Evaluation, told, Reading(7))
-
-
-def test_a_diverged_model_s_counts_have_no_bins() -> None:
-    counted = outcomes(np.array([0, 1]), np.array([0, 0]), np.full((2, 2), np.nan))
-    told = encode(evaluation.Evaluation(7, FIGURES, counted))
-    read = decode(evaluation.Evaluation, told, Reading(7)).outcomes
-    assert read.bins is None
-    assert read.predicted.tolist() == [2, 0]
-
-
-@pytest.mark.parametrize(
-    ("arrays", "reason"),
-    [
-        ({}, r"no 'class-counts' in reply, keys are \[\]"),
-        ({"class-counts": np.array([[1], [1], [2]], np.uint8)}, "hits, at most as many"),
-        ({"class-counts": ONES, "score-gaps": np.array([3, 0], np.uint8)}, r"score-gaps must be .* in \[1, "),
-        ({"class-counts": ONES, "score-gaps": np.array([8193], np.uint16)}, "add up to at most 8192"),
-        ({"class-counts": ONES, "score-gaps": np.array([1], np.uint16)}, r"got shapes \(\(1,\), \(0,\)"),
-        ({"class-counts": ONES, "confusion": np.ones((2, 2), np.uint8)}, "must add up to class-counts"),
-        # Two rows, one of each class: in each class's bins, one positive and one negative.
-        ({"class-counts": ONES, **_scores([2, 0], [0, 2])}, "must add up to each class's rows"),
-        ({"class-counts": ONES, **_scores([1, 1], [1, 2])}, "must add up to each class's rows"),
-    ],
-)
-def test_counts_that_do_not_fit(arrays: dict[str, np.ndarray], reason: str) -> None:
-    content = encode(evaluation.Evaluation(7, FIGURES))
-    content["outcomes"] = _model(**arrays)
-    with pytest.raises(BadReply, match=f"client 7, round 3: .*{reason}"):
-        decode(evaluation.Evaluation, content, Reading(7, 3))
-
-
-def test_no_more_hits_than_the_rows_that_a_client_says_it_has() -> None:
-    told = evaluation.FigureAnswer.of(Rows.of(np.ones((2, 1)), np.ones(1), np.ones((2, 1)), True))
-    at = Reading(7, asked=FIGURE)
-    assert decode(evaluation.FigureAnswer, encode(told), at).hits.tolist() == [1, 1]
-    with pytest.raises(BadReply, match="must be those of 1 rows"):  # 3 were asked for
-        decode(evaluation.FigureAnswer, encode(replace(told, hits=np.full(2, 3.0))), at)
-
-
-NODE = Reading(sender="a node's reply")
-
-
-@pytest.mark.parametrize(
-    ("message", "rule"),
-    [
-        (description.Hosted((0, 1), 2, steps=(7,)), r"steps must be 2 numbers, got \[7\]"),
-        (description.Hosted((0, 1), 2, steps=(7, -1)), r"steps must be finite numbers in \[0, "),
-        (description.Hosted((0, 2), 2), r"clients must be in \[0, 1\]"),
-        (description.Hosted((0, 0), 2), "clients must name each client once"),
-        (description.Hosted((0,), 2, "a\nb"), "name must be printable"),
-        (description.Description.of(COUNTS, OTHERS, name="x" * 1001), "name must be at most 1000 characters"),
-    ],
-)
-def test_messages_that_cannot_be(message: Any, rule: str) -> None:
-    with pytest.raises(BadReply, match=f"^a node's reply: .*{rule}"):
-        decode(type(message), encode(message), NODE)
 
 
 def test_a_message_with_slots_is_refused_before_its_fields_are_lost() -> None:
@@ -227,14 +157,6 @@ def test_a_message_with_slots_is_refused_before_its_fields_are_lost() -> None:
 
     with pytest.raises(TypeError, match="^a message must be declared without slots, got Slotted$"):
         encode(Slotted(3))
-
-
-def test_names_in_a_description_cannot_write_to_a_terminal() -> None:
-    names = description.Names(("well", "ill\x1b[2J"), {"a\r\nb": 3})
-    told = encode(description.Description.of(COUNTS, OTHERS, name="ward\x9b31m 7", names=names))
-    read = decode(description.Description, told, Reading(7, asked=description.DescriptionQuestion()))
-    assert (read.name, read.names.classes) == ("ward 31m 7", ("well", "ill [2J"))
-    assert read.names.left_out == {"a  b": 3}
 
 
 # -- Instructions -------------------------------------------------------------------------------------------
@@ -339,59 +261,6 @@ def test_losses_of_the_users_own_do_not_overflow() -> None:
             decode(cls, RecordDict(told), Reading(7, 3, asked=asked))
 
 
-def test_a_model_that_has_diverged_does_not_cost_the_others_their_wins() -> None:
-    told = RecordDict({"losses": ConfigRecord({"losses": [1.0, float("nan")], "wins": [3, 0]})})
-    asked = evaluation.WinsQuestion((MODEL, MODEL))
-    assert decode(evaluation.Wins, told, Reading(asked=asked)).wins.tolist() == [3, 0]
-    with pytest.raises(BadReply, match="losses must be finite"):
-        decode(evaluation.Losses, told, Reading(asked=evaluation.LossesQuestion((MODEL, MODEL))))
-    for wins in ([3], [0, 0], [-1, 4], [2, 8]):
-        told["losses"]["wins"] = wins
-        with pytest.raises(BadReply, match="wins must"):
-            decode(evaluation.Wins, told, Reading(0, bounds=Bounds(num_train=np.array([9])), asked=asked))
-
-
-@pytest.mark.parametrize("cls", [description.Registered, description.Stated])
-def test_a_node_that_says_nothing_has_not_answered(cls: type) -> None:
-    for content in (RecordDict(), RecordDict({"registration": ConfigRecord(), "statements": ConfigRecord()})):
-        with pytest.raises(BadReply, match="a node's reply: "):
-            description.read_from_node(cls, content)
-    (name,) = encode(cls())
-    with pytest.raises(BadReply, match="no '.*' in reply"):
-        description.read_from_node(cls, RecordDict({name: ConfigRecord()}))
-
-
-def test_values_of_a_column_are_as_the_site_s_rows_have_them() -> None:
-    values = ("a\tb", "a b", "a~", "a\x7f")
-    column = Column("category", Moments(3), values, (True,) * 4)
-    stated = description.Stated({"n": Statement(("x\ny", "x y"), {"c\x85": column}, (), {})})
-    assert description.read_from_node(description.Stated, encode(stated)) == stated
-    (body,) = encode(stated)["statements"]["bodies"]
-    assert json.loads(body)["columns"]["c\x85"]["values"] == list(values)
-
-
-def test_a_statement_that_makes_no_sense_is_refused_in_a_line() -> None:
-    column = Column("number", Moments(3), (), ())
-    content = encode(description.Stated({"n": Statement(("a", "b"), {"c": column}, (), {})}))
-    (body,) = content["statements"]["bodies"]
-    for bad in (body.replace('"mean": 0.0', f'"mean": {10**400}'), json.dumps({"k" * 10**6: 1})):
-        assert bad != body
-        content["statements"]["bodies"] = [bad]
-        with pytest.raises(BadReply, match="a statement must describe a site's data") as error:
-            description.read_from_node(description.Stated, content)
-        assert len(str(error.value)) < 400
-
-
-@pytest.mark.parametrize("changed", [{"labels": ["a", "\ud800"]}, {"warnings": ["\ud800"]}, {"\ud800": 1}])
-def test_a_text_that_no_file_can_hold_is_refused(changed: dict[str, Any]) -> None:
-    content = encode(description.Stated({"n": STATEMENT}))
-    (body,) = content["statements"]["bodies"]
-    content["statements"]["bodies"] = [json.dumps({**json.loads(body), **changed})]
-    with pytest.raises(BadReply, match="UTF-8|must describe") as error:
-        description.read_from_node(description.Stated, content)
-    assert str(error.value).encode()  # the reason is written and printed
-
-
 def test_a_truth_value_in_metrics_is_a_number() -> None:
     @dataclass(frozen=True)
     class Yes:
@@ -404,32 +273,6 @@ def test_a_truth_value_in_metrics_is_a_number() -> None:
     content = encode(Yes(True))
     assert dict(content["metrics"]) == {"there": 1}
     assert decode(Asked.answer, content, Reading()) == Yes(True)
-
-
-def test_a_loss_of_a_layer_that_nobody_asked_for_is_refused() -> None:
-    asked = replace(PERSONAL, shift=None)
-    answer = evaluation.PersonalAnswer(7, {"finetune": FIGURES}, losses={"none": 0.5, "prior": 0.5})
-    with pytest.raises(BadReply, match=r"validation-losses must be among \['finetune', 'none'\]"):
-        decode(evaluation.PersonalAnswer, encode(answer), Reading(7, asked=asked))
-
-
-@pytest.mark.parametrize(
-    ("labels", "chances"),
-    [(np.zeros((2, 3, 4), int), np.zeros((2, 3, 4, 2))), (np.zeros(2, int), np.zeros((2, 0)))],
-)
-def test_predictions_that_make_no_table(labels: np.ndarray, chances: np.ndarray) -> None:
-    told = encode(evaluation.Predictions(2, np.arange(2), labels, chances))
-    with pytest.raises(BadReply, match="predictions must be of 2 rows"):
-        decode(evaluation.Predictions, told, Reading(asked=evaluation.PredictionsQuestion(MODEL)))
-
-
-@pytest.mark.parametrize(("name", "refused"), [("dose", False), ("\ud800", True)])
-def test_an_encoder_that_no_file_can_hold_is_refused(name: str, refused: bool) -> None:
-    numbers = [{"name": name, "fill": 0.0, "mean": 0.0, "scale": 1.0}]
-    table = encoder_from({"kind": "table", "numbers": numbers, "categories": [], "encoding": "onehot"})
-    content = encode(description.Encoder(table))
-    with pytest.raises(BadReply, match="surrogates") if refused else nullcontext():
-        assert decode(description.Encoder, content, Reading()).encoder == table
 
 
 def test_the_largest_loss_is_where_neighbouring_float32_numbers_are_2_apart() -> None:

@@ -1,5 +1,6 @@
 """Building networks; their base class; the shapes they take."""
 
+import contextlib
 import random
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import nn
 
 from fedclust.models import construction
 
+ONE = torch.zeros(1, dtype=torch.int64)
 MLP = {"_target_": "fedclust.models.dense.MLP", "input_shape": [1, 2, 2], "num_classes": 3, "hidden": [5]}
 
 
@@ -61,18 +63,47 @@ def test_a_network_must_have_an_output_for_every_class() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3))
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     example = torch.zeros((1, 2, 2), dtype=torch.uint8)
-    construction.check_outputs(network, example, 3)
-    construction.check_outputs(network, example[:0], 9)  # nothing to try it on
+    construction.check_outputs(network, example, ONE, 3)
+    construction.check_outputs(network, example[:0], ONE, 9)  # nothing to try it on
     assert network.training
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
     said = "^model.num_classes must be >= 4, the classes of the dataset, got a model with 3 outputs$"
     with pytest.raises(ValueError, match=said):
-        construction.check_outputs(network, example, 4)
+        construction.check_outputs(network, example, ONE, 4)
+
+
+@pytest.mark.parametrize(
+    ("returned", "positions", "got"),
+    [
+        (lambda y: (y, y), (), "got tuple"),
+        (lambda y: {"logits": y}, (), "got dict"),
+        (lambda y: y.flatten(), (), r"got \[6\]"),
+        (lambda y: y[:, None], (), r"got \[2, 1, 3\]"),
+        (lambda y: y, (5,), r"shape \[2, 5, 3\], .* with 5 class indices each, got \[2, 3\]"),
+        (lambda y: y, (), None),
+        (lambda y: y[:, None].expand(2, 5, 3), (5,), None),
+    ],
+)
+def test_a_network_must_return_an_output_per_class(returned, positions: tuple, got: str | None) -> None:
+    class Net(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return returned(super().forward(inputs.mul_(0.5)))
+
+    example, labels = torch.ones(1, 4), torch.zeros(1, *positions, dtype=torch.int64)
+    said = contextlib.nullcontext() if got is None else pytest.raises(ValueError, match=f"model must .*{got}")
+    with said:
+        construction.check_outputs(Net(4, 3), example, labels, 3)
+    assert torch.equal(example, torch.ones(1, 4))  # the network changes a copy
+
+
+def test_statistics_of_the_batch_need_two_rows() -> None:
+    network = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 3))
+    construction.check_outputs(network, torch.ones(1, 4), ONE, 3)
 
 
 def test_a_network_must_take_the_data() -> None:
     with pytest.raises(ValueError, match=r"model must take examples of shape \(5,\), it raises RuntimeError"):
-        construction.check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), 3)
+        construction.check_outputs(torch.nn.Linear(4, 3), torch.zeros(1, 5), ONE, 3)
 
 
 def test_weights_drawn_anew_depend_on_the_seed_alone() -> None:

@@ -41,6 +41,16 @@ def test_the_dense_network_sees_positions() -> None:
     torch.testing.assert_close(model.body[1](vectors), torch.cat([*vectors[0]])[None])  # type: ignore[index]
 
 
+def test_padding_of_the_dense_network_is_zero_and_not_trained() -> None:
+    model = EmbeddingDense(**SIZES, hidden=8)
+    tokens = torch.tensor([[1, 2, 0, 0, 0, 0]])
+    vectors = model.body[0](tokens)  # type: ignore[index]
+    assert torch.equal(vectors[0, 2:], torch.zeros_like(vectors[0, 2:]))
+    assert torch.equal(vectors[0, :2], model.body[0].weight[1:3])  # type: ignore[index,union-attr]
+    (gradient,) = torch.autograd.grad(vectors.sum(), model.body[0].weight)  # type: ignore[index,union-attr]
+    assert [bool(row.any()) for row in gradient[:4]] == [False, True, True, False]
+
+
 def test_the_tagger_reads_both_directions_and_stacks_two() -> None:
     model = BiLSTMTagger(**SIZES, hidden=4).eval()
     assert (model.body.lstm.num_layers, model.body.lstm.bidirectional) == (2, True)  # type: ignore[union-attr]

@@ -12,6 +12,7 @@ from fedclust.proof.coalitions import (
     Fit,
     Scores,
     _standard_errors,
+    at_own_shares,
     balance,
     choose,
     coalitions,
@@ -262,7 +263,7 @@ def test_two_classes_fit_by_the_area_under_the_curve() -> None:
     assert (found.right, found.by_chance, found.error) == (0.75, 0.5, pytest.approx(math.sqrt(5 / 48)))
     assert (found.renaming, found.renaming_error) == (-0.5, pytest.approx(2 * math.sqrt(5 / 48)))
     assert fit_of(logits, np.zeros(4, dtype=int), np.arange(4)) == Fit()
-    assert (Fit.width(2), Fit.width(3)) == (5, 8)
+    assert (Fit.width(2), Fit.width(3)) == (5, 14)
     assert fit_of(logits[:0], np.zeros(0, dtype=int), np.arange(0)) == Fit()
 
 
@@ -270,13 +271,16 @@ def test_more_classes_fit_by_the_best_renaming_found_on_other_rows() -> None:
     labels, fold = np.tile([0, 1, 2], 30), np.arange(90) % 5
     found = fit_of(np.eye(3)[(labels + 1) % 3], labels, fold)
     assert (found.right, found.by_chance, found.renaming) == (0.0, pytest.approx(1 / 3), 1.0)
-    assert found.names == (2, 0, 1)
+    assert (found.names, found.gains) == ((2, 0, 1), (1.0, 1.0, 1.0))
+    assert found.gain_errors == pytest.approx([1 / 30] * 3)  # 30 rows agree: one in 30 may not
     # Right for 3 of 6, 1 of 2 and 1 of 2 rows; by chance for 0.6·0.3 + 0.2·0.5 + 0.2·0.2 of all.
     predicted, actual = np.array([0, 0, 0, 1, 1, 1, 1, 2, 2, 2]), np.repeat([0, 1, 2], [6, 2, 2])
     predicted[9] = 1
     half = fit_of(np.eye(3)[predicted], actual, np.arange(10) % 5)
     assert (half.right, half.by_chance) == (0.5, pytest.approx(0.6 * 0.3 + 0.2 * 0.5 + 0.2 * 0.2))
     assert half.error == pytest.approx(math.sqrt(0.25 / 10))
+    assert Fit.unknown(3) == fit_of(np.eye(3), np.zeros(3, dtype=int), np.arange(3))
+    assert len(Fit.unknown(3).values) == 14
     # A model that never names a class that there is: no row is right, nor expected to be.
     never = fit_of(np.eye(3)[np.full(40, 2)], np.arange(40) % 2, np.arange(40) % 5)
     assert (never.right, never.by_chance, never.error) == (0.0, 0.0, pytest.approx(1 / 40))
@@ -361,6 +365,58 @@ def test_labels_at_random_accuse_somebody_in_one_run_of_twenty_at_most(number, l
         fits = areas_of(areas.tolist())
         accused += bool(turned_sites(fits[:-1], fits[-1]))
     assert accused <= 0.05 * 400
+
+
+def test_renaming_is_measured_at_the_shares_of_the_model_s_own_site() -> None:
+    draws, sites, classes = np.random.default_rng(3), range(4), range(3)
+    counts = draws.integers(1, 50, (4, 3))
+    fits = draws.uniform(0.1, 1, (4, 4, 14))
+    together = draws.uniform(0.1, 1, (4, 14))
+
+    def literal(numbers: np.ndarray, site: int) -> tuple[float, float]:
+        shares = [counts[site, each] / counts[site].sum() for each in classes]
+        variance = sum((shares[each] * numbers[11 + each]) ** 2 for each in classes)
+        return sum(shares[each] * numbers[8 + each] for each in classes), math.sqrt(variance)
+
+    found, of_all = at_own_shares(fits, together, counts)
+    for site in sites:
+        for model in sites:
+            np.testing.assert_allclose(found[model, site, 3:5], literal(fits[model, site], model))
+        others = [literal(together[site], other) for other in sites if other != site]
+        least = min(others, key=lambda each: each[0] / each[1])
+        np.testing.assert_allclose(of_all[site, 3:5], least)
+    for before, made in ((fits, found), (together, of_all)):  # nothing else changes
+        np.testing.assert_array_equal(np.delete(before, [3, 4], -1), np.delete(made, [3, 4], -1))
+    two = fits[..., :5]
+    assert at_own_shares(two, two[0], counts[:, :2])[0] is two
+
+
+@pytest.mark.parametrize(("turned", "alpha"), [(False, 0.3), (True, 50.0)])
+def test_sites_that_have_mostly_other_classes_are_not_accused(turned: bool, alpha: float) -> None:
+    # Three normal classes a deviation and a half apart, and the best model for each of five sites' shares.
+    draws, middles, named, naive = np.random.default_rng(5), np.array([-1.5, 0.0, 1.5]), [], []
+    for _ in range(40):
+        counts = np.stack([draws.multinomial(60, draws.dirichlet([alpha] * 3)) for _ in range(5)])
+        prior = np.log((counts + 0.5) / (counts + 0.5).sum(axis=1, keepdims=True))
+        fits = np.zeros((5, 5, Fit.width(3)))
+        together = np.zeros(fits.shape[1:])
+        for site in range(5):
+            labels = np.repeat(np.arange(3), counts[site])
+            truth = 2 - labels if turned and not site else labels
+            inputs = middles[truth] + draws.normal(size=60)
+            likely = -((inputs[:, None] - middles) ** 2) / 2
+            fold, others = np.arange(60) % 5, [each for each in range(5) if each != site]
+            for model in range(5):
+                own = likely[:, ::-1] if turned and not model else likely
+                fits[model, site] = fit_of(own + prior[model], labels, fold).values
+            together[site] = fit_of(likely + prior[others].mean(axis=0), labels, fold).values
+        named.append(turned_sites(*at_own_shares(fits, together, counts)))
+        naive.append(turned_sites(fits, together))
+    if turned:
+        assert sum(each == [0] for each in named) >= 0.9 * 40
+    else:
+        assert sum(map(bool, named)) <= 0.05 * 40
+    assert sum(map(bool, naive)) > 0.2 * 40
 
 
 def test_sites_that_did_not_answer_are_not_named() -> None:

@@ -265,16 +265,19 @@ def test_of_two_sites_one_is_turned() -> None:
 
 
 def renamed(crossed: np.ndarray, *names: int) -> np.ndarray:
-    return np.concatenate([crossed, np.full((*crossed.shape[:2], len(names)), names)], axis=-1)
+    """Add the new names, and that renaming gains the same on rows of every class."""
+    by_class = [[each] * len(names) for each in (crossed[..., 3], crossed[..., 4] * math.sqrt(len(names)))]
+    new = np.broadcast_to(names, (*crossed.shape[:2], len(names)))
+    return np.concatenate([crossed, new, *(np.stack(each, axis=-1) for each in by_class)], axis=-1)
 
 
 def test_a_turned_site_is_told_which_class_is_which() -> None:
     crossed = renamed(fits(0.9, turned=0), 0, 2, 1)
-    crossed[1, 0, 5:] = 1, 0, 2  # one of three models takes other classes for one another
+    crossed[1, 0, 5:8] = 1, 0, 2  # one of three models takes other classes for one another
     (only,) = odd_ones(SITES, crossed, np.full((4, 3), 9), ("low", "mid", "high"))
     assert "what the others call mid and high it calls high and mid. Check its coding" in only["text"]
     assert only["text"].endswith("corrected, the others' models together would have 90% right there.")
     # The three do not agree on any class.
-    crossed[2, 0, 5:], crossed[3, 0, 5:] = (2, 1, 0), (0, 2, 1)
+    crossed[2, 0, 5:8], crossed[3, 0, 5:8] = (2, 1, 0), (0, 2, 1)
     (only,) = odd_ones(SITES, crossed, np.full((4, 3), 9), ("0", "1", "2"))
     assert "what the others call one class it calls another." in only["text"]

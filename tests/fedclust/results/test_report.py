@@ -157,7 +157,7 @@ def test_many_clusters_are_cut_short_and_silent_clients_named(tmp_path: Path) ->
     assert row(text, "19 ")[:2] == ["19", "5"]
     assert "known groups" not in text
     assert "Rand index" not in text
-    assert "2 of 40 clients have no accuracy: left out of the means" in text
+    assert "2 of 40 clients without accuracy: left out of the means" in text
 
 
 def test_what_has_no_figures(tmp_path: Path) -> None:

@@ -444,3 +444,28 @@ def test_a_newcomer_in_no_cluster_changes_no_cluster_s_model(tmp_path: Path) -> 
     rows = CLIENTS[0][0]
     for client in range(len(before.assignment)):
         assert torch.equal(after.predict(client, rows), before.predict(client, rows))
+
+
+class Halving(nn.Linear):
+    """Halves its inputs in place."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs.mul_(0.5))
+
+
+@pytest.mark.parametrize("outputs", [3, 4])
+def test_a_network_may_change_its_inputs_and_have_more_outputs(tmp_path: Path, outputs: int) -> None:
+    draws = np.random.default_rng(0)
+    clients = [(draws.normal(size=(20, 8)).astype("float32"), np.arange(20) % 3) for _ in range(3)]
+    before = [inputs.copy() for inputs, _ in clients]
+    network = Halving(8, outputs)
+    with torch.no_grad():
+        network.bias[2] = 9.0  # the last one, if there is a fourth that is no class
+    given = {"rounds": 1, "training": fedclust.LocalTraining(learning_rate=0.1, batch_size=8, steps=2)}
+    result = fedclust.simulate("auto", network, clients, seed=np.int64(3), folder=tmp_path / "run", **given)
+    inputs = clients[0][0]
+    assert result.predict(0, inputs).shape == (20, 3)
+    served = result.served()
+    assert served.probabilities(inputs, cluster=int(result.assignment[0])).shape == (20, 3)
+    for (now, _), then in zip(clients, before, strict=True):
+        np.testing.assert_array_equal(now, then)

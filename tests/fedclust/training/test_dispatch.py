@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fedclust.training.cohort import Batches, CohortUpdate, Job, Work
 from fedclust.training.trainer import agree, faster_together
@@ -54,6 +55,37 @@ def test_a_model_that_branches_on_data_trains_alone_and_says_so_once(small, mode
     compare_with_sequential(small, branching(), mode)
     (line,) = fallbacks()
     assert "training them together failed with RuntimeError: vmap: " in line
+
+
+def embedding(**options) -> nn.Module:
+    """A network whose embedding has options, which the layer applies."""
+    layers = {"embedding": nn.Embedding(7, 4, **options), "head": nn.Linear(24, 3)}
+    return Written(lambda model, x: model.head(model.embedding(x).flatten(1)), **layers)
+
+
+@pytest.mark.parametrize("mode", ["auto", "vectorised"])
+@pytest.mark.parametrize(
+    "options",
+    [{"padding_idx": 0}, {"padding_idx": -1}, {"max_norm": 0.5}, {"scale_grad_by_freq": True}],
+    ids=str,
+)
+def test_rows_that_an_embedding_treats_otherwise_train_alone(small, mode, options, fallbacks) -> None:
+    torch.manual_seed(0)
+    compare_with_sequential(small, embedding(**options), mode, small.federation("lstm"))
+    said = "clients train one after another: an nn.Embedding with padding_idx"
+    assert [said in line for line in fallbacks()] == ([True] if mode == "vectorised" else [])
+
+
+def test_padding_in_a_function_is_noticed_by_what_a_step_changes(small, fallbacks) -> None:
+    torch.manual_seed(0)
+    model = Written(
+        lambda model, x: model.head(functional.embedding(x, model.rows, padding_idx=0).flatten(1)),
+        rows=nn.Parameter(torch.randn(7, 4)),
+        head=nn.Linear(24, 3),
+    )
+    compare_with_sequential(small, model, "vectorised", small.federation("lstm"))
+    (line,) = fallbacks()
+    assert "of what the steps changed, by more than rounding explains" in line
 
 
 @pytest.mark.parametrize("mode", ["auto", "vectorised"])
@@ -190,6 +222,30 @@ def test_ways_are_compared_on_a_client_that_can_be_trained() -> None:
         agree(alone, way(1.01), work_of(3, 4), 1e-3)
     assert list(dict.fromkeys(asked)) == [0, 1]
     assert not agree(alone, way(1.01), work_of(1, 4), 1e-3)  # no usable client: try again next time
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        # From 1, 1 to 1, 2: moved by 1, of which 2 % are added as the whole model's.
+        ([1.0, 2.0], True),
+        ([1.0, 2.05], True),  # apart by 0.05/1.02 = 4.9 % of that
+        ([1.0, 2.06], False),  # 5.9 %
+        ([1.06, 2.0], False),  # an entry that should not move
+    ],
+)
+def test_models_must_change_alike(other: list[float], same: bool) -> None:
+    def moved(to: list[float]) -> Callable[[Work], CohortUpdate]:
+        return lambda work: dataclasses.replace(
+            way()(work), state={"weight": torch.tensor([to] * len(work.jobs))}
+        )
+
+    work = work_of(1, 4)
+    job = Job(0, np.zeros(2, dtype=np.int64), {"weight": torch.ones(2)})
+    work = dataclasses.replace(work, jobs=[job])
+    said = contextlib.nullcontext() if same else pytest.raises(ArithmeticError, match="models differ by 6%")
+    with said:
+        assert agree(moved([1.0, 2.0]), moved(other), work, 1e-3)
 
 
 def filled(mean: bool, noise: float = 0.0) -> Callable[[Work], CohortUpdate]:

@@ -18,4 +18,4 @@ def test_chance_has_two_digits(p_value: float, text: str) -> None:
 
 
 def test_one_cluster_is_written_out() -> None:
-    assert (wording.clusters(1), wording.clusters(2)) == ("one cluster", "2 clusters")
+    assert (wording.number_of("cluster", 1), wording.number_of("cluster", 2)) == ("one cluster", "2 clusters")

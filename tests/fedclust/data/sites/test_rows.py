@@ -23,7 +23,7 @@ def _csv(path: Path, *lines: str) -> Path:
         (("x,y", "1,a"), {}, "a client must have at least 2 rows, got 1"),
         (("x,z", "1,a", "2,b"), {}, "label must be a column of the source, got y"),
         (("x,y", "1,a", "2,b"), {"natural": "ward"}, "natural must be a column of the source, got ward"),
-        (("x,y", "1,a", "2,"), {}, "1 examples have no label"),
+        (("x,y", "1,a", "2,"), {}, "some examples have no label"),
         (("x,y", '1,"a', "2,b"), {}, "cannot read its data"),
         (("x;y", "1;a", "2;b"), {}, "its data has one column"),
         (("x,ward,y", "1,b\a,p", "2,b\a,q"), {"natural": "ward"}, "at most 300 printable characters"),

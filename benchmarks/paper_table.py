@@ -7,9 +7,10 @@
     … --dry-run                                                      only the commands
     … --write                                                        the tables into docs/RESULTS.md, too
 
-EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, then writes
-FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read from ../shared/data unless --data is
-given; a smaller setting is one of --set partition.num_clients=10 rounds=5.
+EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, goes on with those
+that were interrupted, and writes FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read
+from ../shared/data unless --data is given; a smaller setting is one of
+--set partition.num_clients=10 rounds=5.
 """
 
 import argparse
@@ -30,7 +31,7 @@ from results import COLUMNS, measured, published
 
 from fedclust.settings.composition import compose, plain
 
-FOLDERS = {"imagenette": "imagenette64"}  # where a dataset's folder has another name
+FOLDERS = {"imagenette": "imagenette64", "emnist": "emnist62"}  # where a dataset's folder has another name
 
 
 class CannotRun(ValueError):
@@ -47,10 +48,13 @@ class Column:
         Its name, as ``--columns`` takes it; empty if the table has only one.
     overrides
         What chooses it.
+    place
+        Its number among the paper's settings.
     """
 
     title: str
     overrides: tuple[str, ...]
+    place: int = 0
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,8 @@ def columns_of(tables: Mapping[str, Any]) -> list[Column]:
         figures = [values[place] for row in tables["by_setting"].values() for values in row.values()]
         if all(figure is None for figure in figures):  # "infeasible", as the paper has it
             continue
-        overrides = [f"{key.removeprefix('choices.')}={value}" for key, value in setting.items()]
-        found.append(Column(overrides[-1].removeprefix("partition."), tuple(overrides)))
+        overrides = tuple(f"{key.removeprefix('choices.')}={value}" for key, value in setting.items())
+        found.append(Column(overrides[-1].removeprefix("partition."), overrides, place))
     return found or [Column("", ())]
 
 
@@ -131,7 +135,7 @@ def runs_of(options: argparse.Namespace, data: str, folder: Path) -> list[Run]:
                     overrides = [
                         f"experiment={options.experiment}", *column.overrides, data, *number,
                         *options.set, *tables["rows"][row], "compare=[]", "proof=false", "serve=cluster",
-                        "evaluate_every=${rounds}", "checkpoint_every=0", f"seed={seed}",
+                        "evaluate_every=${rounds}", f"seed={seed}",
                     ]  # fmt: skip
                     names = (column.title or "table", f"clients-{clients or 'own'}", row, f"seed-{seed}")
                     place = folder.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in names))
@@ -151,9 +155,11 @@ def _make(run: Run) -> str:
 
     if finished(run.folder):
         return ""
-    shutil.rmtree(run.folder, ignore_errors=True)
+    begun = any(run.folder.glob("checkpoints/*"))
+    if not begun:
+        shutil.rmtree(run.folder, ignore_errors=True)
     try:
-        fedclust.run([*run.overrides, f"output_dir={run.folder}"])
+        fedclust.run([f"resume={run.folder}"] if begun else [*run.overrides, f"output_dir={run.folder}"])
     except Exception as error:  # one method's failure is a gap in the table and not the end of it
         return str(error)
     return ""

@@ -34,12 +34,15 @@ _GROUPS = (("strategy", ("",)), ("aggregator", ("fedavg",)), ("selection", ("own
 # What a paper's run fixes; not where data lie, nor how fast the same is computed.
 _FIXED = (
     "strategy", "aggregator", "selection", "personal", "privacy", "loss", "dataset", "partition", "model",
-    "training", "encoder", "rounds", "participation", "update_norm_cap", "update_pull_cap", "row_cap",
-    "drift_every",
+    "training", "features", "encoder", "rounds", "participation", "update_norm_cap", "update_pull_cap",
+    "row_cap", "drift_every",
 )  # fmt: skip
 _FOLLOWS = (".path", ".mode", ".schedule_rounds")
 # What a dataset or a network gives to others.
-_REPEATED = ("strategy.network.", "strategy.input_shape", "strategy.vocabulary_size", "encoder.input_shape")
+_REPEATED = (
+    "strategy.network.", "strategy.input_shape", "strategy.vocabulary_size", "encoder.input_shape",
+    "features.input_shape", "features.vocabulary_size",
+)  # fmt: skip
 
 
 def tables_of(experiment: str) -> dict[str, Any]:

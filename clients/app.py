@@ -150,7 +150,8 @@ def hosted(message: Message, context: Context) -> Message:
     if context.node_config.get("shared"):  # by which the server divides a round's clients
         examples = np.array([max(1, len(node.data.train[client])) for client in node.clients])
         steps = tuple(num_steps(examples, node.trainer.training).tolist())
-    hosted = Hosted(node.clients, node.data.num_clients, name, content_digest(node.data), steps)
+    digest = f"{content_digest(node.data)} {node.data.embedded_by}".strip()[:200]
+    hosted = Hosted(node.clients, node.data.num_clients, name, digest, steps)
     return Message(encode(hosted), reply_to=message)
 
 

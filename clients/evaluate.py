@@ -348,7 +348,8 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
 @answers(describing.EncoderQuestion)
 def encoder(node: Node, asked: Mapping[int, describing.EncoderQuestion]) -> Answers:
     """Return the encoding of this node's data, such as columns, categories and means."""
-    return dict.fromkeys(asked, describing.Encoder(node.data.input_encoder())), {}
+    encoding = describing.Encoder(node.data.input_encoder(), node.data.embedded_by)
+    return dict.fromkeys(asked, encoding), {}
 
 
 @answers(describing.PrototypesQuestion)

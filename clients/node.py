@@ -22,6 +22,7 @@ from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.models import to_state
 from fedclust.models import construction
 from fedclust.models.construction import Classifier
+from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
@@ -108,7 +109,7 @@ class Node:
             if (rules := sites.rules) is not None and rules.encoders is not None:
                 own = rules.encoders
         else:
-            prepared = _prepare(allowed.node_settings(run_config, allowed.allowed_here(config)))
+            prepared = _prepare(allowed.node_settings(run_config, allowed.allowed_here(config), encoders=own))
             clients = _hosted(tuple(config.items()), prepared.data.num_clients)
         if torch.get_num_threads() != prepared.threads:
             torch.set_num_threads(prepared.threads)
@@ -126,7 +127,8 @@ class Node:
         ----------
         name
             ``"encoder"``, the configured one; ``"pixels"``, the normalised example itself; or
-            ``"untrained"``, a network that every node draws from the same seed.
+            ``"untrained"``, a network that every node draws from the same seed. Where the examples are
+            embeddings by the configured encoder, the first two are the example itself.
         vocabulary_size
             Number of tokens, for an untrained network on texts; None for other inputs.
 
@@ -137,17 +139,18 @@ class Node:
         ValueError
             If there is no encoder with that name.
         """
-        if name == "encoder":
+        embedded = bool(self.data.embedded_by)
+        if name == "encoder" or (name == "pixels" and embedded):
             if self.encoder_node is not None:
                 allowed.check_encoder(self.encoder_node, self.encoders)
             with about("encoder"):
-                return self.encoder()
+                return PixelEncoder(self.data.input_shape) if embedded else self.encoder()
         if name == "pixels":
             allowed.check_encoder("pixels", self.encoders)
             return PixelEncoder(self.data.input_shape)
         if name == "untrained":
             allowed.check_encoder("random", self.encoders)
-            return _untrained(self.data.input_shape, vocabulary_size)
+            return _untrained(self.data.input_shape, None if embedded else vocabulary_size)
         raise Sendable(f"input must be one of encoder, pixels, untrained, got {name!r}")
 
 
@@ -209,7 +212,8 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
     agreed, folders = sites.held(context)
     agreement, ids = agreed.agreement, dict(agreed.ids)
     allow = allowed.allowed_here(context.node_config)
-    settings = allowed.node_settings(context.run_config, allow, agreement.settings())
+    encoders = allowed.encoders_here(context.node_config)
+    settings = allowed.node_settings(context.run_config, allow, agreement.settings(), encoders)
     key = settings, json.dumps([agreement.digest(), ids, folders])
     if key not in _of_held:
         from fedclust.data.sites.rows import federated
@@ -222,11 +226,14 @@ def _of_sites(context: Context, sites: OwnSites) -> tuple[Node, tuple[int, ...]]
 
 
 def _built(settings: allowed.NodeSettings, federated: FederatedData) -> Node:
-    seed = settings["seed"]
+    seed, encoder = settings["seed"], partial(build_encoder, settings["encoder"])
+    if settings["features"]["encoded"]:
+        with about("encoder"):
+            federated = embed(federated, encoder(), device_here(settings["device"]))
     with about("model"):
         model = construction.build(settings["model"], seed)
     with about("training"):
-        training, encoder = build(settings["training"]), partial(build_encoder, settings["encoder"])
+        training = build(settings["training"])
     with about("metrics"):
         metrics = {name: build(node) for name, node in settings["metrics"].items()}
     node = _node(federated, model, training, seed, settings["device"], lru_cache(maxsize=1)(encoder), metrics)
@@ -243,13 +250,17 @@ def _node(
     metrics: Mapping[str, Metric],
 ) -> Node:
     construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_here(device)
     most = threads = _most_threads()
     if device == "cpu":
         threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
     trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
     return Node(data, trainer, device, threads, seed, encoder)
+
+
+def device_here(device: str) -> str:
+    """Return the device to compute on; for ``"auto"``, a GPU if there is one."""
+    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
 
 
 @lru_cache(maxsize=1)  # read before the first node changes the number

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,8 +15,10 @@ from fedclust.data.source import CSV_OPTIONS
 from fedclust.messages.codec import SERVER, decode
 from fedclust.messages.description import Agreed, Registered, Stated
 from fedclust.settings import allowed
+from fedclust.support.reasons import RAISED, reason_of
 
 if TYPE_CHECKING:
+    from fedclust.data.sites.agreement import Embedding, Statement
     from fedclust.data.sites.rows import SiteRows
 
 Result = TypeVar("Result")
@@ -94,7 +96,25 @@ class OwnSites:
         """Describe each site for the common encoding, or explain why it cannot take part."""
         from fedclust.data.sites.rows import describe
 
-        return Stated(*_each(self.paths, lambda site: describe(self.rows(site))))
+        def stated(site: str) -> "Statement":
+            return replace(describe(self.rows(site)), embedding=self._embedding())
+
+        return Stated(*_each(self.paths, stated))
+
+    def _embedding(self) -> "Embedding | None":
+        """Describe the frozen encoder that embeds the rows, as built here; None if none does.
+
+        Raises
+        ------
+        SiteError
+            If it cannot be built here.
+        """
+        if (node := self.settings["encoder"]) is None:
+            return None
+        try:
+            return _embedding(json.dumps(node, sort_keys=True))
+        except RAISED as error:
+            raise SiteError(reason_of(error, "building the encoder")) from error
 
     def agree(self, context: Context, content: RecordDict) -> Stated:
         """Encode each site's rows as agreed, and remember their folders for later messages.
@@ -156,6 +176,15 @@ def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str
     return done, refused
 
 
+@lru_cache(maxsize=2)  # for all sites of a node
+def _embedding(encoder: str) -> "Embedding":
+    from fedclust.data.sites.agreement import Embedding
+    from fedclust.models.encoders import build_encoder
+
+    built = build_encoder(json.loads(encoder))
+    return Embedding(built.fingerprint, built.dimension)
+
+
 def own_sites(context: Context) -> OwnSites | None:
     """Return the node's own sites; None for a run over a pooled dataset.
 
@@ -167,7 +196,8 @@ def own_sites(context: Context) -> OwnSites | None:
         If the node's configuration does not name the data that it serves.
     """
     allow = allowed.allowed_here(context.node_config)
-    settings = allowed.site_settings(context.run_config, allow)
+    encoders = allowed.encoders_here(context.node_config)
+    settings = allowed.site_settings(context.run_config, allow, encoders)
     if settings is None:
         if "data" in context.node_config:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
@@ -181,7 +211,9 @@ def own_sites(context: Context) -> OwnSites | None:
         if "rules" in context.node_config:
             rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
         rules.check_choices(*allowed.chosen(context.run_config, allow))
-    except RulesError as error:
+        if settings["encoder"] is not None:
+            allowed.check_encoder(settings["encoder"], rules.encoders)
+    except (RulesError, allowed.NotAllowed) as error:
         forbidden = str(error)
     reading = json.dumps(_reading(context.node_config), sort_keys=True)
     return OwnSites(paths, settings, reading, rules, forbidden)

@@ -293,10 +293,14 @@ class FederatedData:
         For each client, rows used neither for training nor for final metrics, but only for the proof; empty
         if there are none.
     encoder
-        Function that returns the encoder of raw rows to `inputs`, apart from shifts; None if unknown.
+        Function that returns the encoder of raw rows to `inputs`, apart from shifts and before a frozen
+        encoder embeds them; None if unknown.
     persons
         Number of the person that each row is of, shape (N,), unique within a client; None where every row is
         a person of its own. No split of a client's rows may divide a person.
+    embedded_by
+        Fingerprint of the frozen encoder that made `inputs` of the rows, see
+        :mod:`fedclust.models.embeddings`; empty if they are the rows themselves.
 
     Raises
     ------
@@ -321,6 +325,7 @@ class FederatedData:
     validation: tuple[IntArray, ...] = ()
     encoder: Callable[[], InputEncoder | None] | None = None
     persons: IntArray | None = None
+    embedded_by: str = ""
 
     def __post_init__(self) -> None:
         clients = len(self.train)

@@ -79,7 +79,9 @@ def load(
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
             left_out={names[owner] if names else str(owner): rows for owner, rows in left_out},
             persons=data.persons,
-            **parts,
+            train=parts["train"],
+            test=parts["test"],
+            validation=parts["validation"],
         )
 
 

@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord
 
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.data.input_encoders import to_values
 from fedclust.federation.clusters import Clusters
 from fedclust.federation.federation import Federation
 from fedclust.federation.run import Measured
@@ -492,18 +491,19 @@ def save_predictions(
 logger = logging.getLogger(__name__)
 
 
-def ask_encoder(federation: Federation) -> dict[str, Any] | None:
+def ask_encoder(federation: Federation) -> description.Encoder | None:
     """Ask the first client how it encodes its inputs; all have the same encoder.
 
     Only for the run's folder, outside of rounds: a client that fails is not recorded, and the next is asked.
 
     Returns
     -------
-    The encoder's values, see :mod:`fedclust.data.input_encoders`; None if three clients did not answer.
+    The encoder; None if three clients did not answer.
     """
     for client in range(min(3, federation.num_clients)):
         answers = federation.unrecorded(description.EncoderQuestion(), client)
         for answer in answers.replies.values():
-            return to_values(answer.encoder)
+            encoder: description.Encoder = answer
+            return encoder
         logger.warning("%s", answers.failures[client])
     return None

@@ -154,7 +154,8 @@ class Host:
     declared
         The name that it gives itself (``--node-config "name='north'"``); empty if there is none.
     data
-        Digest of the data that it holds, see :func:`fedclust.data.dataset.content_digest`; empty if unknown.
+        Digest of the data that it holds, see :func:`fedclust.data.dataset.content_digest`, and after a space
+        the fingerprint of the frozen encoder that embeds them, if there is one; empty if unknown.
     steps
         Local steps of a round for each client, if the node may train any client; otherwise empty.
     place
@@ -456,7 +457,7 @@ class NodeRegistry:
                 if self._data and host.data and host.data != self._data:
                     raise FederationError(
                         f"clients {ranges(host.clients)}: all nodes must hold the same data and partition, "
-                        "its data differ"
+                        f"{_difference(host.data, self._data)}"
                     )
                 self.online[host.node] = host
             except FederationError as error:
@@ -527,9 +528,16 @@ class NodeRegistry:
             undecided = ranked[1][1] == ranked[0][1]
             odd = [host for host in serving if host.data and (undecided or host.data != self._data)]
             for host in odd if self.without and not undecided else ():
-                self._leave_out(host, "all nodes must hold the same dataset and partition, its data differ")
+                rule = "all nodes must hold the same dataset and partition"
+                self._leave_out(host, f"{rule}, {_difference(host.data, self._data)}")
         if len(ranked) > 1 and (undecided or not self.without):
-            named = "; ".join(sorted(f"{host.label} (clients {ranges(host.clients)})" for host in odd))
+            encoders = {host.node: host.data.partition(" ")[2] for host in odd}
+            named = "; ".join(
+                sorted(
+                    f"{host.label} (clients {ranges(host.clients)}{each and f', encoder {each}'})"
+                    for host, each in zip(odd, encoders.values(), strict=True)
+                )
+            )
             raise FederationError(
                 f"all nodes must hold the same dataset and partition, of {sum(n for _, n in ranked)} nodes "
                 f"{'these differ' if undecided else 'these differ from the others'}: {named}"
@@ -591,6 +599,12 @@ class NodeRegistry:
             if line not in self._printed:
                 self._printed.add(line)
                 self.say(line)
+
+
+def _difference(data: str, others: str) -> str:
+    """Describe how a node's data differ from others', see :attr:`Host.data`."""
+    encoder, wanted = (each.partition(" ")[2] or "none" for each in (data, others))
+    return f"its encoder is {encoder}, not {wanted}" if encoder != wanted else "its data differ"
 
 
 def read_answer(kind: type[Answer], reply: Message) -> Answer:

@@ -48,6 +48,7 @@ _DISCLOSED: Mapping[Disclosed, tuple[str, ...]] = {
     "sizes": ("num_classes", "num_train", "num_test"),
     "nothing": ("num_classes",),
 }
+_LONGEST = 200  # characters of a node's name, and of a digest
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -184,7 +185,15 @@ def _storable(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Encoder:
-    """How raw rows become a network's inputs, for the run's folder."""
+    """How raw rows become a network's inputs, for the run's folder.
+
+    Attributes
+    ----------
+    encoder
+        Encodes them as the dataset's rows.
+    embedded_by
+        Fingerprint of the frozen encoder that embeds these; empty without one.
+    """
 
     encoder: Annotated[
         InputEncoder,
@@ -194,6 +203,7 @@ class Encoder:
             reads=lambda text: encoder_from(_storable(json.loads(text)) if isinstance(text, str) else text),
         ),
     ]
+    embedded_by: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
 
 
 @dataclass(frozen=True)
@@ -316,7 +326,6 @@ def read_from_node(cls: type[Answer], content: RecordDict) -> Answer:
 
 _MOST_CLIENTS = 10**7  # the server allocates a vector of the size that one node reports
 _MOST_STEPS = 2**40  # sums over clients stay exact
-_LONGEST = 200  # characters of a node's name, and of a digest
 
 
 @dataclass(frozen=True)
@@ -332,7 +341,8 @@ class Hosted:
     name
         Its name in its own configuration; empty if it has none.
     data
-        Digest of its data, equal for all nodes with the same dataset; empty if there is none.
+        Digest of its data, equal for all nodes with the same dataset; empty if there is none. Then the
+        fingerprint of the frozen encoder that embeds them, if there is one.
     steps
         Local steps of a round for each client, if any node may train any client; otherwise empty.
     """

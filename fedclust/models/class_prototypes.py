@@ -6,7 +6,7 @@ report its number of examples, from which the shares follow.
 What a PACFL client reports is computed here, too: the subspace of each of its classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,33 +17,9 @@ from torch import Tensor
 
 from fedclust.data.cache import cache_root, digest, map_array, prepared
 from fedclust.data.dataset import FederatedData
+from fedclust.models.embeddings import Examples, embeddings
 from fedclust.models.encoders import Device, Encoder
-from fedclust.support.devices import exact_kernels
 from fedclust.typing import FloatArray, IntArray
-
-_BATCH = 256  # examples per pass of the encoder
-
-
-class Examples(NamedTuple):
-    """Rows to embed, with the same attributes as a federation's data.
-
-    Attributes
-    ----------
-    inputs
-        Rows as the dataset stores them, shape (N, *shape).
-    labels
-        Class of each row, shape (N,).
-    num_classes
-        Number of classes C.
-    mean, std
-        The dataset's statistics per channel; see :meth:`~fedclust.models.encoders.Encoder.encode`.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    num_classes: int
-    mean: Sequence[float] = ()
-    std: Sequence[float] = ()
 
 
 class ClassPrototypes(NamedTuple):
@@ -99,20 +75,12 @@ def prototypes(
     groups = torch.from_numpy(owner) * num_classes + _classes(data, rows)
     counts = torch.bincount(groups, minlength=num_clients * num_classes)
     sums = torch.zeros(num_clients * num_classes, encoder.dimension, dtype=torch.float64)
-    for batch, group in zip(_embedded(encoder, data, rows, device), groups.split(_BATCH), strict=False):
-        sums.index_add_(0, group, batch.to(torch.float64))
+    start = 0
+    for batch in embeddings(encoder, data, rows, device):
+        sums.index_add_(0, groups[start : start + len(batch)], batch.to(torch.float64))
+        start += len(batch)
     means = sums.div_(counts.clamp(min=1).unsqueeze(1)).view(num_clients, num_classes, -1)
     return ClassPrototypes(means.to(torch.float32).numpy(), counts.view(num_clients, num_classes).numpy())
-
-
-def _embedded(
-    encoder: Encoder, data: Examples | FederatedData, rows: Tensor, device: Device
-) -> Iterator[Tensor]:
-    """Embed some rows, batch by batch; float32, each shape (n, d), on the CPU."""
-    for batch in rows.split(_BATCH) if len(rows) else ():
-        with exact_kernels():
-            embeddings = encoder.encode(data.inputs[batch], data.mean, data.std, device)
-        yield embeddings.cpu()
 
 
 def _classes(data: Examples | FederatedData, rows: Tensor) -> Tensor:
@@ -211,7 +179,7 @@ def class_subspaces(
         If there is more than one label per example.
     """
     held = torch.from_numpy(np.asarray(rows, dtype=np.int64))
-    columns = torch.cat([torch.zeros(0, encoder.dimension), *_embedded(encoder, data, held, device)]).numpy()
+    columns = torch.cat([torch.zeros(0, encoder.dimension), *embeddings(encoder, data, held, device)]).numpy()
     classes = _classes(data, held).numpy()
     each = [basis(columns[classes == index], vectors) for index in range(data.num_classes)]
     return np.stack(each).astype(np.float32)

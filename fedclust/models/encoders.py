@@ -7,7 +7,8 @@ that an earlier run has trained on another dataset.
 
 import hashlib
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Protocol, runtime_checkable
@@ -77,10 +78,17 @@ def build_encoder(config: Mapping[str, Any]) -> Encoder:
     TypeError
         If the target does not build an :class:`Encoder`.
     ValueError
-        If its arguments are invalid or its weights cannot be loaded.
+        If its arguments are invalid, a package is missing, or its weights cannot be loaded.
     """
     encoder: Encoder = construct(config, Encoder, "encoder", seed=0)  # loading weights may draw numbers
     return encoder
+
+
+def maker(encoder: Encoder | None, config: Mapping[str, Any] | None) -> Callable[[], Encoder] | None:
+    """Return what returns `encoder` or, unless given, builds that of `config`; None without both."""
+    if encoder is not None:
+        return lambda: encoder
+    return None if config is None else partial(build_encoder, config)
 
 
 class PixelEncoder:

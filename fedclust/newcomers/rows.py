@@ -7,7 +7,8 @@ import torch
 
 from fedclust.clustering.placement import LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import Placement
-from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
+from fedclust.models.class_prototypes import class_subspaces, prototypes
+from fedclust.models.embeddings import Examples
 from fedclust.models.encoders import Encoder, PixelEncoder
 from fedclust.newcomers.placing import Rule
 from fedclust.typing import FloatArray

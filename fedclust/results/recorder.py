@@ -219,7 +219,11 @@ class Recorder:
         return True
 
     def inputs(
-        self, mean: Sequence[float], std: Sequence[float], encoder: Mapping[str, object] | None = None
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        encoder: Mapping[str, object] | None = None,
+        embedded_by: str = "",
     ) -> None:
         """Write ``inputs.json``.
 
@@ -229,10 +233,14 @@ class Recorder:
             Mean and standard deviation of each channel of images; empty for other inputs.
         encoder
             How raw rows become inputs, see :mod:`fedclust.data.input_encoders`; None if unknown.
+        embedded_by
+            Fingerprint of the frozen encoder that embeds these; empty without one.
         """
         values: dict[str, object] = {"mean": list(mean), "std": list(std)}
         if encoder is not None:
             values["encoder"] = encoder
+        if embedded_by:
+            values["embedded_by"] = embedded_by
         replace_file(self.folder / "inputs.json", dumps(values) + "\n")
 
     def clients(self, table: pd.DataFrame) -> None:

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import io
+import logging
 import shutil
 import sys
 import tempfile
@@ -26,13 +27,15 @@ from fedclust.clustering.placement import most_confident, remoteness
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_targets
 from fedclust.data.dataset import FederatedData
+from fedclust.data.input_encoders import encoder_from
 from fedclust.data.source import name_of
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
 from fedclust.messages.models import to_state
 from fedclust.models import construction
-from fedclust.models.encoders import Encoder, PixelEncoder, build_encoder
+from fedclust.models.embeddings import Embedder, embed
+from fedclust.models.encoders import Encoder, PixelEncoder, maker
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
 from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
@@ -65,6 +68,8 @@ from fedclust.training.evaluation import Metric
 from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, example_losses
 from fedclust.typing import FloatArray, IntArray
 
+logger = logging.getLogger(__name__)
+
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
 
 
@@ -83,7 +88,7 @@ class Result:
     loss
         Loss that the run's clients trained with.
     encoder
-        Makes the frozen encoder that they used; None for the inputs themselves.
+        Makes the frozen encoder that they used; None for the inputs themselves, or if it is unknown.
     clients
         Brings the run's clients together again; None where their rows are not on this machine.
 
@@ -256,7 +261,9 @@ class Result:
         ValueError
             If the run is not finished, or its folder does not say how raw rows become inputs.
         """
-        return Served.of_run(self.saved, self._network, tuned=self._clients is not None)
+        return Served.of_run(
+            self.saved, self._network, tuned=self._clients is not None, embedder=self._embedder
+        )
 
     def _network(self, site: Site) -> nn.Module:
         return self.finetuned(site.client) if site.is_tuned else self.model_of(site.cluster)
@@ -302,7 +309,10 @@ class Result:
         """
         model = self.saved.config.get("model")
         known = model if isinstance(model, Mapping) else None
-        return write_export(self.served(), self.saved, Path(target), known, formats, example, sites)
+        encoder = self.saved.config.get("encoder")
+        frozen = encoder if isinstance(encoder, Mapping) and self._embedder is not None else None
+        target, served = Path(target), self.served()
+        return write_export(served, self.saved, target, known, formats, example, sites, frozen)
 
     def assign(self, inputs: Any, targets: Any = None) -> int | None:
         """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
@@ -334,7 +344,7 @@ class Result:
         ----------
         inputs
             Rows of the new client in the format of the others', shape (n, *shape); or raw rows: the path of a
-            file, a DataFrame or a list of texts, see :meth:`Served.predict`.
+            file or a folder of images, a DataFrame, or a list of texts or paths, see :meth:`Served.predict`.
         targets
             Their classes, shape (n,); of raw rows their names, or the name of the file's column. None if they
             are unknown: the cluster whose model is most certain of the rows, see
@@ -351,7 +361,7 @@ class Result:
             As for :meth:`losses`; if no model has a finite loss; or a label is not one of the run's.
         """
         if isinstance(inputs, str | Path | pd.DataFrame) or (
-            isinstance(inputs, list) and isinstance(inputs[0], str)
+            isinstance(inputs, list) and isinstance(inputs[0], str | Path)
         ):
             inputs, targets = self._encoded(inputs, targets)
         # Where clients chose privately, the assignment does not record what they chose.
@@ -359,7 +369,8 @@ class Result:
         rule = unpacked(self.saved.placing)
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         if targets is None:
-            x, rows = self._prepared(inputs), to_inputs(inputs)
+            rows = self._rows(inputs)
+            x = self._normalised(rows)
             with torch.no_grad():
                 logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
@@ -371,8 +382,7 @@ class Result:
                 counts = {each: table[clients] for each, clients in of_cluster.items() if len(clients)}
             remote, embeddings = None, self._mean_embeddings
             if embeddings is not None:
-                make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
-                own = mean_embedding(rows, make, mean, std)
+                own = mean_embedding(rows, self._embedding_of(rows), mean, std)
                 remote = remoteness(own, embeddings, self.assignment, serving)
             return most_confident(certain, serving, predicted, counts, remote=remote)
         labels = self._targets(inputs, targets)
@@ -383,9 +393,10 @@ class Result:
             known = self._loss is cross_entropy
             chance = float(np.log(self._num_classes(inputs))) if known else np.inf
             return placed_by_losses(losses, serving, chance)
-        rows, _ = to_inputs(inputs), self._prepared(inputs)  # _prepared checks the format
-        make = self._encoder or (lambda: PixelEncoder(tuple(rows.shape[1:])))
-        return place_rows(rule, rows, labels, make, self._num_classes(inputs), mean, std)
+        rows = self._rows(inputs)
+        self._normalised(rows)  # checks the format
+        classes = self._num_classes(inputs)
+        return place_rows(rule, rows, labels, self._embedding_of(rows), classes, mean, std)
 
     def _encoded(self, rows: Any, labels: Any) -> tuple[torch.Tensor, Any]:
         """Encode raw rows as the run's, and labels as class indices; `labels` may name a column."""
@@ -481,8 +492,27 @@ class Result:
             raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
 
-    def _prepared(self, inputs: Any) -> torch.Tensor:
+    @cached_property
+    def _embedder(self) -> Embedder | None:
+        """Embeds rows as the run did before its networks; None if it did not."""
+        given, inputs = self.saved.inputs.get("encoder"), self.saved.inputs.get("embedded_by") or ""
+        return Embedder.of(inputs, self._encoder, None if given is None else encoder_from(given))
+
+    def _embedding_of(self, rows: torch.Tensor) -> Callable[[], Encoder]:
+        """Return what makes the encoder of rows of :meth:`_rows` that methods cluster by."""
+        if self._encoder is None or self._embedder is not None:
+            return lambda: PixelEncoder(tuple(rows.shape[1:]))
+        return self._encoder
+
+    def _rows(self, inputs: Any) -> torch.Tensor:
+        """Return rows as the run's clients held them when it began: embedded, if it embedded them."""
         x = to_inputs(inputs)
+        return x if self._embedder is None else self._embedder(x)
+
+    def _prepared(self, inputs: Any) -> torch.Tensor:
+        return self._normalised(self._rows(inputs))
+
+    def _normalised(self, x: torch.Tensor) -> torch.Tensor:
         if not (mean := self.saved.inputs.get("mean")):
             return x.float() if x.dtype == torch.uint8 else x
         if x.dtype != torch.uint8 or x.shape[1] != len(mean):
@@ -571,6 +601,7 @@ def simulate(
     seed: int = 0,
     num_classes: int | None = None,
     encoder: Encoder | None = None,
+    features: Literal["inputs", "encoder"] = "inputs",
     metrics: Mapping[str, Metric] = MappingProxyType({}),
     device: str = "auto",
     on_round: OnRound | Sequence[OnRound] = (),
@@ -609,7 +640,10 @@ def simulate(
     num_classes
         Number of classes C; the largest target plus one unless given.
     encoder
-        Frozen encoder for FMCL; the inputs themselves unless given.
+        Frozen encoder for FMCL and `features`; the inputs themselves unless given.
+    features
+        What the network is trained on: ``"inputs"`` or, with ``"encoder"``, their embeddings by `encoder`,
+        computed once and kept in the cache; see :mod:`fedclust.models.embeddings`.
     metrics
         Your own metrics, measured on every client's test part: by name, a function of outputs and targets
         that returns a number, or one per example, shape (n,), which are averaged. ``result.clients`` has a
@@ -681,6 +715,7 @@ def simulate(
         raise ValueError("folder must be that of the run to resume, got None")
     check_device(device)
     check_choice("serve", serve, run_options.SERVE)
+    check_choice("features", features, ("inputs", "encoder"))
     compare = (COMMON,) if proof else ()
     limits: dict[str, Any] = {"wait": 1.0, "timeout": timeout, "min_replies": min_replies}
     limits |= {"checkpoint_every": checkpoint_every, "keep_matrices": keep_matrices}
@@ -697,6 +732,8 @@ def simulate(
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
+    if features == "encoder":
+        data = _embedded(data, encoder, training, device, print if progress else logger.info)
     _check_model(model, data)
     name, made = strategy_of(strategy, model, data, seed)
     layer = made.own_personal() if layer is None else layer
@@ -720,8 +757,8 @@ def simulate(
         "encoder": None,
     }
     described = {each: describe_run(each, built, **facts) for each, built in strategies.items()}
-    if encoder is not None:
-        described[name]["encoder"] = encoder.fingerprint
+    for each in described.values() if data.embedded_by else [described[name]]:
+        each["encoder"] = None if encoder is None else encoder.fingerprint
     if chosen != NoPrivacy():
         described[name]["privacy"] = {"choice": chosen.choice, **dataclasses.asdict(chosen)}
     layers = {each: built.own_personal() if personal is None else layer for each, built in strategies.items()}
@@ -759,6 +796,23 @@ def simulate(
     return result
 
 
+def _embedded(
+    data: FederatedData,
+    encoder: Encoder | None,
+    training: LocalTraining,
+    device: str,
+    say: Callable[[str], object],
+) -> FederatedData:
+    if encoder is None:
+        raise ValueError("encoder must be given with features='encoder', got None")
+    if training.augmentation != "none":
+        rule = "training.augmentation must be none with features='encoder'"
+        raise ValueError(f"{rule}: rows are encoded once, before training, got {training.augmentation}")
+    from fedclust.clients.node import device_here
+
+    return embed(data, encoder, device_here(device), say=say)
+
+
 def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result:
     """Run with the overrides of a command line, such as ``run(["strategy=fmcl", "seed=3"])``.
 
@@ -792,7 +846,13 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     return load(folder, allow=EVERYTHING)
 
 
-def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "") -> Result:
+def load(
+    folder: Path | str,
+    model: nn.Module | None = None,
+    *,
+    encoder: Encoder | None = None,
+    allow: str = "",
+) -> Result:
     """Open a run from its folder, which may come from someone else.
 
     Of the names in its ``config.yaml``, only those on fedclust's own list are built, see
@@ -805,6 +865,9 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
     model
         The network that it trained, with any weights; unless given, the one that the run's ``config.yaml``
         names. Runs of :func:`simulate` do not name one.
+    encoder
+        The frozen encoder that it used; unless given, the one that its ``config.yaml`` names. Runs of
+        :func:`simulate` do not name one.
     allow
         Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
         that ends in a dot allows all names below it, and ``"*"`` everything, for a run of your own.
@@ -829,7 +892,7 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
     """
     saved = SavedRun(Path(folder))
     config = saved.config
-    built = ("encoder",) if model is not None else ("encoder", "model", "training")
+    built = [*(("model", "training") if model is None else ()), *(("encoder",) if encoder is None else ())]
     given = {name: config[name] for name in built if isinstance(config.get(name), Mapping)}
     check_folder(given, allow, saved.folder / "config.yaml", "load")
     module, loss = None if model is None else partial(copy.deepcopy, copy.deepcopy(model)), cross_entropy
@@ -839,8 +902,7 @@ def load(folder: Path | str, model: nn.Module | None = None, *, allow: str = "")
         loss = build(config["training"]).loss
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:
             loss = loss.fitted(counts.sum(axis=0).tolist())
-    encoder = partial(build_encoder, given["encoder"]) if "encoder" in given else None
-    return Result(folder, module, loss, encoder, clients_of(saved, allow))
+    return Result(folder, module, loss, maker(encoder, given.get("encoder")), clients_of(saved, allow))
 
 
 def _check_model(model: nn.Module, data: FederatedData) -> None:

@@ -82,10 +82,11 @@ def join_sites(
         standing = Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
     sites.connect(places, standing)
     agreed = sites.agreement.settings()
-    given: Any = OmegaConf.to_container(config.dataset, resolve=False)
+    unresolved: Any = OmegaConf.to_container(config, resolve=False)
     for key, value in agreed.items():
-        if given.get(key) not in UNKNOWN and given[key] != value:
-            raise ConfigError(f"dataset.{key} must be {value}, as the sites have it, got {given[key]}")
+        group, _, name = key.partition(".")
+        if (given := unresolved[group].get(name)) not in UNKNOWN and given != value:
+            raise ConfigError(f"{key} must be {value}, as the sites have it, got {given}")
     if sites.stood:  # then the agreement in the folder holds
         return fill(config, agreed), sites
     # Of a run to resume, other clients may have joined since.

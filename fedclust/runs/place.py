@@ -51,7 +51,9 @@ def parser() -> Parser:
     """Describe the verb's arguments."""
     parser = Parser("place", _EXAMPLES, _NOTE)
     parser.add_argument("folder", type=Path, help="the folder of a finished run")
-    parser.add_argument("rows", type=Path, help="a CSV or Parquet file of the new client's rows")
+    parser.add_argument(
+        "rows", type=Path, help="a CSV or Parquet file of the new client's rows, or a folder of images"
+    )
     parser.add_argument("--label", metavar="COLUMN", help="column of labels; the run's own unless given")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")
     return parser

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
+from fedclust.data.input_encoders import to_values
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, questions
 from fedclust.federation.clusters import Observer
 from fedclust.federation.questions import Serving
@@ -196,7 +197,8 @@ class StrategyRun(Observer):
         for note in strategy.notes(federation, settings.rounds, arrays):
             self.say(f"{self.name}: {note}")
         with self._writing():
-            self.recorder.inputs(described.mean, described.std, encoder)
+            known = () if encoder is None else (to_values(encoder.encoder), encoder.embedded_by)
+            self.recorder.inputs(described.mean, described.std, *known)
         if isinstance(self.privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()

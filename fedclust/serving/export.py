@@ -39,6 +39,7 @@ def write_export(
     formats: Sequence[str] = (),
     example: torch.Tensor | None = None,
     sites: Sequence[str | int] | None = None,
+    frozen: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write each cluster's model and input encoder into a folder of its own, and fine-tuned clients' models.
 
@@ -59,6 +60,8 @@ def write_export(
     sites
         Names or ids of the clients whose fine-tuned models are written; unless given, all if they are at most
         50, otherwise none.
+    frozen
+        The run's ``encoder:`` node, from which its frozen encoder is built; None if unknown or without one.
 
     Raises
     ------
@@ -88,16 +91,20 @@ def write_export(
         root.mkdir()
         places = [(cluster_folder(root, cluster), Site(-1, cluster)) for cluster in served.clusters]
         places += [(weights_file(root, site.client).parent, site) for site in own]
-        encoder = to_values(served.encoder)
+        encoder, embedder = to_values(served.encoder), served.embedder
+        shaped = served.encoder
+        if formats and embedder is not None:  # the files take embeddings, as the network
+            shaped = ArrayEncoder((embedder.encoder.dimension,), "float32")
+        last = ("", None) if embedder is None else (embedder.fingerprint, frozen)
         for folder, site in places:
             folder.mkdir()
             network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
-            part = Part(FORMAT, cluster, served.class_names, encoder, served.csv_options, model)
+            part = Part(FORMAT, cluster, served.class_names, encoder, served.csv_options, model, *last)
             _json(folder / CLUSTER, asdict(part))
             for name in formats:
-                write_format(name, network, folder, served.encoder, example)
+                write_format(name, network, folder, shaped, example)
             if site not in own:
                 (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
         index = {"format": FORMAT, "strategy": run.strategy, "clusters": list(served.clusters)}

@@ -17,6 +17,8 @@ from torch import nn
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, table_of, walk
 from fedclust.models import construction
+from fedclust.models.embeddings import Embedder
+from fedclust.models.encoders import Encoder, maker
 from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
@@ -103,7 +105,7 @@ class Served:
     class_names
         Names of the classes in the order of the models' outputs, shape (C,).
     encoder
-        How raw rows become inputs, as fitted in training.
+        How raw rows become a dataset's, as fitted in training.
     sites
         The run's clients.
     clusters
@@ -113,6 +115,8 @@ class Served:
         cluster's otherwise.
     csv_options
         How the training's CSV files were read; see :class:`fedclust.data.source.Source`.
+    embedder
+        Embeds the dataset's rows for the networks; None if the networks take them as they are.
     """
 
     class_names: tuple[str, ...]
@@ -121,9 +125,17 @@ class Served:
     clusters: tuple[int, ...]
     network: Callable[[Site], nn.Module] = field(repr=False)
     csv_options: Mapping[str, Any] = field(default_factory=dict)
+    embedder: Embedder | None = None
 
     @classmethod
-    def of_run(cls, run: "SavedRun", network: Callable[[Site], nn.Module], *, tuned: bool) -> "Served":
+    def of_run(
+        cls,
+        run: "SavedRun",
+        network: Callable[[Site], nn.Module],
+        *,
+        tuned: bool,
+        embedder: Embedder | None = None,
+    ) -> "Served":
         """Make the models' description from a finished run's folder.
 
         Parameters
@@ -134,6 +146,8 @@ class Served:
             Function that returns the network that serves a client, in evaluation mode.
         tuned
             Whether it returns clients' fine-tuned networks, too.
+        embedder
+            See :attr:`embedder`.
 
         Raises
         ------
@@ -154,7 +168,7 @@ class Served:
         sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = (run.config.get("dataset") or {}).get("csv_options") or {}
-        return cls(tuple(every), encoder_from(encoder), sites, clusters, network, options)
+        return cls(tuple(every), encoder_from(encoder), sites, clusters, network, options, embedder)
 
     def site(self, site: str | int) -> Site:
         """Find a client by its name or its id.
@@ -227,7 +241,7 @@ class Served:
         return chances[..., : len(self.class_names)]  # as in training, where a network may have more outputs
 
     def inputs(self, rows: Any) -> torch.Tensor:
-        """Encode rows as inputs of the networks; images are normalised as in training.
+        """Encode rows as inputs of the networks: images normalised, or all rows embedded, as in training.
 
         Raises
         ------
@@ -239,6 +253,8 @@ class Served:
         values = self.encoder.encode(rows)
         if not len(values):
             raise ValueError("rows must have at least one row, got none")
+        if self.embedder is not None:
+            return self.embedder(torch.from_numpy(values.copy()))
         if isinstance(self.encoder, ImageEncoder):
             return normalised(torch.from_numpy(values.copy()), self.encoder.mean, self.encoder.std)
         return torch.from_numpy(values)
@@ -289,7 +305,11 @@ class Served:
 
 
 def load_export(
-    folder: Path | str, model: Callable[[], nn.Module] | nn.Module | None = None, *, allow: str = ""
+    folder: Path | str,
+    model: Callable[[], nn.Module] | nn.Module | None = None,
+    *,
+    encoder: Encoder | None = None,
+    allow: str = "",
 ) -> Served:
     """Open the models that :meth:`fedclust.Result.export` wrote.
 
@@ -303,6 +323,10 @@ def load_export(
     model
         The network, for a run of :func:`fedclust.simulate`, whose folder does not say how it is built; its
         weights do not matter.
+    encoder
+        The frozen encoder that embedded the rows in a run of :func:`fedclust.simulate`, whose folder does not
+        say how it is built. In other runs the folder names it, and it is built when rows are predicted. It
+        must have the run's fingerprint.
     allow
         Further names that the folder may build, separated by commas, such as ``"mine.models.Net"``; a name
         that ends in a dot allows all names below it.
@@ -312,7 +336,8 @@ def load_export(
     FileNotFoundError
         If the folder holds no export.
     ValueError
-        If a file is not that of an export, names something that is not allowed, or weights do not fit.
+        If a file is not that of an export, names something that is not allowed, or weights do not fit; when
+        rows are predicted, if the frozen encoder cannot be built or is another than the run's.
 
     Examples
     --------
@@ -358,8 +383,12 @@ def load_export(
     # A network that does not load is refused now, not at a later prediction.
     for site in (*(Site(-1, cluster) for cluster in clusters), *(site for site in sites if site.is_tuned)):
         network(site)
-    encoder = encoder_from(first.encoder)
-    return Served(first.class_names, encoder, sites, clusters, network, first.csv_options)
+    inputs = encoder_from(first.encoder)
+    if encoder is None and first.frozen is not None:
+        check_folder({"encoder": first.frozen}, allow, folders[clusters[0]] / CLUSTER, "load_export")
+    make = maker(encoder, first.frozen)
+    embedder = Embedder.of(first.embedded_by, make, inputs)
+    return Served(first.class_names, inputs, sites, clusters, network, first.csv_options, embedder)
 
 
 @dataclass(frozen=True)
@@ -389,6 +418,8 @@ class Part:
     encoder: Mapping[str, Any]
     csv_options: Mapping[str, Any] = field(default_factory=dict)
     model: Any = None
+    embedded_by: str = ""
+    frozen: Mapping[str, Any] | None = None  # how the encoder of that fingerprint is built
 
     def __post_init__(self) -> None:
         if len(self.class_names) < 2:

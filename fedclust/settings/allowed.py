@@ -31,7 +31,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import composition
 from fedclust.settings.choices import GROUP
-from fedclust.settings.composition import COMPOSED, OVERRIDES, is_own, plain
+from fedclust.settings.composition import COMPOSED, OVERRIDES, is_encoded, is_own, plain
 from fedclust.settings.folders import expand
 from fedclust.support.layout import CONF
 from fedclust.support.reasons import Sendable, about
@@ -51,6 +51,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "training": ("training", "loss"),
     "loss": ("loss",),
     "encoder": ("encoder", "model"),  # an encoder contains a network, but not the other way round
+    "features": ("features",),
 }
 """For each configuration node, the groups of ``conf/`` whose ``_target_`` it may contain at any depth."""
 
@@ -164,14 +165,18 @@ def encoders_here(node_config: Mapping[str, object]) -> tuple[str, ...] | None:
 
     Returns
     -------
-    The names in its ``encoder``, separated by commas: ``pixels``, ``random``, or the `path` of a transformers
-    or checkpoint encoder. None without one: any encoder that may be built.
+    The names in its ``encoder``, separated by commas: ``pixels``, ``random``, ``efficientnet_lite0``, or the
+    `path` of a transformers or checkpoint encoder. None without one: any encoder that may be built.
     """
     names = node_config.get("encoder")
     return None if names is None else tuple(part.strip() for part in str(names).split(",") if part.strip())
 
 
-_NAMED = {"PixelEncoder": "pixels", "RandomEncoder": "random"}  # classes of fedclust.models.encoders
+_NAMED = {
+    "encoders.PixelEncoder": "pixels",
+    "encoders.RandomEncoder": "random",
+    "foundation.EfficientNetLite0": "efficientnet_lite0",
+}  # classes of fedclust.models
 
 
 def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -> None:
@@ -194,7 +199,7 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
     name = encoder
     if isinstance(encoder, Mapping):
         target = str(encoder.get("_target_"))
-        ours = target.removeprefix("fedclust.models.encoders.")
+        ours = target.removeprefix("fedclust.models.")
         name = _NAMED.get(ours) or str(encoder.get("path", target))
     if name not in own:
         # The listed names are not shown: a folder's path is private to this site.
@@ -237,8 +242,9 @@ def _short(value: object) -> str:
 
 
 _HELD_OUT = "holdout_clients"
-_NODE_KEYS = ("dataset", "partition", "model", "training", "metrics", "encoder", "seed", "device", _HELD_OUT)
-_READ = (*_NODE_KEYS, "loss", "rounds")  # and the nodes that these refer to
+_NODE_KEYS = ("dataset", "partition", "features", "model", "training", "metrics", "encoder", "seed", "device")
+_LATER = {_HELD_OUT: 0, "features": {"encoded": False}}  # keys that older configurations do not have
+_READ = (*_NODE_KEYS, _HELD_OUT, "loss", "rounds")  # and the nodes that these refer to
 
 
 @dataclass(frozen=True)
@@ -260,11 +266,14 @@ class NodeSettings:
 
 @dataclass(frozen=True)
 class SiteSettings(NodeSettings):
-    """The settings of a site with its own data before the agreement: dataset, partition and seed."""
+    """The settings of a site with its own data before the agreement; see :func:`known_of`."""
 
 
 def node_settings(
-    run_config: Mapping[str, Any], allow: str = EVERYTHING, agreed: Mapping[str, Any] | None = None
+    run_config: Mapping[str, Any],
+    allow: str = EVERYTHING,
+    agreed: Mapping[str, Any] | None = None,
+    encoders: Sequence[str] | None = None,
 ) -> NodeSettings:
     """Get a node's settings from ``context.run_config``; parsed once per process.
 
@@ -275,22 +284,27 @@ def node_settings(
     allow
         Names that the node may build besides those listed, see this module.
     agreed
-        Values that the sites with their own data agreed on, by key of the ``dataset`` node.
+        Values that the sites with their own data agreed on, by dotted key.
+    encoders
+        The encoders that may embed the node's data, see :func:`encoders_here`; None for any.
 
     Raises
     ------
     NotAllowed
         If the run asks for anything else; nothing of it has been imported or resolved.
     """
-    return _node_settings(_sent(run_config), allow, json.dumps(dict(agreed or {}), sort_keys=True))
+    text = json.dumps(dict(agreed or {}), sort_keys=True)
+    return _node_settings(_sent(run_config), allow, text, None if encoders is None else tuple(encoders))
 
 
-def site_settings(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> SiteSettings | None:
+def site_settings(
+    run_config: Mapping[str, Any], allow: str = EVERYTHING, encoders: Sequence[str] | None = None
+) -> SiteSettings | None:
     """Get the settings of a site with its own data that are known before the agreement.
 
     Parameters
     ----------
-    run_config, allow
+    run_config, allow, encoders
         As for :func:`node_settings`.
 
     Returns
@@ -302,10 +316,11 @@ def site_settings(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> Sit
     NotAllowed
         As for :func:`node_settings`.
     """
-    return _site_settings(_sent(run_config), allow)
+    return _site_settings(_sent(run_config), allow, None if encoders is None else tuple(encoders))
 
 
 _Sent = tuple[tuple[str, Any], ...]
+_Encoders = tuple[str, ...] | None
 
 
 def _sent(run_config: Mapping[str, Any]) -> _Sent:
@@ -313,19 +328,20 @@ def _sent(run_config: Mapping[str, Any]) -> _Sent:
 
 
 @lru_cache(maxsize=16)
-def _node_settings(run_config: _Sent, allow: str, agreed: str) -> NodeSettings:
-    return settings_of(composition.fill(_composed(run_config, allow), json.loads(agreed)))
+def _node_settings(run_config: _Sent, allow: str, agreed: str, encoders: _Encoders) -> NodeSettings:
+    return settings_of(composition.fill(_composed(run_config, allow, encoders), json.loads(agreed)))
 
 
 def settings_of(config: DictConfig) -> NodeSettings:
     """Get a node's settings from a composed configuration; nothing is checked."""
-    chosen = {key: plain(config.get(key, 0) if key == _HELD_OUT else config[key]) for key in _NODE_KEYS}
+    chosen = {key: plain(config[key]) for key in _NODE_KEYS if key not in _LATER}
+    chosen |= {key: plain(config.get(key, value)) for key, value in _LATER.items()}
     return NodeSettings(json.dumps(chosen, sort_keys=True))
 
 
 @lru_cache(maxsize=16)
-def _site_settings(run_config: _Sent, allow: str) -> SiteSettings | None:
-    config = _composed(run_config, allow)
+def _site_settings(run_config: _Sent, allow: str, encoders: _Encoders) -> SiteSettings | None:
+    config = _composed(run_config, allow, encoders)
     return SiteSettings(json.dumps(known_of(config), sort_keys=True)) if is_own(config) else None
 
 
@@ -345,7 +361,9 @@ def chosen(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> tuple[tupl
 
 
 def known_of(config: DictConfig) -> dict[str, Any]:
-    """Return ``dataset``, ``partition`` and ``seed`` as plain Python, without values not yet known.
+    """Return what a site needs before the agreement as plain Python, without values not yet known.
+
+    These are ``dataset``, ``partition`` and ``seed``, and ``encoder`` if it embeds the rows, else None.
 
     Raises
     ------
@@ -356,16 +374,17 @@ def known_of(config: DictConfig) -> dict[str, Any]:
     unknown = {key for key in composition.OPEN if dataset.get(key) in (None, composition.MISSING)}
     known = {key: value for key, value in dataset.items() if key not in unknown}
     plain(OmegaConf.create({"dataset": known}))  # raises for missing values
-    return {"dataset": known, "partition": plain(config.partition), "seed": config.seed}
+    encoder = plain(config.encoder) if is_encoded(config) else None
+    return {"dataset": known, "partition": plain(config.partition), "seed": config.seed, "encoder": encoder}
 
 
 @lru_cache(maxsize=16)
-def _composed(run_config: _Sent, allow: str) -> DictConfig:
+def _composed(run_config: _Sent, allow: str, encoders: _Encoders) -> DictConfig:
     sent = dict(run_config)
-    if allow.strip() == EVERYTHING:
-        return from_run_config(sent)
     with about("the run's configuration"):
-        if COMPOSED in sent:
+        if allow.strip() == EVERYTHING:
+            config = from_run_config(sent)
+        elif COMPOSED in sent:
             config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
         else:
             overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
@@ -374,6 +393,8 @@ def _composed(run_config: _Sent, allow: str) -> DictConfig:
         # Unresolved, as it was sent: resolving a text may already look something up.
         unresolved: Any = OmegaConf.to_container(config, resolve=False)
         check_allowed({key: unresolved.get(key) for key in _READ}, allow)
+        if is_encoded(config):  # the encoder is built before anything is asked of it
+            check_encoder(unresolved["encoder"], encoders)
     return config
 
 

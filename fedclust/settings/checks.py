@@ -1,5 +1,6 @@
 """Check a configuration as far as possible without data and nodes."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import get_type_hints
@@ -13,6 +14,8 @@ from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
 _FRACTION = "partition.validation_fraction"
+_TABLES = "fedclust.data.tables.Tables"
+_PIXELS = "fedclust.models.encoders.PixelEncoder"
 _OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # which a test checks
 
 
@@ -119,6 +122,14 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
             yield "training.loss.class_weights must be numbers with privacy=client_dp, got balanced"
         if settings.save_predictions:
             yield "save_predictions must be false with privacy=client_dp: they are of single rows"
+    if composition.is_encoded(config):
+        if OmegaConf.select(config, "encoder._target_") == _PIXELS:
+            yield "encoder must be other than pixels with features=encoder, such as efficientnet_lite0"
+        if is_own(config) and OmegaConf.select(config, "dataset._target_") == _TABLES:
+            yield "features must be inputs with tables and partition=own, got encoder"
+        if (augmentation := OmegaConf.select(config, "training.augmentation")) not in (None, "none"):
+            why = "rows are encoded once, before training"
+            yield f"training.augmentation must be none with features=encoder: {why}, got {augmentation}"
     if later and held_out:
         yield "holdout_clients must be 0 where clients may join later, which are newcomers already"
 
@@ -145,6 +156,7 @@ def check_built(config: DictConfig) -> None:
     chosen = str(config.choices.strategy)
     for name in (chosen, *settings.compare):
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
-        if not (own and "${dataset." in str(OmegaConf.to_container(node, resolve=False))):
+        text = str(OmegaConf.to_container(node, resolve=False))
+        if not (own and re.search(r"\$\{(dataset|features)\.", text)):
             given = RunOptions(participation=settings.participation, seed=settings.seed)
             composition.build_strategy(node, given)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,23 @@ def _in_data(size: str, *, _parent_: DictConfig) -> Any:
     return OmegaConf.create(value) if isinstance(value, list | tuple) else value
 
 
+@lru_cache(maxsize=8)  # a configuration is resolved many times
+def _dimension(encoder: str) -> int:
+    size: int = build(json.loads(encoder), _recursive_=False, _convert_="all").dimension
+    return size
+
+
+def _embedding_shape(*, _root_: DictConfig) -> Any:
+    """Resolve ``${embedding_shape:}``, the shape of an embedding by the configured encoder."""
+    if not is_encoded(_root_):  # a node checks only an encoder that embeds its rows
+        raise ConfigError("features.encoded must be true for ${embedding_shape:}, got false")
+    return OmegaConf.create([_dimension(json.dumps(plain(_root_.encoder), sort_keys=True))])
+
+
 # Hydra 1.4's OmegaConf 2.4 deprecates the first name; in 2.3 the second is a different function.
 _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 _register("in_data", _in_data, replace=True)
+_register("embedding_shape", _embedding_shape, replace=True)
 choices.register()
 
 TARGET = "fedclust.data.sites.OwnSitesPartition"
@@ -60,6 +74,7 @@ OPEN = ("num_classes", "input_shape", "category_sizes")
 """Keys of the ``dataset`` node that the sites' agreement sets."""
 
 MISSING = "???"
+_COUNTED = "${embedding_shape:}"
 UNKNOWN = (None, MISSING, *(f"${{in_data:{key}}}" for key in OPEN))
 
 _SEARCHPATH = "hydra.searchpath"
@@ -507,21 +522,30 @@ def is_own(config: Mapping[str, Any] | DictConfig) -> bool:
     return isinstance(partition, Mapping | DictConfig) and partition.get("_target_") == TARGET
 
 
+def is_encoded(config: Mapping[str, Any] | DictConfig) -> bool:
+    """Return whether a frozen encoder embeds the rows that the network is trained on."""
+    features = config.get("features")
+    return isinstance(features, Mapping | DictConfig) and bool(features.get("encoded"))
+
+
 def _leave_open(config: DictConfig) -> None:
-    """Mark sizes that are counted in pooled data as not yet known; changes `config` with partition=own."""
+    """Mark sizes that the sites will state as not yet known; changes `config` with partition=own."""
     if not is_own(config) or "dataset" not in config:
         return
     given: Any = OmegaConf.to_container(config.dataset, resolve=False)
     for key in OPEN:
         if key in given and given[key] in UNKNOWN:
             config.dataset[key] = MISSING
+    features: Any = OmegaConf.to_container(config.features, resolve=False) if is_encoded(config) else {}
+    if features.get("input_shape") == _COUNTED:
+        config.features.input_shape = MISSING
 
 
 def fill(config: DictConfig, agreed: Mapping[str, Any]) -> DictConfig:
-    """Copy a configuration with the values that the sites agreed on, by key of the ``dataset`` node."""
+    """Copy a configuration with the values that the sites agreed on, by dotted key."""
     filled = copy.deepcopy(config)
     for key, value in agreed.items():
-        OmegaConf.update(filled, f"dataset.{key}", value, merge=False, force_add=True)
+        OmegaConf.update(filled, key, value, merge=False, force_add=True)
     return filled
 
 

@@ -57,8 +57,8 @@ def test_names_that_are_not_in_the_table(script: ModuleType, tmp_path: Path) -> 
         script.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)
     with pytest.raises(ValueError, match=r"--columns must be among alpha=50, .*, got alpha=1"):
         script.runs_of(options("clust_psi_pfl_fmnist", columns=["alpha=1"]), "dataset.path=there", tmp_path)
-    with pytest.raises(ValueError, match=r"EXPERIMENT must have rows .*, got fedgwc_cifar100"):
-        script.runs_of(options("fedgwc_cifar100"), "dataset.path=there", tmp_path)
+    with pytest.raises(ValueError, match=r"EXPERIMENT must have rows .*, got fedgwc_femnist"):
+        script.runs_of(options("fedgwc_femnist"), "dataset.path=there", tmp_path)
 
 
 def test_ours_stand_beside_the_published_figures(script: ModuleType, tmp_path: Path) -> None:
@@ -84,3 +84,21 @@ def test_another_number_of_clients_has_no_published_figure(script: ModuleType) -
     # Table III is for K = 100.
     assert script.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 100)["global_accuracy"] == [0.14, 0.04]
     assert script.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 10) == {}
+
+
+def test_a_run_that_was_interrupted_goes_on(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr("fedclust.run", asked.append)
+    column = script.Column("", ())
+    run = script.Run("FedAvg", column, None, 0, ("strategy=fedavg",), tmp_path / "run")
+    for name in ("rounds.jsonl", "checkpoints/round-000002.safetensors"):
+        (run.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (run.folder / name).write_text("")
+        assert script._make(run) == ""
+    # Before its first checkpoint a run begins anew.
+    assert asked == [["strategy=fedavg", f"output_dir={run.folder}"], [f"resume={run.folder}"]]
+    (run.folder / "summary.json").write_text('{"compare": {}}')
+    assert script._make(run) == ""
+    assert len(asked) == 2

@@ -1,5 +1,7 @@
 """A node's preparation, its encoders, its clients' groups, and the number of its threads."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -17,9 +19,13 @@ from fedclust.clients.node import (
     worthwhile_threads,
 )
 from fedclust.data.arrays import from_arrays
-from fedclust.models.encoders import PixelEncoder
-from fedclust.settings.composition import ConfigError, compose, to_run_config
+from fedclust.models.class_prototypes import prototypes
+from fedclust.models.encoders import PixelEncoder, RandomEncoder
+from fedclust.settings.allowed import NotAllowed
+from fedclust.settings.composition import COMPOSED, ConfigError, compose, to_run_config
 from fedclust.training import LocalTraining
+
+TRANSFORMERS = "fedclust.models.foundation.TransformersEncoder"
 
 
 def _context(*overrides: str, node: int = 0) -> Context:
@@ -61,6 +67,42 @@ def test_the_encoder_of_objects_is_the_given_one_or_the_rows_themselves() -> Non
     assert node_of_objects(data, nn.Linear(3, 2), how, seed=0, encoder=given).encoder_for("encoder") is given
     with pytest.raises(ValueError, match="^input must be one of encoder, pixels, untrained, got 'nose'$"):
         plain.encoder_for("nose")
+
+
+def test_rows_are_embedded_before_anything_reads_them() -> None:
+    encoded = ["features=encoder", "encoder=random", "encoder.dimension=12", "model=linear"]
+    plain, node = Node.of(_context("model=linear")), Node.of(_context(*encoded))
+    encoder = RandomEncoder([1, 8, 8], 12, 0, None)
+    by_hand = encoder.encode(plain.data.inputs[:256], plain.data.mean, plain.data.std)
+    assert torch.equal(node.data.inputs[:256], by_hand)
+    assert node.data.embedded_by == encoder.fingerprint
+    assert node.data.input_encoder() == plain.data.input_encoder()  # of raw rows, before the embedding
+    # Methods that ask for the encoder or the rows get the embeddings as they are.
+    for name in ("encoder", "pixels"):
+        assert torch.equal(node.encoder_for(name).encode(node.data.inputs[:5]), by_hand[:5])
+    ours = prototypes(node.encoder_for("encoder"), node.data, node.data.train)
+    theirs = prototypes(encoder, plain.data, plain.data.train)
+    np.testing.assert_allclose(ours.means, theirs.means, atol=1e-6)
+    np.testing.assert_array_equal(ours.counts, theirs.counts)
+
+
+@pytest.mark.parametrize("allow", ["", "*"])
+def test_an_encoder_that_the_operator_does_not_list_is_not_built(allow: str) -> None:
+    context = _context("features=encoder", "encoder=random", "model=linear")
+    sent = json.loads(context.run_config[COMPOSED])
+    context.node_config["allow"] = allow
+    sent["encoder"] = {"_target_": TRANSFORMERS, "path": "/nowhere", "pooling": "cls"}
+    context.run_config[COMPOSED] = json.dumps(sent)
+    context.node_config["encoder"] = "random"
+    with pytest.raises(
+        NotAllowed, match='^encoder must be one that this node.s operator lists .* "/nowhere"'
+    ):
+        Node.of(context)
+    # Nor does anything else build it.
+    sent |= {"features": {"encoded": False}, "model": {"input_shape": "${embedding_shape:}"}}
+    context.run_config[COMPOSED] = json.dumps(sent)
+    with pytest.raises(ConfigError, match="features.encoded must be true for"):
+        Node.of(context)
 
 
 # -- Clients together ---------------------------------------------------------------------------------------

@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from PIL import Image
 
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import SiteError
-from fedclust.data.sites.agreement import Agreement
+from fedclust.data.sites.agreement import Agreement, Embedding
 from fedclust.messages.codec import encode
-from fedclust.messages.description import Agreed
+from fedclust.messages.description import Agreed, Stated
+from fedclust.models.encoders import RandomEncoder
 from fedclust.settings.allowed import NotAllowed
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.support.reasons import discreet
@@ -57,6 +59,29 @@ def test_sites_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:
         assert list(answer.refused) == ["south"]
         assert "diagnosis" in answer.refused["south"]
         assert answer.refused["south"].isprintable()
+
+
+def test_a_site_states_its_encoder_or_why_it_has_none(tmp_path: Path) -> None:
+    for color in ("red", "blue"):
+        (tmp_path / color).mkdir()
+        for number in range(3):
+            Image.new("RGB", (4, 4), color).save(tmp_path / color / f"{number}.png")
+    images = ["dataset=image_folder", "dataset.input_shape=[3,4,4]", "partition=own", "features=encoder"]
+    images.append(f"partition.sites={{north: '{tmp_path}'}}")
+
+    def stated(*encoder: str) -> Stated:
+        found = own_sites(context([*images, *encoder], allow="*", **ONLY))
+        assert found is not None
+        return found.stated()
+
+    embedding = stated("encoder=random", "encoder.dimension=5").statements["north"].embedding
+    assert embedding == Embedding(RandomEncoder([3, 4, 4], 5, 0, None).fingerprint, 5)
+    lacking = stated("encoder=transformers", "encoder.path=/nowhere")
+    assert not lacking.statements
+    assert "encoder transformers: path must be a hub id, or a local folder" in lacking.refused["north"]
+    assert lacking.refused["north"].isprintable()  # one line
+    with pytest.raises(NotAllowed, match="^encoder must be one that this node's operator lists"):
+        own_sites(context([*images, "encoder=random"], data=str(tmp_path), name="north", encoder="pixels"))
 
 
 def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:

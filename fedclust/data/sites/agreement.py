@@ -38,6 +38,7 @@ from fedclust.typing import FloatArray
 Label: TypeAlias = int | float | str
 
 Kind: TypeAlias = Literal["number", "category", "empty"]
+_LONGEST = 200  # characters of an encoder's fingerprint
 _KEY = "or give a person's key with partition.group="
 _PLURAL = {"number": "numbers", "category": "texts", "empty": "nothing"}
 
@@ -154,6 +155,28 @@ class Pixels:
 
 
 @dataclass(frozen=True)
+class Embedding:
+    """The frozen encoder that embeds a site's rows before the network sees them.
+
+    Attributes
+    ----------
+    fingerprint
+        Its name and a digest of its weights and settings.
+    dimension
+        Length of an embedding.
+    """
+
+    fingerprint: str
+    dimension: int
+
+    def __post_init__(self) -> None:
+        name = self.fingerprint
+        if self.dimension < 1 or not 0 < len(name) <= _LONGEST or not name.isprintable():
+            rule = f"fingerprint must be 1 to {_LONGEST} printable characters, with a dimension >= 1"
+            raise ValueError(f"{rule}, got {name[:_LONGEST]!r} and {self.dimension}")
+
+
+@dataclass(frozen=True)
 class Statement:
     """A site's description of its data; nothing else leaves the site before round 1.
 
@@ -169,6 +192,8 @@ class Statement:
         For texts without a pretrained tokenizer: the count of each word in the training rows.
     warnings
         What somebody should look at in the data, without values; see :mod:`fedclust.data.check`.
+    embedding
+        The frozen encoder that embeds the rows; None without one.
     """
 
     labels: tuple[Label, ...]
@@ -176,6 +201,7 @@ class Statement:
     pixels: tuple[Pixels, ...] = ()
     words: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    embedding: Embedding | None = None
 
     def summary(self) -> str:
         """List the contents in one line, for the log."""
@@ -188,6 +214,7 @@ class Statement:
             "count, sum and sum of squares of {} channel(s)": len(self.pixels),
             "{} words with their counts": len(self.words),
             "{} warning(s) about its data": len(self.warnings),
+            "name and digest of the encoder": self.embedding is not None,
         }
         return ", ".join(part.format(number) for part, number in parts.items() if number)
 
@@ -243,6 +270,8 @@ class Agreement:
         Statistics of each channel of images, divided by 255.
     words
         Words of texts, from token 2 on: 0 is padding, 1 any other word.
+    embedding
+        The frozen encoder that embeds the rows encoded like this; None without one.
     """
 
     labels: tuple[Label, ...]
@@ -254,6 +283,7 @@ class Agreement:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
+    embedding: Embedding | None = None
 
     @property
     def table(self) -> TableEncoder:
@@ -281,11 +311,14 @@ class Agreement:
         return digest(self.to_json())
 
     def settings(self) -> dict[str, Any]:
-        """Return the values of the ``dataset`` node that models are built from."""
-        values: dict[str, Any] = {"num_classes": len(self.class_names), "input_shape": list(self.input_shape)}
+        """Return the values of the configuration that models are built from, by dotted key."""
+        values: dict[str, Any] = {"dataset.num_classes": len(self.class_names)}
+        values["dataset.input_shape"] = list(self.input_shape)
         if self.numbers or self.categories:
-            index = self.encoding == "index"
-            values["category_sizes"] = [len(each.values) + 1 for each in self.categories] if index else None
+            sizes = [len(each.values) + 1 for each in self.categories]
+            values["dataset.category_sizes"] = sizes if self.encoding == "index" else None
+        if self.embedding is not None:
+            values["features.input_shape"] = [self.embedding.dimension]
         return values
 
 
@@ -327,7 +360,8 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     ValueError
         If the sites' data cannot be encoded as configured, even without the refused sites.
     """
-    refused = _unfit_labels(statements, wanted)
+    embedding, refused = _embedding(statements)
+    refused |= _unfit_labels({site: each for site, each in statements.items() if site not in refused}, wanted)
     left = {site: each for site, each in sorted(statements.items()) if site not in refused}
     cautions: list[str] = []
     kinds = _kinds(left, wanted) if wanted.columns else {}
@@ -352,8 +386,25 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
         raise ValueError("sites must have a column besides the label in common, got none")
     shape = (width,) if wanted.columns else wanted.input_shape
     words = _vocabulary(left, wanted.vocabulary_size)
-    agreed = Agreement(labels, names, shape, numbers, categories, wanted.encoding, *_channels(left), words)
+    columns = numbers, categories, wanted.encoding
+    agreed = Agreement(labels, names, shape, *columns, *_channels(left), words, embedding)
     return Outcome(agreed, refused, tuple(cautions))
+
+
+def _embedding(statements: Mapping[str, Statement]) -> tuple[Embedding | None, dict[str, str]]:
+    """Return the encoder that most sites have, and why the others are refused; raise ValueError on a tie."""
+    held = Counter(each.embedding for each in statements.values())
+    (most, number), *others = held.most_common() or [(None, 0)]
+    if others and others[0][1] == number:
+        listed = sorted(f"{_encoder(each.embedding)} at {site}" for site, each in statements.items())
+        raise ValueError(f"sites must have the same encoder, got {few(listed)}")
+    rule = f"its encoder must be {_encoder(most)} as at most sites, got "
+    unlike = {site: each.embedding for site, each in statements.items() if each.embedding != most}
+    return most, {site: rule + _encoder(each) for site, each in unlike.items()}
+
+
+def _encoder(embedding: Embedding | None) -> str:
+    return "none" if embedding is None else embedding.fingerprint
 
 
 def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[str, str]:
@@ -558,6 +609,9 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     agreement
         The encoding.
     """
+    if statement.embedding != agreement.embedding:
+        run, own = _encoder(agreement.embedding), _encoder(statement.embedding)
+        return f"its encoder must be {run} as in the run, got {own}"
     known = {*agreement.labels, *agreement.class_names}
     if unknown := [label for label in statement.labels if label not in known]:
         return f"labels must be among {few(agreement.class_names, 10)}, got {few(unknown, 10)}"

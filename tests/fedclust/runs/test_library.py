@@ -301,7 +301,49 @@ def test_a_temporary_folder_is_deleted_with_its_result(tmp_path: Path) -> None:
         kept.report(report / "again")
 
 
+class Halves:
+    """Embeds five numbers as their halves and their sum."""
+
+    dimension = 6
+
+    def __init__(self, fingerprint: str = "halves-1") -> None:
+        self.fingerprint = fingerprint
+
+    def encode(self, inputs, mean=(), std=(), device="cpu") -> torch.Tensor:
+        return torch.cat([inputs / 2, inputs.sum(1, keepdim=True)], 1).to(device)
+
+
+@pytest.mark.parametrize("strategy", ["clust_psi_pfl", "fmcl", "pacfl", "auto"])
+def test_a_run_on_embeddings_is_that_of_clients_who_hold_them(
+    strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    head, folder = nn.Sequential(nn.Linear(6, 3)), tmp_path / "run"
+    held = [(Halves().encode(torch.from_numpy(x)).numpy(), y) for x, y in CLIENTS]
+    ours = simulate(strategy, model=head, encoder=Halves(), features="encoder", folder=folder)
+    by_hand = simulate(strategy, model=head, clients=held)
+    assert without_times(ours.rounds) == without_times(by_hand.rounds)
+    np.testing.assert_array_equal(ours.assignment, by_hand.assignment)
+    # A newcomer's rows are raw ones.
+    x, y = table(103, rows=7)
+    embedded = Halves().encode(torch.from_numpy(x)).numpy()
+    assert torch.equal(ours.predict(0, x), by_hand.predict(0, embedded))
+    for labels in (None, y):
+        assert ours.place(x, labels) == by_hand.place(embedded, labels)
+    loaded = fedclust.load(folder, head, encoder=Halves())
+    assert torch.equal(loaded.predict(0, x), ours.predict(0, x))
+    served = fedclust.load_export(ours.export(tmp_path / "served"), head, encoder=Halves())
+    chances = served.predict(x, site=0)[["0", "2"]].to_numpy()
+    np.testing.assert_allclose(chances, ours.predict(0, x)[:, [0, 2]], atol=1e-6)
+    for encoder, said in ((None, "given, .*: halves-1"), (Halves("other"), "halves-1, got other")):
+        with pytest.raises(ValueError, match=f"encoder must be .*{said}"):
+            fedclust.load(folder, head, encoder=encoder).predict(0, x)
+        with pytest.raises(ValueError, match=f"encoder must be .*{said}"):
+            fedclust.load_export(tmp_path / "served", head, encoder=encoder).predict(x, site=0)
+
+
 BELOW_0 = CLIENTS[0][0], -1 - CLIENTS[0][1]
+TURNED = dataclasses.replace(TRAINING, augmentation="crop_flip")
 SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))
 
 
@@ -322,6 +364,12 @@ SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_cluste
         ({"strategy": SEVEN}, "num_clusters must be <= 6, the number of clients, got 7"),
         ({"strategy": "fesem", "clients": CLIENTS[:1]}, "num_clusters must be <= 1, .* got 2"),
         ({"clients": [*CLIENTS, BELOW_0]}, "client 6: targets must be class indices"),
+        ({"features": "pixels"}, "features must be .*inputs.*encoder.*, got 'pixels'"),
+        ({"features": "encoder"}, "encoder must be given with features='encoder', got None"),
+        (
+            {"features": "encoder", "encoder": Halves(), "training": TURNED},
+            "augmentation must be none with features='encoder': rows are encoded once",
+        ),
     ],
 )
 def test_what_is_refused_before_round_1(changes: dict, said: str, tmp_path: Path) -> None:

@@ -7,15 +7,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from flwr.app import Context, Message, RecordDict
+from PIL import Image
 
-from fedclust import clients, run
+from fedclust import clients, load_export, run
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.messages.description import Registered, read_from_node
+from fedclust.models.encoders import RandomEncoder
 from fedclust.runs.own_data import _check_same
 from fedclust.runs.predict import main as predict
 from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
@@ -214,6 +217,41 @@ def test_weights_by_the_counts_of_all_and_a_bad_file_of_hosts_are_refused(
         run([*short, "loss=weighted_cross_entropy"])
     with pytest.raises(ConfigError, match="hosts must be a TOML file"):
         run([*short, f"hosts={tmp_path / 'nothing.toml'}"])
+
+
+def test_sites_embed_their_own_images_and_an_export_takes_raw_ones(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    for site in ("north", "south"):
+        for label, light in (("dark", 0), ("light", 150)):
+            (folder := tmp_path / "sites" / site / label).mkdir(parents=True)
+            for number in range(20):
+                pixels = draws.integers(light, light + 100, (6, 6, 3)).astype("uint8")
+                Image.fromarray(pixels).save(folder / f"{number}.png")
+    own = ["dataset=image_folder", "dataset.input_shape=[3,6,6]", "partition=own"]
+    encoded = ["features=encoder", "encoder=random", "encoder.dimension=7", "model=linear"]
+    given = [*own, f"partition.sites={tmp_path / 'sites'}", *encoded, *SHORT]
+    result = run([*given, f"output_dir={tmp_path / 'run'}"])
+    agreed = json.loads((tmp_path / "run" / "agreement.json").read_text())["agreement"]
+    encoder = RandomEncoder([3, 6, 6], 7, 0, None)
+    assert agreed["embedding"] == {"fingerprint": encoder.fingerprint, "dimension": 7}
+    # By hand: raw pixels, normalised by what the sites agreed on, embedded, through one linear layer.
+    seen = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    (weight, bias) = result.model_for(1).parameters()
+    with torch.no_grad():
+        logits = encoder.encode(seen, agreed["mean"], agreed["std"]) @ weight.T + bias
+    assert weight.shape == (2, 7)
+    raw = result.predict(1, seen.numpy())
+    torch.testing.assert_close(raw, logits.softmax(-1))
+    result.export(tmp_path / "served")
+    served = load_export(tmp_path / "served").predict([folder / f"{number}.png"], site="south")
+    np.testing.assert_allclose(served[["dark", "light"]], raw, atol=1e-6)
+    # A newcomer's folder of images is what its pixels are.
+    names = sorted(folder.iterdir())
+    as_pixels = np.stack([np.asarray(Image.open(name)).transpose(2, 0, 1) for name in names])
+    assert result.place(str(folder)) == result.place(names) == result.place(as_pixels)
+    # The run is resumed with the same encoder only.
+    with pytest.raises(ConfigError, match="^resume must have the encoding of"):
+        run([f"resume={tmp_path / 'run'}", "rounds=4", "encoder.seed=1"])
 
 
 def _ask(node: dict, overrides: list[str]) -> Message:

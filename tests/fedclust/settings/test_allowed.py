@@ -162,11 +162,19 @@ def test_a_node_lists_the_encoders_that_may_embed_its_data() -> None:
     vit = {"_target_": f"{models}.foundation.TransformersEncoder", "path": "/models/vit", "pooling": "cls"}
     pixels = {"_target_": f"{models}.encoders.PixelEncoder", "input_shape": [1, 8, 8]}
     untrained = {"_target_": f"{models}.encoders.RandomEncoder", "dimension": 128}
+    lite = {"_target_": f"{models}.foundation.EfficientNetLite0", "image_size": 64}
+    allowed.check_encoder(lite, ("efficientnet_lite0",))
     for own in (None, ("random", "/models/vit")):
         allowed.check_encoder(vit, own)
         allowed.check_encoder(untrained, own)
         allowed.check_encoder("random", own)
-    for refused in (pixels, "pixels", {**vit, "path": "/models/vit/../other"}, {"_target_": "mine.encoder"}):
+    for refused in (
+        pixels,
+        "pixels",
+        lite,
+        {**vit, "path": "/models/vit/../other"},
+        {"_target_": "mine.encoder"},
+    ):
         with pytest.raises(allowed.NotAllowed, match="^encoder must be one that this node's operator lists"):
             allowed.check_encoder(refused, ("random", "/models/vit"))
     with pytest.raises(allowed.NotAllowed, match='got "pixels"$'):  # whatever else it is called

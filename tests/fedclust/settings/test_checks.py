@@ -45,6 +45,15 @@ FRACTION = "partition.validation_fraction"
         ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
         ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
         (
+            "features=encoder encoder=random partition=own dataset=csv",
+            "features must be inputs with tables and partition=own, got encoder",
+        ),
+        ("features=encoder", "encoder must be other than pixels with features=encoder, such as eff"),
+        (
+            "features=encoder encoder=random training.augmentation=crop_flip",
+            "training.augmentation must be none with features=encoder: rows are encoded once, bef",
+        ),
+        (
             "compare=[fedabg]",
             r"compare must name strategies, of .*fedavg.*, got 'fedabg' \(did you mean 'fed",
         ),

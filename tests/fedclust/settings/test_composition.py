@@ -12,6 +12,7 @@ from fedclust.settings.composition import (
     ConfigError,
     build,
     compose,
+    fill,
     join_overrides,
     plain,
     split_overrides,
@@ -103,6 +104,21 @@ def test_keys_are_those_of_the_choice() -> None:
     # Dirichlet takes `self_balancing`, the default partition does not.
     with pytest.raises(ConfigError, match="unknown key 'partition.self_balancing': partition has .*groups"):
         compose(["partition.self_balancing=true"])
+
+
+def test_the_network_has_the_shape_of_what_it_is_trained_on() -> None:
+    assert plain(compose(["model=linear"]).model)["input_shape"] == [1, 8, 8]
+    encoded = ["model=linear", "features=encoder", "encoder=random", "encoder.dimension=12"]
+    assert plain(compose(encoded).model)["input_shape"] == [12]
+    texts = compose([*encoded, "dataset=sentiment140", "strategy=fedgmcc"])
+    assert plain(texts.strategy)["vocabulary_size"] is None  # embeddings are no tokens
+    assert plain(texts.encoder)["vocabulary_size"] > 0
+    own = compose([*encoded, "dataset=image_folder", "partition=own"])  # what the sites will state
+    assert OmegaConf.is_missing(own.features, "input_shape")
+    filled = fill(own, {"features.input_shape": [12], "dataset.num_classes": 3})
+    assert (filled.model.input_shape, filled.model.num_classes) == ([12], 3)
+    with pytest.raises(ConfigError, match="^encoder transformers: path must be .*there is no such folder"):
+        plain(compose([*encoded[:2], "encoder=transformers", "encoder.path=/nowhere"]).model)
 
 
 def test_what_must_be_given_is_named() -> None:

@@ -5,7 +5,8 @@ from torch import nn
 
 from fedclust.clustering.curve_fitting import Fitting, fit_pairs
 from fedclust.clustering.fedgmcc import Parameters
-from fedclust.models.class_prototypes import Examples, class_subspaces, prototypes
+from fedclust.models.class_prototypes import class_subspaces, prototypes
+from fedclust.models.embeddings import Examples
 from fedclust.models.encoders import PixelEncoder
 from fedclust.support.devices import check_device, exact_kernels, thread_pool, torch_threads
 

@@ -1,13 +1,23 @@
 """Expected values are worked out by hand from what two or three sites say."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import agreement
-from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement, Wanted, agree
+from fedclust.data.sites.agreement import (
+    Agreement,
+    Column,
+    Embedding,
+    Moments,
+    Pixels,
+    Statement,
+    Wanted,
+    agree,
+)
 
 _LIKE = "looks like an identifier or a date (its name); leave it out"
 _LIKE += ", or give a person's key with partition.group="
@@ -159,7 +169,30 @@ def test_channels_are_those_of_all_pixels() -> None:
     found = agree(sites, Wanted(input_shape=(1, 1, 2))).agreement
     assert found.mean == (3 / 255,)
     assert found.std == pytest.approx((math.sqrt(5) / 255,))
-    assert found.settings() == {"num_classes": 2, "input_shape": [1, 1, 2]}
+    assert found.settings() == {"dataset.num_classes": 2, "dataset.input_shape": [1, 1, 2]}
+
+
+def _embedded(fingerprint: str | None) -> Statement:
+    return Statement(("x", "y"), embedding=None if fingerprint is None else Embedding(fingerprint, 7))
+
+
+@pytest.mark.parametrize(("other", "shown"), [("net-2", "net-2"), (None, "none")])
+def test_a_site_with_another_encoder_than_most_is_refused(other: str | None, shown: str) -> None:
+    sites = {"a": _embedded("net-1"), "b": _embedded(other), "c": _embedded("net-1")}
+    outcome = agree(sites, Wanted(input_shape=(5,)))
+    assert outcome.refused == {"b": f"its encoder must be net-1 as at most sites, got {shown}"}
+    assert outcome.agreement.settings()["features.input_shape"] == [7]
+    late = agreement.unfit_for(_embedded(other), outcome.agreement)
+    assert late == f"its encoder must be net-1 as in the run, got {shown}"
+    assert agreement.unfit_for(_embedded("net-1"), outcome.agreement) is None
+    with pytest.raises(ValueError, match=f"sites must have the same encoder, got net-1 at a, {shown} at b"):
+        agree({site: sites[site] for site in "ab"}, Wanted(input_shape=(5,)))
+
+
+@pytest.mark.parametrize(("fingerprint", "dimension"), [("", 1), ("x" * 201, 1), ("a\nb", 1), ("net", 0)])
+def test_an_encoder_has_a_printable_name_and_a_size(fingerprint: str, dimension: int) -> None:
+    with pytest.raises(ValueError, match="fingerprint must be 1 to 200 printable characters"):
+        Embedding(fingerprint, dimension)
 
 
 def test_words_are_ranked_by_their_counts_in_all_sites() -> None:
@@ -171,7 +204,8 @@ def test_words_are_ranked_by_their_counts_in_all_sites() -> None:
 
 
 def test_an_agreement_is_the_same_after_it_was_sent() -> None:
-    found = agree({"a": _site(x=_number(0.1, 0.7), stage=_category("I"))}, TABLE).agreement
+    site = replace(_site(x=_number(0.1, 0.7), stage=_category("I")), embedding=Embedding("net", 3))
+    found = agree({"a": site}, TABLE).agreement
     assert Agreement.from_json(found.to_json()) == found
     assert Agreement.from_json(found.to_json()).digest() == found.digest()
 

@@ -54,7 +54,8 @@ def _agreed(dataset: Mapping, paths: Mapping[str, Path], own: OwnSitesPartition 
 
 def _pooled(shared: Shared, dataset: dict, tmp_path: Path) -> FederatedData:
     """Load the pooled data, each client with the very rows that it has at its site."""
-    node = {**shared.agreement.settings(), **dataset}
+    agreed = shared.agreement.settings()
+    node = {**{key.removeprefix("dataset."): value for key, value in agreed.items()}, **dataset}
     parts: dict[str, list] = {"train": [], "test": []}
     start = 0
     for site in shared.rows.values():
@@ -139,7 +140,7 @@ def test_tables_are_encoded_as_pooled(tables: tuple[dict[str, Path], Path], tmp_
     # 2 numbers and the empty column; "yes"; four stages and none: 3 + 1 + 5, or 3 + 2 by index.
     assert shared.agreement.input_shape == ((9,) if encoding == "onehot" else (5,))
     if encoding == "index":
-        dataset["category_sizes"] = shared.agreement.settings()["category_sizes"]
+        dataset["category_sizes"] = shared.agreement.settings()["dataset.category_sizes"]
         assert dataset["category_sizes"] == [2, 6]
     from_pool = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
     _assert_same(shared, from_pool)

@@ -1,0 +1,286 @@
+"""Which claims of the four papers do runs show? One table, of the runs of benchmarks/paper_table.py.
+
+    python benchmarks/claims.py FOLDER               what is in FOLDER/own and FOLDER/encoder
+    python benchmarks/claims.py FOLDER --commands    the commands that make all these runs
+    … --write                                        the table into docs/CLAIMS.md
+
+benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
+The difference of each seed is one measurement; their mean has a 95 % interval (Student's t).
+"""
+
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from common import arguments, over_seeds, show, table
+from paper_table import Column, columns_of, figures_of, runs_of, summaries
+from published_rows import tables_of
+from scipy import stats
+
+tables = cache(tables_of)
+CLAIMS = Path(__file__).with_suffix(".yaml")
+SEEDS = (0, 1, 2)
+
+
+@dataclass(frozen=True, eq=False)  # hashed by its identity: `why` is a dictionary
+class Claim:
+    """That a row of a paper's table is ahead of others.
+
+    Attributes
+    ----------
+    paper, claim
+        The method, and the claim in words.
+    experiment
+        The experiment, as paper_table.py takes it; empty if it cannot be run here.
+    key
+        What is compared, by its key in ``summary.json``.
+    ahead, behind
+        Rows; of several in `behind` the best one counts.
+    lower
+        Whether less is better.
+    why
+        What we think of the result, by the way of its runs.
+    missing
+        Why it cannot be run here.
+    """
+
+    paper: str
+    claim: str
+    experiment: str = ""
+    key: str = ""
+    ahead: str = ""
+    behind: tuple[str, ...] = ()
+    lower: bool = False
+    why: Mapping[str, str] = field(default_factory=dict)
+    missing: str = ""
+
+    def lead(self, figures: Mapping[str, float]) -> tuple[float, float]:
+        """Return the figures of the row ahead and of the best one behind."""
+        behind = [figures[row] for row in self.behind]
+        return figures[self.ahead], min(behind) if self.lower else max(behind)
+
+    def signed(self, difference: float) -> float:
+        """Return a difference that is above 0 where the claim holds."""
+        return -difference if self.lower else difference
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A claim in some runs.
+
+    Attributes
+    ----------
+    columns
+        Titles of the table's columns in which all its rows have run, with every seed.
+    ahead, behind
+        Their mean figures over these columns, one per seed.
+    published
+        The same two of the paper.
+    rounds
+        Of each run.
+    """
+
+    columns: tuple[str, ...]
+    ahead: tuple[float, ...]
+    behind: tuple[float, ...]
+    published: tuple[float, float]
+    rounds: int
+
+
+def read() -> tuple[dict[str, tuple[str, list[str]]], list[Claim]]:
+    """Read the ways to run and the claims."""
+    given = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
+    ways = {way: (title, list(overrides)) for way, (title, overrides) in given["ways"].items()}
+    lists = {paper: [{**each, "behind": tuple(each.get("behind", ()))} for each in claims]
+             for paper, claims in given["papers"].items()}  # fmt: skip
+    return ways, [Claim(paper, **each) for paper, claims in lists.items() for each in claims]
+
+
+def measure(claim: Claim, folder: Path) -> Measured | None:
+    """Read what runs show of a claim; None if no column is complete.
+
+    Parameters
+    ----------
+    claim
+        One with an experiment.
+    folder
+        That of paper_table.py.
+    """
+    rows = (claim.ahead, *claim.behind)
+    columns = {column.title: column for column in columns_of(tables(claim.experiment))}
+    found: dict[int, dict[str, dict[str, Mapping[str, Any]]]] = {}  # by seed, column and row
+    for seed, column, row, summary in _summaries(claim, rows, folder / claim.experiment):
+        if summary.get(claim.key) is not None:
+            found.setdefault(seed, {}).setdefault(column, {})[row] = summary
+    whole = {
+        seed: {title for title, each in by_column.items() if set(each) == set(rows)}
+        for seed, by_column in found.items()
+    }
+    seeds = sorted(seed for seed, titles in whole.items() if titles)
+    used = [title for title in columns if seeds and all(title in whole[seed] for seed in seeds)]
+    if not used:
+        return None
+    pairs = np.array([
+        [claim.lead({row: each[claim.key] for row, each in found[seed][title].items()}) for title in used]
+        for seed in seeds
+    ])  # fmt: skip
+    ahead, behind = pairs.mean(axis=1).T.tolist()
+    published = published_of(claim, [columns[title] for title in used])
+    rounds = found[seeds[0]][used[0]][claim.ahead]["rounds"]
+    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds))
+
+
+def _summaries(
+    claim: Claim, rows: Sequence[str], folder: Path
+) -> Iterator[tuple[int, str, str, Mapping[str, Any]]]:
+    seeds = sorted({int(path.name[5:]) for path in folder.glob("*/clients-own/*/seed-*")})
+    given = arguments(None).parse_args([])
+    vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
+    for seed in seeds:
+        given.seeds = [seed]
+        for (_, column), by_row in summaries(runs_of(given, "dataset.path=.", folder)).items():
+            yield from ((seed, column.title, row, each) for row, there in by_row.items() for each in there)
+
+
+def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, float]:
+    """Return the paper's mean figures over some columns: of the row ahead, and of the best one behind."""
+    pairs = []
+    for column in columns:
+        given = {row: _published(claim, row, column) for row in (claim.ahead, *claim.behind)}
+        figures = {row: figure for row, figure in given.items() if figure is not None}
+        # A paper leaves some cells empty.
+        known = tuple(row for row in claim.behind if row in figures)
+        if known and claim.ahead in figures:
+            pairs.append(replace(claim, behind=known).lead(figures))
+    ahead, behind = np.mean(pairs, axis=0).tolist()
+    return ahead, behind
+
+
+@cache
+def _published(claim: Claim, row: str, column: Column) -> float | None:
+    own = tables(claim.experiment)
+    if column.title:
+        given = dict(each.split("=", 1) for each in own["rows"][row])
+        method = "/".join(given[group] for group in ("strategy", "aggregator", "selection") if group in given)
+        values = own["by_setting"].get(method, {}).get(claim.key)
+        figure = values[column.place] if values else own.get("figures", {}).get(method, {}).get(claim.key)
+    else:  # the settings are of the strategy
+        figure = figures_of(claim.experiment, row, column).get(claim.key)
+    return figure[0] if isinstance(figure, list) else figure
+
+
+def interval(differences: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % interval of a mean by Student's t; without end for one value."""
+    values = np.asarray(differences, dtype=float)
+    if len(values) < 2:
+        return -np.inf, np.inf
+    half = stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return float(values.mean() - half), float(values.mean() + half)
+
+
+def word(differences: Sequence[float], published: float) -> str:
+    """Say in a word whether differences, positive where a claim holds, show it.
+
+    Returns
+    -------
+    *shown* if the interval is above 0 and the mean at least half of the published difference; *partly* if the
+    mean is less than half; *the opposite* if the interval is below 0; otherwise *not shown*.
+    """
+    low, high = interval(differences)
+    if low > 0:
+        return "shown" if np.mean(differences) >= published / 2 else "partly"
+    return "the opposite" if high < 0 else "not shown"
+
+
+def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
+    """Write a claim's row for runs of one network."""
+    every = columns_of(tables(claim.experiment))
+    if found is None:
+        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 5, "not measured"]
+    differences = [
+        claim.signed(ahead - behind) for ahead, behind in zip(found.ahead, found.behind, strict=True)
+    ]
+    low, high = interval(differences)
+    ends = f" ({low:+.3f} to {high:+.3f})" if np.isfinite(low) else ""
+    columns = f"; {len(found.columns)} of {len(every)} columns" if len(found.columns) < len(every) else ""
+    return [
+        f"{claim.claim}{columns}",
+        _pair(found.published),
+        title,
+        f"{over_seeds(found.ahead)}, {over_seeds(found.behind)}",
+        f"{np.mean(differences):+.3f}{ends}",
+        str(len(differences)),
+        f"{found.rounds:,}",
+        word(differences, claim.signed(found.published[0] - found.published[1])),
+    ]
+
+
+def _pair(figures: tuple[float, float]) -> str:
+    return ", ".join(f"{figure:.3f}" for figure in figures)
+
+
+def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> list[str]:
+    """List the commands that make all runs, one for each experiment and way."""
+    rows: dict[str, list[str]] = {}
+    for claim in claims:
+        there = rows.setdefault(claim.experiment, [])
+        there += [row for row in (claim.ahead, *claim.behind) if row not in there]
+    rows.pop("", None)
+    return [
+        shlex.join([
+            "python", "benchmarks/paper_table.py", str(folder / way), experiment, "--rows", *asked,
+            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if overrides else []),
+        ])
+        for way, (_, overrides) in ways.items()
+        for experiment, asked in rows.items()
+    ]  # fmt: skip
+
+
+HEAD = [
+    "claim", "published", "network", "ours", "difference (95 % interval)", "seeds", "rounds", "word",
+]  # fmt: skip
+
+
+def page(folder: Path) -> str:
+    """Write the tables, one for each paper."""
+    ways, claims = read()
+    parts = []
+    for paper in dict.fromkeys(claim.paper for claim in claims):
+        rows, notes = [], []
+        for claim in (each for each in claims if each.paper == paper):
+            if claim.missing:
+                rows.append([claim.claim, *["–"] * 6, "not measured"])
+                notes.append(f"- {claim.claim}: {claim.missing}.")
+                continue
+            found = {way: measure(claim, folder / way) for way in ways}
+            made = [way for way in ways if found[way] is not None] or list(ways)[:1]
+            rows += [line(claim, ways[way][0], found[way]) for way in made]
+            notes += [
+                f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in made if way in claim.why
+            ]
+        parts.append("\n\n".join([f"## {paper}", table(HEAD, rows), *(["\n".join(notes)] if notes else [])]))
+    return "\n\n".join(parts)
+
+
+def main() -> int:
+    """Run the command line."""
+    parser = arguments(__doc__, page="CLAIMS", folder=True)
+    parser.add_argument("--commands", action="store_true")
+    given = parser.parse_args()
+    ways, claims = read()
+    if given.commands:
+        print("\n".join(commands(given.folder, ways, claims)))
+        return 0
+    folders = [path.parent for way in ways for path in sorted((given.folder / way).glob("*/provenance.json"))]
+    show("claims", page(given.folder), given.write, *folders)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

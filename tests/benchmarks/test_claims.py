@@ -1,0 +1,100 @@
+"""What runs show of the papers' claims: by hand, from summaries that are written here."""
+
+import json
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+SCRIPT = "claims"
+
+
+@pytest.mark.parametrize(
+    ("differences", "published", "expected"),
+    [
+        # t of 0.975 with 2 degrees of freedom is 4.303; deviation 0.01: half the interval is 0.0248.
+        ([0.09, 0.10, 0.11], 0.19, "shown"),  # at least half of what was published
+        ([0.09, 0.10, 0.11], 0.21, "partly"),
+        ([0.014, 0.024, 0.034], 0.02, "not shown"),  # -0.0008 to 0.0488
+        ([0.015, 0.025, 0.035], 0.02, "shown"),  # 0.0002 to 0.0498
+        ([-0.09, -0.10, -0.11], 0.2, "the opposite"),
+        ([0.5], 0.1, "not shown"),  # one seed has no interval
+    ],
+)
+def test_a_word_by_hand(
+    script: ModuleType, differences: list[float], published: float, expected: str
+) -> None:
+    assert script.word(differences, published) == expected
+
+
+def test_the_interval_by_hand(script: ModuleType) -> None:
+    np.testing.assert_allclose(
+        script.interval([0.09, 0.10, 0.11]), [0.1 - 0.024841, 0.1 + 0.024841], atol=1e-6
+    )
+
+
+def test_every_claim_has_published_figures_that_agree_with_it(script: ModuleType) -> None:
+    _, claims = script.read()
+    assert len({claim.claim for claim in claims}) == len(claims)
+    for claim in claims:
+        assert bool(claim.missing) != bool(claim.experiment), claim.claim
+        if claim.experiment:
+            ahead, behind = script.published_of(claim, script.columns_of(script.tables(claim.experiment)))
+            assert claim.signed(ahead - behind) > 0, claim.claim
+
+
+def test_published_figures_by_hand(script: ModuleType) -> None:
+    columns = script.columns_of(script.tables("clust_psi_pfl_cifar10"))
+    claim = script.Claim(
+        "", "", "clust_psi_pfl_cifar10", "global_accuracy", "Clust-PSI-PFL", ("FedAvg", "HACCS")
+    )
+    chosen = [column for column in columns if column.title in ("alpha=0.3", "similarity=0")]
+    # Table III: 0.63 and 0.98; FedAvg 0.52 and 0.10, HACCS 0.62 and 0.11.
+    np.testing.assert_allclose(script.published_of(claim, chosen), [(0.63 + 0.98) / 2, (0.62 + 0.11) / 2])
+
+
+def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType, tmp_path: Path) -> None:
+    figures = {  # by column, row and seed
+        "alpha=0.3": {"Clust-PSI-PFL": [0.5, 0.6], "FedAvg": [0.4, 0.3], "HACCS": [0.3, 0.5]},
+        "similarity=0": {"Clust-PSI-PFL": [0.9, 0.8], "FedAvg": [0.1, 0.1], "HACCS": [0.2, 0.3]},
+        "alpha=50": {"Clust-PSI-PFL": [0.9, 0.9], "FedAvg": [0.1, 0.1]},  # HACCS is to come
+    }
+    for column, rows in figures.items():
+        for row, values in rows.items():
+            for seed, value in enumerate(values):
+                name = column.replace("=", "-")
+                folder = tmp_path / "clust_psi_pfl_cifar10" / name / "clients-own" / row / f"seed-{seed}"
+                folder.mkdir(parents=True)
+                summary = {"global_accuracy": value, "rounds": 40, "compare": {}}
+                (folder / "summary.json").write_text(json.dumps(summary))
+    claim = script.Claim(
+        "", "ours", "clust_psi_pfl_cifar10", "global_accuracy", "Clust-PSI-PFL", ("FedAvg", "HACCS")
+    )
+    found = script.measure(claim, tmp_path)
+    assert found.columns == ("alpha=0.3", "similarity=0")
+    np.testing.assert_allclose(found.ahead, [0.7, 0.7])  # (0.5 + 0.9) / 2, (0.6 + 0.8) / 2
+    np.testing.assert_allclose(found.behind, [0.3, 0.4])  # (0.4 + 0.2) / 2, (0.5 + 0.3) / 2
+    cells = script.line(claim, "a head", found)
+    # Differences 0.4 and 0.3: deviation 0.0707, t = 12.706 with one degree of freedom: ± 0.635.
+    assert cells == [
+        "ours; 2 of 9 columns", "0.805, 0.365", "a head", "0.700 ± 0.000, 0.350 ± 0.071",
+        "+0.350 (-0.285 to +0.985)", "2", "40", "not shown",
+    ]  # fmt: skip
+    assert script.measure(claim, tmp_path / "elsewhere") is None
+    assert script.line(claim, "a head", None)[-1] == "not measured"
+    better_below = script.Claim("", "", "", "", "a", ("b", "c"), lower=True)
+    assert better_below.lead({"a": 0.1, "b": 0.3, "c": 0.2}) == (0.1, 0.2)
+    assert better_below.signed(0.1 - 0.2) == pytest.approx(0.1)
+
+
+def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
+    ways, claims = script.read()
+    lines = script.commands(Path("runs"), ways, claims)
+    experiments = {claim.experiment for claim in claims if claim.experiment}
+    assert len(lines) == len(ways) * len(experiments)
+    (line,) = [each for each in lines if "runs/encoder fedgmcc_emnist62 " in each]
+    assert line.startswith(
+        "python benchmarks/paper_table.py runs/encoder fedgmcc_emnist62 --rows FedGMCC FedAvg "
+    )
+    assert "--seeds 0 1 2 --set features=encoder encoder=efficientnet_lite0 model=linear" in line

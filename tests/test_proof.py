@@ -216,7 +216,9 @@ def test_a_client_that_fails_in_the_proof_does_not_vote(
     assert "did not vote: client 3: KeyError: 'an odd row'" in printed
     assert "(1 client has not answered and did not vote)" in run.summary["verdict"]["text"]
     assert sum(each["voted"] for each in run.summary["proof"]["clusters"]) == 29
-    assert run.summary["failed_replies"] == 0
+    # Test rows are compared once more: the figure of the same client.
+    failures = [(each["client"], each["phase"]) for each in run.summary["late_failures"]]
+    assert (failures, run.summary["failed_replies"]) == ([(3, "query.figure")], 1)
 
 
 def test_a_paper_method_trains_on_all_rows_and_is_compared_on_test_rows(tmp_path: Path) -> None:

@@ -239,12 +239,13 @@ class Source(Checked):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             if longer := _LONGER.search(str(error)):
                 names, line, cells = longer.groups()
+                found = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
                 advice = (
                     "remove separators at the ends of lines, name every column in the first line, or leave "
                 )
                 advice += "out lines above the names with dataset.csv_options.skiprows=1"
-                rule = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
-                raise SourceError(f"cannot read {file}: {rule}; {advice}") from error
+                rule = "a CSV file must have a name for every cell of a row, divided by its separator"
+                raise SettingError(rule, f"; cannot read {file}: {found}; {advice}") from error
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":

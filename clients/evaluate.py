@@ -270,11 +270,13 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
 
     def measure(layer: str, states: Mapping[int, State], shifts: Shifts = MappingProxyType({})) -> None:
         """Measure clients with a layer, each with its model and its shift of the logits."""
-        held_out = jobs(_held_out(node), states, shifts)
+        held_out = jobs(_held_out(node), states, {})
         some = {client: job for client, job in held_out.items() if len(job.rows)}
-        validated, failed = measured(some, node.trainer.losses)
+        validated, failed = measured(some, node.trainer.logits)
         errors.update(failed)
-        for client, rows in validated.items():
+        for client, (logits, labels) in validated.items():
+            known = bool(np.isfinite(logits).all())
+            rows = brier_scores(logits, labels, shifts.get(client)) if known else np.full(len(labels), np.nan)
             by_row[client][layer], found[client].losses[layer] = rows, float(rows.mean())
         if layer == NONE:
             return

@@ -478,7 +478,7 @@ def personal_table(
     Returns
     -------
     The table with the columns ``personal`` (the layer that the client uses); ``accuracy_none`` and the others
-    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that
+    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_brier_<layer>`` of each layer that
     was tried; and, if the label-prior correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
     columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
@@ -489,7 +489,7 @@ def personal_table(
         measured = layered.measured[layer].figures.get("accuracy", unknown)
         columns[f"accuracy_{layer}"] = np.where(made, measured, np.nan)
     for layer, losses in layered.losses.items():
-        columns[f"validation_loss_{layer}"] = losses
+        columns[f"validation_brier_{layer}"] = losses
     if layered.shifts is not None and PRIOR in personal.asked:
         columns["prior_shift"] = layered.shifts.tolist()
     return table.assign(**columns)

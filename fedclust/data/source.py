@@ -50,8 +50,9 @@ USUAL: dict[str, Any] = {
     "comment": None,
     "header": "infer",
     "skiprows": None,
+    "na_values": None,
+    "keep_default_na": True,
 }
-USUAL |= {"na_values": None, "keep_default_na": True}
 CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
 _WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)

@@ -634,7 +634,7 @@ class Session:
         plan.settle_rows(federation, network, state)
         cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
         often = plan.settings.rounds, cohort / federation.num_clients
-        few_passes = few_passes_line(federation.describe(), *often, plan.configs[plan.chosen]["training"])
+        few_passes = few_passes_line(federation.describe(), *often, plan.config["training"])
         if self.console is not None:
             say_data(federation.describe(), self.say)
             if few_passes:
@@ -674,7 +674,7 @@ class Session:
     ) -> dict[str, object]:
         compared: dict[str, dict[str, object]] = {}
         row_cap = plan.strategies[plan.chosen].options.row_cap
-        for line in capped_lines(federation.describe(), row_cap, plan.configs[plan.chosen]["training"]):
+        for line in capped_lines(federation.describe(), row_cap, plan.config["training"]):
             self.say(line)
         for name in plan.strategies:
             chosen = name == plan.chosen

@@ -355,8 +355,12 @@ def chosen(
     run_config, allow, encoders
         As for :func:`node_settings`; nothing is resolved.
     """
-    listed = None if encoders is None else tuple(encoders)
-    config: Any = OmegaConf.to_container(_composed(_sent(run_config), allow, listed), resolve=False)
+    return _chosen(_sent(run_config), allow, None if encoders is None else tuple(encoders))
+
+
+@lru_cache(maxsize=16)
+def _chosen(run_config: _Sent, allow: str, encoders: _Encoders) -> tuple[tuple[str, ...], str]:
+    config: Any = OmegaConf.to_container(_composed(run_config, allow, encoders), resolve=False)
     choices = config["choices"] if isinstance(config.get("choices"), Mapping) else {}
     compared = config["compare"] if isinstance(config.get("compare"), list) else []
     names = [choices.get("strategy"), *(str(each).partition(" ")[0] for each in compared)]

@@ -32,6 +32,8 @@ class Progress:
         Function that returns the time in seconds; for tests.
     task
         Number of this run and number of runs, such as (2, 3) for the second of three; the bar shows it.
+    summarised
+        Whether someone else prints how the run ended: no line is printed at the end.
     later
         What follows the rounds and changes the models that serve, such as ``("proof", "layers")``: the
         accuracy is named as that before it.
@@ -50,12 +52,14 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         task: tuple[int, int] = (1, 1),
         later: Sequence[str] = (),
+        summarised: bool = False,
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
         self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
         self._accuracy = "accuracy" + (f" before {' and '.join(later)}" if later else "")
+        self._summarised = summarised
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -84,7 +88,7 @@ class Progress:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
             self._bar.stop()
-        if self._round != self._last:
+        if self._round != self._last and not self._summarised:
             self._print()
 
     def update(self, record: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -288,8 +289,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     run
         A run with its ``summary.json``.
     brief
-        Whether to show the main figures only, in about 20 lines; of a sweep's jobs, whose tables follow, the
-        verdict only.
+        Whether to show the main figures only, in about 20 lines.
 
     Returns
     -------
@@ -308,8 +308,6 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
-    if brief and (run.folder.parent / "multirun.yaml").is_file():
-        return Group(*verdict_lines(run))
     tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
@@ -374,7 +372,8 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console
         Where to print; standard output unless given. Lines are not wrapped unless it is a terminal.
     brief
-        Whether to print the main figures only, and how to get the others.
+        Whether to print the main figures only, and how to get the others; of a sweep's job, whose tables
+        follow, one line.
 
     Raises
     ------
@@ -382,6 +381,9 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         If the run has no summary.
     """
     console = unwrapped(console or Console())
+    if brief and of_sweep(run.folder):
+        console.print(job_line(run), markup=False, highlight=False, soft_wrap=True)
+        return
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}  # paths can be copied
     console.print(final_table(run, brief))
     if brief:
@@ -394,6 +396,28 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console.print(f"results: {run.folder.resolve()}", **plain)
     if line := collapsed_line(run.summary):
         console.print(line, **plain)
+
+
+def of_sweep(folder: Path) -> bool:
+    """Return whether a run is a job of a sweep, by Hydra's file beside it."""
+    return (folder.parent / "multirun.yaml").is_file()
+
+
+def job_line(run: SavedRun) -> str:
+    """Report a sweep's job in one line: its folder, what it was given, and its main figures."""
+    summary = run.summary
+    given = [each for each in run.config.get("overrides") or () if not each.startswith("output_dir=")]
+    figures = [
+        f"mean client accuracy {number(summary.get(_MEAN))}",
+        plural(summary["num_clusters"], "cluster"),
+    ]
+    figures.append(duration(summary["seconds"]))
+    for name, each in summary.get("compare", {}).items():
+        if "taken_from" in each:
+            figures.append(
+                f"{name} taken from {os.path.normpath(run.folder.name + '/' + each['taken_from'])}"
+            )
+    return f"{shlex.quote(os.path.relpath(run.folder))} ({' '.join(given)}): {', '.join(figures)}"
 
 
 def unwrapped(console: Console) -> Console:

@@ -134,6 +134,8 @@ FORMS = {
 
 def written(value: Any, kind: str) -> str:
     """Format a value by its kind; leave a text as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str) or kind not in FORMS:
         return "–" if value is None else str(value)
     return FORMS[kind](value)
@@ -453,7 +455,8 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone and groups:
             bare = " without layer" * ("without_layer" in summary)
-            text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
+            text += f"; with every cluster served its own, mean client accuracy{bare} would be "
+            text += number(clustered)
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own and groups:
             text += "; strategy=auto trains in groups only where that proves to be better"
@@ -471,7 +474,7 @@ def _with_layers(summary: Mapping[str, Any]) -> str:
     if not layers:
         return ""
     with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
-    figures = f": mean accuracy {number(with_layer)}"
+    figures = f": mean client accuracy {number(with_layer)}"
     if number(with_layer) != number(without):
         figures += f", without layer {number(without)}"
     return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
@@ -500,7 +503,7 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
 def _clusters(clients: pd.DataFrame, most: int) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
-    table = _table(*_right("cluster", "clients", "samples", "accuracy"), *more)
+    table = _table(*_right("cluster", "clients", "samples", "client accuracy"), *more)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():

@@ -61,6 +61,7 @@ from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.support.checks import few
+from fedclust.support.provenance import made_with
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.cohort import num_steps
 from fedclust.training.losses import least_loss
@@ -661,6 +662,7 @@ class Session:
                 line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
                 self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
             summary["left_clients"] = left_clients(federation.asked, plan.privacy)
+            summary["made"] = made_with()
             write_summary(self.folder, summary)
             if self.live is not None:
                 self.live.write()
@@ -726,6 +728,8 @@ class Session:
         done = 0 if state is None else state.server_round
         if done > rounds:
             raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
+        if self.resumed:
+            self.say(f"{name}: {f'resumed after round {done} of {rounds}' if done else 'starts at round 1'}")
         with writing(folder):
             recorder = Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
             self._opened.enter_context(recorder)

@@ -389,7 +389,7 @@ def test_printed_is_served(
         if "personal" in summary and "verdict" in summary:
             bare = f"{summary['without_layer']['mean_client_accuracy']:.3f}"
             beside = f", without layer {bare}" * (bare != accuracy)
-            assert re.search(rf"mean accuracy {re.escape(accuracy + beside)}[ ;]", printed)
+            assert re.search(rf"mean client accuracy {re.escape(accuracy + beside)}[ ;]", printed)
         if "verdict" in summary and summary["num_clusters"] == 1:
             assert "Served: every client one model for all" in printed
 

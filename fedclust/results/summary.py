@@ -196,8 +196,9 @@ def never_predicted_line(summary: Mapping[str, Any]) -> str | None:
     names = [str(each["name"]) for each in values["classes"]]
     shown = few((f"{names[label]} ({rows[label]:,} of {total:,} test rows)" for label in never), 3)
     most = names[int(rows.argmax())]
-    accuracy = f"accuracy {counts.trace() / total:.3f}, and {rows.max() / total:.3f} by always answering"
-    return f"Never predicted: {shown}; {accuracy} {most}"
+    accuracy, guess = counts.trace() / total, rows.max() / total
+    right = f"accuracy over all test rows {accuracy:.3f}, and {guess:.3f} by always answering {most}"
+    return f"Never predicted: {shown}; {right}"
 
 
 def left_out_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -136,21 +136,21 @@ class PowerOfChoice(Checked):
         size
             Number of clients m to choose.
         num_clients
-            Number of clients that may be chosen.
+            Number of clients that may be chosen; smaller clusters have smaller cohorts.
 
         Examples
         --------
-        >>> PowerOfChoice(candidates=8).cautions(size=10, num_clients=100)
-        ['selection.candidates should be above 10, the clients of a round, got 8: losses have no effect']
         >>> PowerOfChoice(candidates=8).cautions(size=7, num_clients=100)
         []
+        >>> PowerOfChoice(candidates=8).cautions(size=10, num_clients=10)
+        ['selection=poc has no effect: all 10 clients take part in every round']
         """
         if size >= num_clients:
             return [f"selection=poc has no effect: all {num_clients} clients take part in every round"]
         if self.candidates is None or self.candidates > size:
             return []
-        rule = f"be above {size}, the clients of a round"
-        return [f"selection.candidates should {rule}, got {self.candidates}: losses have no effect"]
+        rule = f"be above {size}, the cohort of {num_clients} clients in one cluster"
+        return [f"selection.candidates should {rule}, got {self.candidates}: losses have no effect there"]
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the `size` clients with the largest loss among those drawn."""

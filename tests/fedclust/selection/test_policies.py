@@ -65,8 +65,8 @@ def test_refuses(number) -> None:
 @pytest.mark.parametrize(
     ("number", "size", "warned"),
     [
-        (8, 10, "selection.candidates should be above 10, the clients of a round, got 8"),
-        (10, 10, "selection.candidates should be above 10, the clients of a round, got 10"),
+        (8, 10, "selection.candidates should be above 10, the cohort of 20 clients in one cluster, got 8:"),
+        (10, 10, "selection.candidates should be above 10, the cohort of 20 clients in one cluster, got 10:"),
         (11, 10, None),  # the one of eleven with the smallest loss is not chosen
         (8, 20, "selection=poc has no effect: all 20 clients"),
         (None, 19, None),  # twice 19 candidates, cut to the 20

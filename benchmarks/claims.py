@@ -5,7 +5,8 @@
     … --write                                        the table into docs/CLAIMS.md
 
 benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
-The difference of each seed is one measurement; their mean has a 95 % interval (Student's t).
+The difference of each seed is one measurement; their mean has a 95 % interval (Student's t). Words are by the
+last round. Where the paper has the round with the best mean over the seeds, that one has a column, too.
 """
 
 import shlex
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 from common import arguments, over_seeds, show, table
-from paper_table import Column, columns_of, figures_of, runs_of, summaries
+from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of, summaries
 from published_rows import tables_of
 from scipy import stats
 
@@ -84,6 +85,9 @@ class Measured:
         The same two of the paper.
     rounds
         Of each run.
+    best
+        The two of the round in which each row's mean over the seeds is best, means over seeds and columns;
+        empty unless the paper has that round and more than one was scored.
     """
 
     columns: tuple[str, ...]
@@ -91,6 +95,7 @@ class Measured:
     behind: tuple[float, ...]
     published: tuple[float, float]
     rounds: int
+    best: tuple[float, ...] = ()
 
 
 def read() -> tuple[dict[str, tuple[str, list[str]]], list[Claim]]:
@@ -133,18 +138,42 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
     rounds = found[seeds[0]][used[0]][claim.ahead]["rounds"]
-    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds))
+    best = _best(claim, rows, folder / claim.experiment, seeds, used)
+    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds), best)
+
+
+def _runs(claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int]) -> list[Run]:
+    given = arguments(None).parse_args([])
+    vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
+    given.seeds = seeds
+    return runs_of(given, "dataset.path=.", folder)
+
+
+def _best(
+    claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int], used: Sequence[str]
+) -> tuple[float, ...]:
+    """Compute :attr:`Measured.best` over the columns `used`."""
+    if not tables(claim.experiment).get("best_round"):
+        return ()
+    runs = _runs(claim, rows, folder, seeds)
+    figures = {}
+    for row in rows:
+        by_column = [
+            best_round([run for run in runs if (run.row, run.column.title) == (row, title)], claim.key)
+            for title in used
+        ]
+        if not all(by_column):
+            return ()
+        figures[row] = float(np.mean(by_column))
+    return claim.lead(figures)
 
 
 def _summaries(
     claim: Claim, rows: Sequence[str], folder: Path
 ) -> Iterator[tuple[int, str, str, Mapping[str, Any]]]:
     seeds = sorted({int(path.name[5:]) for path in folder.glob("*/clients-own/*/seed-*")})
-    given = arguments(None).parse_args([])
-    vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
     for seed in seeds:
-        given.seeds = [seed]
-        for (_, column), by_row in summaries(runs_of(given, "dataset.path=.", folder)).items():
+        for (_, column), by_row in summaries(_runs(claim, rows, folder, [seed])).items():
             yield from ((seed, column.title, row, each) for row, there in by_row.items() for each in there)
 
 
@@ -202,7 +231,7 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     """Write a claim's row for runs of one network."""
     every = columns_of(tables(claim.experiment))
     if found is None:
-        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 5, "not measured"]
+        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 6, "not measured"]
     differences = [
         claim.signed(ahead - behind) for ahead, behind in zip(found.ahead, found.behind, strict=True)
     ]
@@ -214,6 +243,7 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
         _pair(found.published),
         title,
         f"{over_seeds(found.ahead)}, {over_seeds(found.behind)}",
+        _pair(found.best) or "–",
         f"{np.mean(differences):+.3f}{ends}",
         str(len(differences)),
         f"{found.rounds:,}",
@@ -221,7 +251,7 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     ]
 
 
-def _pair(figures: tuple[float, float]) -> str:
+def _pair(figures: Sequence[float]) -> str:
     return ", ".join(f"{figure:.3f}" for figure in figures)
 
 
@@ -243,8 +273,10 @@ def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Se
 
 
 HEAD = [
-    "claim", "published", "network", "ours", "difference (95 % interval)", "seeds", "rounds", "word",
+    "claim", "published", "network", "ours", "ours, best round", "difference (95 % interval)", "seeds",
+    "rounds", "word",
 ]  # fmt: skip
+_BEST = HEAD.index("ours, best round")
 
 
 def page(folder: Path) -> str:
@@ -255,7 +287,7 @@ def page(folder: Path) -> str:
         rows, notes = [], []
         for claim in (each for each in claims if each.paper == paper):
             if claim.missing:
-                rows.append([claim.claim, *["–"] * 6, "not measured"])
+                rows.append([claim.claim, *["–"] * 7, "not measured"])
                 notes.append(f"- {claim.claim}: {claim.missing}.")
                 continue
             found = {way: measure(claim, folder / way) for way in ways}
@@ -264,7 +296,9 @@ def page(folder: Path) -> str:
             notes += [
                 f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in made if way in claim.why
             ]
-        parts.append("\n\n".join([f"## {paper}", table(HEAD, rows), *(["\n".join(notes)] if notes else [])]))
+        empty = all(row[_BEST] == "–" for row in rows)
+        head, *rows = ([*row[:_BEST], *row[_BEST + empty :]] for row in (HEAD, *rows))
+        parts.append("\n\n".join([f"## {paper}", table(head, rows), *(["\n".join(notes)] if notes else [])]))
     return "\n\n".join(parts)
 
 

@@ -191,7 +191,11 @@ class StrategyRun(Observer):
         self._last = self._traffic()
         began = time.perf_counter()
         earlier = sum(each["seconds"] for each in SavedRun(self.recorder.folder).lines())  # of a resumed run
-        for caution in strategy.cautions(federation.num_clients, settings.rounds):
+        number = federation.num_clients
+        cautions = strategy.cautions(number, settings.rounds)
+        if (of_selection := getattr(strategy.selection, "cautions", None)) is not None:
+            cautions = [*cautions, *of_selection(strategy.cohort_size(number), number)]
+        for caution in cautions:
             self.say(f"{self.name}: warning: {caution}")
         arrays = from_state(model.state_dict())
         for note in strategy.notes(federation, settings.rounds, arrays):

@@ -1,0 +1,283 @@
+"""Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedclust.support.checks import check_entries, check_shapes, check_value
+from fedclust.targets.base import Target
+from fedclust.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import torch
+
+ENDS = 0.025, 0.975
+"""Quantiles of all training amounts between which predictions are scored."""
+
+_TENTHS = 10
+_SPAN = 4.0  # of a network's output over the range; of normal amounts, one unit is one standard deviation
+_MOST = 6.0  # a training row counts as at most so far from the middle: a typing error moves no model far
+_HUBER = 1.0  # in a network's units
+
+
+@dataclass(frozen=True)
+class Amounts(Target):
+    """An amount: one output, squared error.
+
+    A network's output is the amount in units of a quarter of the range, from its middle. A row's score is the
+    squared error of the clipped prediction on the clipped amount: proper for the mean of the clipped amount,
+    and bounded, so that no single row decides.
+
+    Attributes
+    ----------
+    low, high
+        The range: the 2.5 % and 97.5 % quantiles of all clients' training amounts, low < high.
+    edges
+        Inner ends of the bins, increasing; tenths of all training amounts, shape (C − 1,).
+    unit
+        The amounts' unit, for people.
+    error
+        Loss of a row: the ``"squared"`` or ``"absolute"`` error, or ``"huber"``, squared up to a quarter of
+        the range and absolute beyond.
+
+    Raises
+    ------
+    ValueError
+        If the range is empty, or the edges do not increase.
+    """
+
+    kind: ClassVar[str] = "amounts"
+
+    low: float
+    high: float
+    edges: tuple[float, ...]
+    unit: str = ""
+    error: Literal["squared", "huber", "absolute"] = "squared"
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            check_value(f"target.{name}", getattr(self, name), "finite")
+        if not self.low < self.high:
+            raise ValueError(
+                f"target.low must be < target.high, got {self.low:g} and {self.high:g}: amounts that are all "
+                "alike teach nothing"
+            )
+        if (np.diff(self.edges) <= 0).any():
+            raise ValueError(f"target.edges must increase, got {list(self.edges)}")
+        check_value("target.error", self.error, Literal["squared", "huber", "absolute"])
+
+    @classmethod
+    def of(cls, quantiles: Sequence[float], **given: Any) -> "Amounts":
+        """Make the target of agreed quantiles.
+
+        Parameters
+        ----------
+        quantiles
+            Those of :func:`levels`, of all clients' training amounts, not decreasing.
+        given
+            Other attributes.
+
+        Examples
+        --------
+        >>> amounts = Amounts.of(np.quantile(np.arange(1001), levels()))
+        >>> amounts.low, amounts.high, len(amounts.edges)
+        (25.0, 975.0, 9)
+        """
+        low, *inner, high = map(float, quantiles)
+        return cls(low, high, tuple(dict.fromkeys(inner)), **given)
+
+    @property
+    def within(self) -> float:
+        """Largest error of a prediction that counts as right: a tenth of the range."""
+        return (self.high - self.low) / 10
+
+    @property
+    def right(self) -> str:  # type: ignore[override]
+        """What :meth:`hits` counts."""
+        return f"predicted within {self.within:.3g}{f' {self.unit}' if self.unit else ''}"
+
+    def outputs(self, num_bins: int) -> int:  # noqa: ARG002
+        """Return 1."""
+        return 1
+
+    def bins(self, values: FloatArray | IntArray) -> IntArray:
+        """Return the bin of each amount, 0 to C − 1, shape (n,).
+
+        Examples
+        --------
+        >>> Amounts(0, 10, (2.0, 5.0)).bins([1, 2, 7])
+        array([0, 1, 2])
+        """
+        return np.searchsorted(self.edges, np.asarray(values, dtype=np.float64), side="right")
+
+    def bin_names(self) -> tuple[str, ...]:
+        """Return a name for each bin.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, (2.0, 5.0)).bin_names()
+        ('< 2', '2 to 5', '≥ 5')
+        """
+        ends = [f"{edge:g}" for edge in self.edges]
+        if not ends:
+            return ("all",)
+        between = [f"{low} to {high}" for low, high in zip(ends, ends[1:], strict=False)]
+        return f"< {ends[0]}", *between, f"≥ {ends[-1]}"
+
+    def scaled(self, values: Any) -> Any:
+        """Return amounts in a network's units; a tensor or an array, as given.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).scaled(np.array([0.0, 5.0, 10.0]))
+        array([-2.,  0.,  2.])
+        """
+        return (values - (self.low + self.high) / 2) * (_SPAN / (self.high - self.low))
+
+    def amounts(self, outputs: Any, correction: ArrayLike | None = None) -> Any:
+        """Return the predicted amounts, shape (n,); a tensor or an array, as given.
+
+        Parameters
+        ----------
+        outputs
+            A network's, shape (n, 1).
+        correction
+            Added to them, shape (1,).
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).amounts(np.array([[2.0], [0.0]]))
+        array([10.,  5.])
+        """
+        added = outputs[..., 0] if correction is None else outputs[..., 0] + float(np.asarray(correction)[0])
+        return added * ((self.high - self.low) / _SPAN) + (self.low + self.high) / 2
+
+    def loss(self, outputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
+        """Compute the loss of each row, shape (n,), in a network's units.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Amounts(0, 10, ()).loss(torch.tensor([[1.0]]), torch.tensor([10.0]))  # (1 − 2)²
+        tensor([1.])
+        """
+        apart = outputs[..., 0] - self.scaled(values).clamp(-_MOST, _MOST)
+        if self.error == "squared":
+            return apart.square()
+        if self.error == "absolute":
+            return apart.abs()
+        from torch.nn import functional
+
+        return functional.huber_loss(
+            apart, apart.new_zeros(()).expand_as(apart), reduction="none", delta=_HUBER
+        )
+
+    def scores(
+        self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
+    ) -> FloatArray:
+        """Compute each row's squared error within the range, over its square, times two, shape (n,).
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit, or an output is not finite.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).scores([[2.0], [9.0]], [5.0, 99.0])  # 2·(5/10)², and both at the upper end
+        array([0.5, 0. ])
+        """
+        predicted, values = self._checked(outputs, values, correction)
+        ends = self.low, self.high
+        apart = (np.clip(predicted, *ends) - np.clip(values, *ends)) / (self.high - self.low)
+        return 2 * np.square(apart)
+
+    def hits(
+        self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
+    ) -> FloatArray:
+        """Return whether each prediction is within a tenth of the range, 1.0 or 0.0, shape (n,).
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).hits([[0.0], [0.0]], [5.5, 7.0])
+        array([1., 0.])
+        """
+        predicted, values = self._checked(outputs, values, correction)
+        return (np.abs(predicted - values) <= self.within).astype(np.float64)
+
+    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+        """Return the mean residual of a client's training rows, as far as it exceeds its error, shape (1,).
+
+        The mean m̄ of n residuals with standard error s counts m̄·max(0, 1 − s²/m̄²), the positive-part
+        estimate of James and Stein (1961): a client with few rows moves little.
+
+        Examples
+        --------
+        >>> residuals = [9.0, 11.0]  # 1.6 and 2.4 in a network's units: 2·(1 − 0.16/2²)
+        >>> Amounts(0, 10, ()).correction(np.zeros(0), np.zeros((2, 1)), residuals).round(6)
+        array([1.92])
+        """
+        outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        apart = np.clip(self.scaled(values), -_MOST, _MOST) - outputs[..., 0]
+        if len(apart) < 2 or not (mean := float(apart.mean())):
+            return np.zeros(1)
+        variance = float(apart.var(ddof=1)) / len(apart)
+        return np.array([mean * max(0.0, 1 - variance / mean**2)])
+
+    def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:  # noqa: ARG002
+        """Return the output that predicts the mean of the clipped training amounts, shape (1,).
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).without_inputs([0.0, 99.0], 1)  # 0 and 10: the middle
+        array([0.])
+        """
+        values = np.asarray(values, dtype=np.float64)
+        return np.array(
+            [float(self.scaled(np.clip(values, self.low, self.high)).mean()) if len(values) else 0.0]
+        )
+
+    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
+        """Compute the root mean squared and the mean absolute error in the amounts' unit, and R².
+
+        Returns
+        -------
+        ``rmse``, ``mae`` and ``r2`` by name; R² is against the mean of these rows, NaN if they are all alike.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).figures([[0.0], [0.0]], [2.0, 8.0])
+        {'rmse': 3.0, 'mae': 3.0, 'r2': 0.0}
+        """
+        predicted, values = self._checked(outputs, values, None)
+        if not len(values):
+            return dict.fromkeys(("rmse", "mae", "r2"), float("nan"))
+        errors, spread = predicted - values, float(values.var())
+        squared = float(np.square(errors).mean())
+        return {
+            "rmse": float(np.sqrt(squared)),
+            "mae": float(np.abs(errors).mean()),
+            "r2": 1 - squared / spread if spread else float("nan"),
+        }
+
+    def _checked(
+        self, outputs: ArrayLike, values: ArrayLike, correction: FloatArray | None
+    ) -> tuple[FloatArray, FloatArray]:
+        outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        check_shapes(values=(values, "rows?"), outputs=(outputs, "rows? outputs"))
+        check_entries("finite", outputs=outputs)
+        return self.amounts(outputs, correction), values
+
+
+def levels() -> FloatArray:
+    """List the levels of the quantiles that clients agree on: the range's ends, and tenths between them.
+
+    Examples
+    --------
+    >>> levels()[:3]
+    array([0.025, 0.1  , 0.2  ])
+    """
+    return np.array([ENDS[0], *np.arange(1, _TENTHS) / _TENTHS, ENDS[1]])

@@ -1,0 +1,347 @@
+"""Times: how long until an event, such as death or readmission, where some rows are censored.
+
+Time is divided into intervals, and a network predicts for each the *hazard*: the probability of the event in
+the interval for whoever reaches it. Sources: Gensheimer and Narasimhan, "A scalable discrete-time survival
+model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Menuet, Saillard and Simpson,
+"Federated survival analysis with discrete-time Cox models", 2020.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedclust.metrics.times import concordance_by_row, integrated_brier
+from fedclust.support.checks import check_entries, check_shapes
+from fedclust.targets.base import Target
+from fedclust.typing import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    import torch
+
+INTERVALS = 8
+_STEPS = 50  # of Newton's method, which mostly needs five
+_FURTHEST = 10.0  # from what a correction starts at
+
+
+@dataclass(frozen=True)
+class Times(Target):
+    """The time until an event: a hazard per interval.
+
+    A row's value is its time and whether the event happened then, 1, or it was censored, 0. It is at risk in
+    every interval that it survived, in that of its event, and, if it was censored, in that interval if it was
+    observed for at least half of it (Gensheimer and Narasimhan's rule).
+
+    Attributes
+    ----------
+    cuts
+        Inner ends of the intervals, increasing, > 0, shape (J − 1,): quantiles of all clients' event times.
+        The last interval is open.
+    last
+        End of the last interval, > the last cut: the 97.5 % quantile of all clients' times. A later time counts as
+        in the last interval.
+    unit
+        The times' unit, for people.
+
+    Raises
+    ------
+    ValueError
+        If the cuts do not increase.
+    """
+
+    kind: ClassVar[str] = "times"
+    right: ClassVar[str] = "in the right order (concordance)"
+
+    cuts: tuple[float, ...]
+    last: float
+    unit: str = ""
+
+    def __post_init__(self) -> None:
+        ends = [0.0, *self.cuts, self.last]
+        if not self.cuts or not np.isfinite(ends).all() or (np.diff(ends) <= 0).any():
+            raise ValueError(
+                f"target.cuts must be at least one time, increase, and lie between 0 and target.last, "
+                f"got {list(self.cuts)} and {self.last:g}"
+            )
+
+    @classmethod
+    def of(cls, quantiles: Sequence[float], last: float, **given: Any) -> "Times":
+        """Make the target of agreed quantiles of event times.
+
+        Parameters
+        ----------
+        quantiles
+            Those of :func:`levels`, not decreasing; of equal ones, the first counts.
+        last
+            The largest time.
+        given
+            Other attributes.
+
+        Examples
+        --------
+        >>> Times.of([10.0, 10.0, 30.0], last=90.0)
+        Times(cuts=(10.0, 30.0), last=90.0, unit='')
+        """
+        return cls(
+            tuple(each for each in dict.fromkeys(map(float, quantiles)) if 0 < each < last),
+            float(last),
+            **given,
+        )
+
+    @property
+    def num_intervals(self) -> int:
+        """Number of intervals J."""
+        return len(self.cuts) + 1
+
+    def outputs(self, num_bins: int) -> int:  # noqa: ARG002
+        """Return J."""
+        return self.num_intervals
+
+    def bins(self, values: FloatArray | IntArray) -> IntArray:
+        """Return the bin of each row, shape (n,): twice its interval, plus one if the event happened.
+
+        Examples
+        --------
+        >>> Times((10.0, 30.0), 90.0).bins([[5, 1], [10, 0], [40, 1]])  # an event at a cut is in the earlier one
+        array([1, 0, 5])
+        """
+        values = np.asarray(values, dtype=np.float64)
+        return 2 * np.searchsorted(self.cuts, values[..., 0], side="left") + (values[..., 1] > 0)
+
+    def bin_names(self) -> tuple[str, ...]:
+        """Return a name for each bin.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).bin_names()
+        ('censored until 10', 'event until 10', 'censored after 10', 'event after 10')
+        """
+        ends = [f"until {cut:g}" for cut in self.cuts] + [f"after {self.cuts[-1]:g}"]
+        return tuple(f"{what} {end}" for end in ends for what in ("censored", "event"))
+
+    def observed(self, values: Any) -> tuple[Any, Any]:
+        """Return in which intervals each row was at risk, and in which the event happened.
+
+        Parameters
+        ----------
+        values
+            Time and event of each row, shape (n, 2); a tensor or an array.
+
+        Returns
+        -------
+        Booleans of the same sort, each of shape (n, J).
+
+        Examples
+        --------
+        >>> at_risk, happened = Times((10.0, 30.0), 90.0).observed(np.array([[15, 1], [15, 0], [20, 0]]))
+        >>> at_risk.astype(int).tolist(), happened.astype(int).tolist()
+        ([[1, 1, 0], [1, 0, 0], [1, 1, 0]], [[0, 1, 0], [0, 0, 0], [0, 0, 0]])
+        """
+        time, event = values[..., :1], values[..., 1:] > 0
+        starts = _like(values, [0.0, *self.cuts])
+        ends = _like(values, [*self.cuts, np.inf])
+        middles = _like(values, np.add([0.0, *self.cuts], [*self.cuts, self.last]) / 2)
+        here = (time > starts) & (time <= ends)
+        here[..., 0] |= time[..., 0] <= 0
+        happened = here & event
+        return (time > ends) | happened | (here & ~event & (time >= middles)), happened
+
+    def loss(self, outputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
+        """Compute the negative log-likelihood of each row's intervals at risk, in nats, shape (n,).
+
+        Examples
+        --------
+        >>> import torch
+        >>> Times((10.0,), 90.0).loss(torch.zeros(1, 2), torch.tensor([[20.0, 1.0]]))  # two intervals of ln 2
+        tensor([1.3863])
+        """
+        from torch.nn import functional
+
+        at_risk, happened = self.observed(values)
+        each = functional.binary_cross_entropy_with_logits(
+            outputs, happened.to(outputs.dtype), reduction="none"
+        )
+        return (each * at_risk).sum(-1)
+
+    def scores(
+        self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
+    ) -> FloatArray:
+        """Compute each row's mean over J of (hazard − happened)² in the intervals at risk, times two, shape (n,).
+
+        Proper for each interval among those at risk, whatever the censoring, so that it needs no weights.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not fit, or an output is not finite.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).scores([[0.0, 0.0]], [[20.0, 1.0]])  # 2·(0.5² + 0.5²)/2
+        array([0.5])
+        """
+        hazards = self.hazards(outputs, correction)
+        values = np.asarray(values, dtype=np.float64)
+        check_shapes(values=(values, f"{len(hazards)} 2"))
+        at_risk, happened = self.observed(values)
+        return 2 * (np.square(hazards - happened) * at_risk).mean(axis=-1)
+
+    def hits(
+        self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
+    ) -> FloatArray:
+        """Return the share of each row's comparable pairs that are in the right order, ½ without one, shape (n,).
+
+        Their mean is close to Harrell's concordance, in which a row with more pairs counts more.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).hits([[1.0, 0.0], [0.0, 0.0], [0.5, 0.0]], [[5, 1], [20, 0], [25, 1]])
+        array([1., 1., 1.])
+        """
+        values = np.asarray(values, dtype=np.float64)
+        if not len(values):
+            return np.zeros(0)
+        pairs, concordant = concordance_by_row(
+            values[:, 0], values[:, 1] > 0, self.risks(outputs, correction)
+        )
+        return np.where(pairs > 0, concordant / np.maximum(pairs, 1), 0.5)
+
+    def hazards(self, outputs: ArrayLike, correction: FloatArray | None = None) -> FloatArray:
+        """Return the hazard of each interval, in (0, 1), shape (n, J).
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).hazards([[0.0, np.log(3)]])
+        array([[0.5 , 0.75]])
+        """
+        outputs = np.asarray(outputs, dtype=np.float64)
+        check_shapes(outputs=(outputs, f"rows? {self.num_intervals}"))
+        check_entries("finite", outputs=outputs)
+        added = outputs if correction is None else outputs + np.asarray(correction)
+        return 1 / (1 + np.exp(-np.clip(added, -700, 700)))
+
+    def survival(
+        self, outputs: ArrayLike, moments: ArrayLike, correction: FloatArray | None = None
+    ) -> FloatArray:
+        """Return the probability of no event until given times, shape (n, m).
+
+        Within an interval the logarithm of the probability falls evenly; the last one is taken to end at
+        :attr:`last`, after which the probability stays.
+
+        Parameters
+        ----------
+        outputs
+            A network's, shape (n, J).
+        moments
+            Times >= 0, shape (m,).
+        correction
+            As for :meth:`scores`.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).survival([[0.0, 0.0]], [0, 10, 90])
+        array([[1.  , 0.5 , 0.25]])
+        """
+        kept = np.log1p(-np.minimum(self.hazards(outputs, correction), 1 - 1e-12))
+        starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
+        gone = (np.asarray(moments, dtype=np.float64)[:, None] - starts) / (ends - starts)
+        return np.exp(kept @ np.clip(gone, 0.0, 1.0).T)
+
+    def risks(self, outputs: ArrayLike, correction: FloatArray | None = None) -> FloatArray:
+        """Return each row's risk, minus its mean survival at the intervals' ends, in [−1, 0], shape (n,).
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).risks([[0.0, 0.0]])
+        array([-0.375])
+        """
+        return -np.cumprod(1 - self.hazards(outputs, correction), axis=-1).mean(axis=-1)
+
+    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+        """Return what is added to all hazards of a client, from its training rows, shape (J,).
+
+        The one number δ that maximises the likelihood of its intervals at risk, with a normal prior of
+        standard deviation 1, so that a client with few events moves little.
+
+        Examples
+        --------
+        >>> times = Times((10.0,), 90.0)
+        >>> rows = np.array([[5.0, 1.0]] * 30 + [[11.0, 0.0]] * 10)  # 30 of 40 in the first interval
+        >>> times.correction(np.zeros(0), np.zeros((40, 2)), rows).round(2)  # ln 3 is 1.1: a little less
+        array([0.97, 0.97])
+        """
+        outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)
+        if not len(values):
+            return np.zeros(self.num_intervals)
+        at_risk, happened = self.observed(values)
+        logits, truth = np.clip(outputs[at_risk], -30, 30), happened[at_risk]
+        delta = 0.0
+        for _ in range(_STEPS):
+            hazards = 1 / (1 + np.exp(-(logits + delta)))
+            step = ((hazards - truth).sum() + delta) / ((hazards * (1 - hazards)).sum() + 1)
+            delta = float(np.clip(delta - np.clip(step, -1, 1), -_FURTHEST, _FURTHEST))
+            if abs(step) < 1e-9:
+                break
+        return np.full(self.num_intervals, delta)
+
+    def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:  # noqa: ARG002
+        """Return the outputs of the hazards that a client's training rows have, shape (J,).
+
+        Of d events among n at risk the hazard is (d + h)/(n + 1), where h is that of all its intervals, or ½
+        without any.
+
+        Examples
+        --------
+        >>> times = Times((10.0,), 90.0)
+        >>> outputs = times.without_inputs([[5, 1], [55, 0], [60, 0], [70, 1]], 4)
+        >>> times.hazards([outputs])  # 1 of 4 and 1 of 3, 2/7 in all: (1 + 2/7)/5 and (1 + 2/7)/4
+        array([[0.25714286, 0.32142857]])
+        """
+        values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
+        at_risk, happened = self.observed(values)
+        events, numbers = happened.sum(axis=0), at_risk.sum(axis=0)
+        overall = events.sum() / numbers.sum() if numbers.sum() else 0.5
+        hazards = np.clip((events + overall) / (numbers + 1), 1e-6, 1 - 1e-6)
+        return np.log(hazards / (1 - hazards))
+
+    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
+        """Compute Harrell's concordance and the integrated Brier score.
+
+        Returns
+        -------
+        ``concordance``, and ``integrated_brier`` over the inner ends of the intervals, by name.
+
+        Examples
+        --------
+        >>> Times((10.0, 30.0), 90.0).figures(np.zeros((2, 3)), [[5, 1], [50, 1]])["concordance"]
+        0.5
+        """
+        values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
+        time, event = values[:, 0], values[:, 1] > 0
+        pairs, concordant = concordance_by_row(time, event, self.risks(outputs))
+        score = float("nan")
+        if len(values) and len(self.cuts) > 1:
+            moments = np.array(self.cuts)
+            score = integrated_brier(time, event, self.survival(outputs, moments), moments)
+        ordered = float(concordant.sum() / pairs.sum()) if pairs.any() else float("nan")
+        return {"concordance": ordered, "integrated_brier": score}
+
+
+def levels(intervals: int = INTERVALS) -> FloatArray:
+    """List the levels of the quantiles of event times that clients agree on.
+
+    Examples
+    --------
+    >>> levels(4)
+    array([0.25, 0.5 , 0.75])
+    """
+    return np.arange(1, intervals) / intervals
+
+
+def _like(values: Any, numbers: ArrayLike) -> Any:
+    """Return numbers as an array or a tensor, as `values` are, of their type and on their device."""
+    if isinstance(values, np.ndarray):
+        return np.asarray(numbers)
+    return values.new_tensor(np.asarray(numbers).tolist())

@@ -19,7 +19,6 @@ from fedclust.models.class_prototypes import cached_prototypes, class_subspaces,
 from fedclust.personal.layers import FINETUNE, MODELS, NONE, PRIOR, Finetune, choose, weights_file
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import evidence
-from fedclust.proof.scores import brier_scores, hits
 from fedclust.settings.allowed import NotAllowed
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import generator
@@ -33,6 +32,28 @@ def _tests(node: Node, models: Mapping[int, ArrayRecord]) -> dict[int, Job]:
     """Return the job of each client to measure its model on its test part."""
     states = states_of(models)
     return {client: Job(client, node.data.test[client], state) for client, state in states.items()}
+
+
+def corrections(
+    node: Node, sent: Mapping[int, FloatArray], states: Mapping[int, State]
+) -> tuple[Shifts, dict[int, str]]:
+    """Return what is added to the outputs of each client's model, and the errors of clients.
+
+    Parameters
+    ----------
+    node
+        The node.
+    sent
+        The correction of each client that the server computed from label counts.
+    states
+        The model of each.
+    """
+    target = node.data.target
+    if not target.fits_correction:
+        return sent, {}
+    jobs = {client: Job(client, node.data.train[client], states[client]) for client in sent}
+    fitted, errors = measured(jobs, node.trainer.logits)
+    return {client: target.correction(*each) for client, each in fitted.items()}, errors
 
 
 def _held_out(node: Node) -> Sequence[IntArray]:
@@ -152,7 +173,7 @@ def _compared(
     rows
         The rows of each.
     measure
-        Measures a client's logits, labels and shift.
+        Measures a client's outputs, their rows' values and the correction.
 
     Returns
     -------
@@ -164,14 +185,19 @@ def _compared(
         left = {client: question for client, question in asked.items() if client not in errors}
         states = states_of({client: getattr(each, f"model_{side}") for client, each in left.items()})
 
+        shifts, failed = corrections(
+            node, {client: getattr(each, f"shift_{side}") for client, each in left.items()}, states
+        )
+        errors.update(failed)
+
         def work(clients: list[int]) -> list[FloatArray]:
             jobs = [Job(each, rows[each], states[each]) for each in clients]
             return [
-                measure(job.client, logits, labels, getattr(left[job.client], f"shift_{side}"))
-                for job, (logits, labels) in zip(jobs, node.trainer.logits(jobs), strict=True)
+                measure(job.client, *each, shifts[job.client])
+                for job, each in zip(jobs, node.trainer.logits(jobs), strict=True)
             ]
 
-        found, failed = together(list(left), work)
+        found, failed = together([*shifts], work)
         errors.update(failed)
         return found
 
@@ -187,7 +213,7 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
         client: _counted(node, parts[each.on_training_rows], client, each.rows)
         for client, each in asked.items()
     }
-    found, errors = _compared(node, asked, rows, lambda _, *each: brier_scores(*each))
+    found, errors = _compared(node, asked, rows, lambda _, *each: node.data.target.scores(*each))
     return {
         client: measuring.ProofAnswer.of(evidence(first - second, [asked[client].margin]))
         for client, (first, second) in found.items()
@@ -213,13 +239,16 @@ def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
         for update in node.trainer.finetuner(Finetune(epochs)).train(jobs, 1, proximal_mu=0.0):
             errors |= update.failed
             own |= update.models()
-    answered = {}
+    answered, target = {}, node.data.target
     for client in (each for each in own if each not in errors):
         rows = _counted(node, _held_out(node), client, asked[client].rows)
         pair = [Job(client, rows, each) for each in (served[client], own[client])]
+        shift = asked[client].shift_a
         try:
-            (first, labels), (second, _) = node.trainer.logits(pair)
-            gains = brier_scores(first, labels, asked[client].shift_a) - brier_scores(second, labels)
+            (first, values), (second, _) = node.trainer.logits(pair)
+            gains = target.scores(first, values, shift if len(shift) else None) - target.scores(
+                second, values
+            )
         except RAISED as error:  # also a model that has diverged, which has no probabilities
             errors[client] = reason_of(error)
         else:
@@ -231,14 +260,15 @@ def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
 def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers:
     """Return how well two models predict each client's test rows, and its class shares, added up."""
     rows = {client: _counted(node, node.data.test, client, each.rows) for client, each in asked.items()}
-    counts = node.data.label_counts("train")
+    target, truth = node.data.target, node.data.truth
 
-    def measure(client: int, logits: FloatArray, labels: IntArray, shift: FloatArray) -> FloatArray:
-        """Return Brier scores, hits, and Brier scores of the client's class shares, shape (3, rows)."""
-        own = counts[client] if counts[client].any() else np.ones(len(counts[client]))
-        with np.errstate(divide="ignore"):
-            by_shares = brier_scores(np.zeros(logits.shape), labels, np.log(own / own.sum()))
-        return np.stack([brier_scores(logits, labels, shift), hits(logits, labels, shift), by_shares])
+    def measure(client: int, outputs: FloatArray, values: FloatArray, shift: FloatArray) -> FloatArray:
+        """Return scores, hits, and scores of the client's class shares, shape (3, rows)."""
+        shares = target.without_inputs(truth[node.data.train[client]].numpy(), node.data.num_classes)
+        by_shares = target.scores(np.zeros(outputs.shape), values, shares)
+        return np.stack(
+            [target.scores(outputs, values, shift), target.hits(outputs, values, shift), by_shares]
+        )
 
     found, errors = _compared(node, asked, rows, measure)
     answered = {}
@@ -284,9 +314,13 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
     ) -> None:
         """Measure clients with a layer, each with its model and its shift of the logits."""
         for client in states.keys() & held.keys():
-            logits, labels = held[client]
-            known = bool(np.isfinite(logits).all())
-            rows = brier_scores(logits, labels, shifts.get(client)) if known else np.full(len(labels), np.nan)
+            outputs, values = held[client]
+            known = bool(np.isfinite(outputs).all())
+            rows = (
+                node.data.target.scores(outputs, values, shifts.get(client))
+                if known
+                else np.full(len(values), np.nan)
+            )
             by_row[client][layer], found[client].losses[layer] = rows, float(rows.mean())
         if layer == NONE:
             return
@@ -299,8 +333,11 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
 
     held = validated(served)  # the correction has the same logits
     measure(NONE, served, held)
-    corrected = {client: question.shift for client, question in asked.items() if question.shift is not None}
+    sent = {client: question.shift for client, question in asked.items() if question.shift is not None}
+    corrected, failed = corrections(node, sent, served)
+    errors.update(failed)
     measure(PRIOR, {client: served[client] for client in corrected}, held, corrected)
+    fitted = corrected if node.data.target.fits_correction else {}
     kinds: dict[tuple[Finetune, int], dict[int, State]] = {}
     for client, question in asked.items():
         if (finetune := question.finetune) is not None:
@@ -314,7 +351,9 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
             measure(FINETUNE, tuned, validated(tuned))
             errors |= _keep(node, tuned)
     return {
-        client: replace(each, chosen=choose(by_row[client]) if by_row[client] else NONE)
+        client: replace(
+            each, chosen=choose(by_row[client]) if by_row[client] else NONE, shift=fitted.get(client)
+        )
         for client, each in found.items()
         if client not in errors
     }, errors

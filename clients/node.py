@@ -249,7 +249,7 @@ def _node(
     encoder: Callable[[], Encoder],
     metrics: Mapping[str, Metric],
 ) -> Node:
-    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
     device = device_here(device)
     most = threads = _most_threads()
     if device == "cpu":

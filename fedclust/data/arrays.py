@@ -2,15 +2,16 @@
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from fedclust.data.dataset import FederatedData
 from fedclust.data.partition import hold_out_client
-from fedclust.support.checks import check_value
+from fedclust.support.checks import check_choice, check_value
 from fedclust.support.rng import generator
+from fedclust.targets import CLASSES, KINDS, Target
 from fedclust.typing import IntArray
 
 _TEST_SHARE = 0.2
@@ -23,6 +24,7 @@ def from_arrays(
     seed: int = 0,
     name: str = "arrays",
     validation_fraction: float = 0.0,
+    target: Target | Literal["auto", "classes", "amounts", "times"] = "auto",
 ) -> FederatedData:
     """Build the data of a federation from each client's arrays.
 
@@ -35,7 +37,8 @@ def from_arrays(
 
         Inputs are floats or booleans of any shape, (N, *shape); uint8 images, (N, channels, height, width),
         which are normalised by the mean and standard deviation of all training pixels per channel; or
-        integers, which are taken as tokens. Targets are class indices, (N,), or (N, positions).
+        integers, which are taken as tokens. Targets are class indices, (N,), or (N, positions); or with
+        another `target`, amounts, (N,), or times and events, (N, 2).
     num_classes
         Number of classes C; the largest target plus one unless given.
     seed
@@ -45,6 +48,10 @@ def from_arrays(
     validation_fraction
         Share of training rows held out for the proof, in [0, 1), for clients given as ``(inputs, targets)``;
         see :mod:`fedclust.data.partition`. Parts given as a triple are kept as they are.
+    target
+        What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of all
+        clients' training rows, or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are classes,
+        and floats are amounts, or times and events where a row has two.
 
     Raises
     ------
@@ -56,13 +63,20 @@ def from_arrays(
     """
     check_value("validation_fraction", validation_fraction, "in [0, 1)")
     check_value("num_classes", num_classes, ">= 2 or None")
+    if isinstance(target, str):
+        check_choice("target", target, ("auto", *KINDS))
     if not isinstance(clients, Sequence) or isinstance(clients, str) or not clients:
         raise ValueError(f"clients must be a list with a pair or a triple per client, got {_sort(clients)}")
+    kind = target.kind if isinstance(target, Target) else target
+    if kind == "auto":
+        kind = _kind_of_target(clients[0])
+    if num_classes is not None and kind != "classes":
+        raise ValueError(f"num_classes must be None for {kind}, got {num_classes}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
     start, first = 0, ""
     for client, given in enumerate(clients):
-        for rows, (x, y) in zip(parts, _parts(client, given, seed, validation_fraction), strict=True):
+        for rows, (x, y) in zip(parts, _parts(client, given, kind, seed, validation_fraction), strict=True):
             pairs.append((x, y))
             here = _kind(x, y)
             if here != (first := first or here):
@@ -74,9 +88,18 @@ def from_arrays(
             rows.append(np.arange(start, start + len(x)))
             start += len(x)
     train, validation, test = (tuple(rows) for rows in parts)
-    inputs, labels = (torch.cat(each) for each in zip(*pairs, strict=True))
-    mean, std = _statistics(inputs[np.concatenate(train)])
-    count = num_classes or max(int(labels.max()) + 1, 2)
+    inputs, truth = (torch.cat(each) for each in zip(*pairs, strict=True))
+    training = np.concatenate(train)
+    mean, std = _statistics(inputs[training])
+    labels, values = truth, None
+    if kind == "classes":
+        agreed, count = CLASSES, num_classes or max(int(labels.max()) + 1, 2)
+        names = tuple(map(str, range(count)))
+    else:
+        agreed = target if isinstance(target, Target) else KINDS[kind].agreed(truth[training].numpy())
+        labels, values = torch.from_numpy(agreed.bins(truth.numpy())), truth
+        names = agreed.bin_names()
+        count = len(names)
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -87,8 +110,10 @@ def from_arrays(
         num_classes=count,
         mean=mean,
         std=std,
-        class_names=tuple(map(str, range(count))),
-        fingerprint=_fingerprint(inputs, labels, parts),
+        class_names=names,
+        fingerprint=_fingerprint(inputs, truth, parts),
+        target=agreed,
+        values=values,
     )
 
 
@@ -136,6 +161,37 @@ def to_targets(values: Any) -> torch.Tensor:
     return y.to(torch.int64)
 
 
+def to_values(values: Any, kind: str) -> torch.Tensor:
+    """Convert amounts to float32, shape (N,), or times and events, shape (N, 2).
+
+    Raises
+    ------
+    ValueError
+        If an amount is not finite, a time is not above 0, or an event is neither 0 nor 1.
+    """
+    y = _tensor(values).to(torch.float32)
+    if len(bad := y[~torch.isfinite(y)]):
+        raise ValueError(f"targets must be finite as float32, got {bad[0].item()}")
+    if kind == "amounts":
+        return y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
+    if y.dim() != 2 or y.shape[1] != 2:
+        raise ValueError(f"targets must be times and events, shape (N, 2), got {tuple(y.shape)}")
+    if len(bad := y[:, 0][y[:, 0] <= 0]):
+        raise ValueError(f"times must be > 0, got {bad[0].item():g}")
+    if len(bad := y[:, 1][(y[:, 1] != 0) & (y[:, 1] != 1)]):
+        raise ValueError(f"events must be 1, or 0 for a row that is censored, got {bad[0].item():g}")
+    return y
+
+
+def _kind_of_target(given: Any) -> str:
+    """Return the kind of a client's targets: floats are amounts, or times and events where rows have two."""
+    part = given if isinstance(given, list | tuple) and len(given) == 2 else given[0]
+    y = _tensor(part[1])
+    if not y.is_floating_point():
+        return "classes"
+    return "times" if y.dim() == 2 and y.shape[1] == 2 else "amounts"
+
+
 def _tensor(values: Any) -> torch.Tensor:
     if not isinstance(values, torch.Tensor):
         try:
@@ -151,13 +207,13 @@ def _tensor(values: Any) -> torch.Tensor:
     return values.detach().cpu()
 
 
-def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, Pair, Pair]:
+def _parts(client: int, given: Any, kind: str, seed: int, fraction: float) -> tuple[Pair, Pair, Pair]:
     """Read one client's train, validation and test part."""
     if not isinstance(given, list | tuple) or len(given) not in (2, 3):
         rule = "must be (inputs, targets) or (train, validation, test)"
         raise ValueError(f"client {client} {rule}, got {_sort(given)}")
     if len(given) == 2:
-        x, y = _pair(client, given)
+        x, y = _pair(client, given, kind)
         if len(x) < 2:
             rule = "must have at least 2 rows, one to train and one to test on"
             raise ValueError(f"client {client} {rule}, got {len(x)}")
@@ -170,9 +226,9 @@ def _parts(client: int, given: Any, seed: int, fraction: float) -> tuple[Pair, P
     for part, name in ((given[0], "training"), (given[2], "test")):
         if _is_empty(part):
             raise ValueError(f"client {client} must have at least one {name} row, got none")
-    fitted, tested = _pair(client, given[0]), _pair(client, given[2])
+    fitted, tested = _pair(client, given[0], kind), _pair(client, given[2], kind)
     empty = fitted[0][:0], fitted[1][:0]
-    return fitted, empty if _is_empty(given[1]) else _pair(client, given[1]), tested
+    return fitted, empty if _is_empty(given[1]) else _pair(client, given[1], kind), tested
 
 
 def _is_empty(part: Any) -> bool:
@@ -180,11 +236,12 @@ def _is_empty(part: Any) -> bool:
     return part is None or (sized and not any(map(len, part)))
 
 
-def _pair(client: int, given: Any) -> Pair:
+def _pair(client: int, given: Any, kind: str) -> Pair:
     if not isinstance(given, list | tuple) or len(given) != 2:
         raise ValueError(f"client {client} must have (inputs, targets) in each part, got {_sort(given)}")
     try:
-        x, y = to_inputs(given[0]), to_targets(given[1])
+        x = to_inputs(given[0])
+        y = to_targets(given[1]) if kind == "classes" else to_values(given[1], kind)
     except ValueError as error:
         raise ValueError(f"client {client}: {error}") from error
     if x.dim() < 2 or y.dim() not in (1, 2) or len(x) != len(y):

@@ -19,6 +19,7 @@ from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncode
 from fedclust.support.checks import Checked, check_held_out
 from fedclust.support.reasons import Sendable, is_open
 from fedclust.support.rng import generator
+from fedclust.targets import CLASSES, Target
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
@@ -301,6 +302,11 @@ class FederatedData:
     embedded_by
         Fingerprint of the frozen encoder that made `inputs` of the rows, see
         :mod:`fedclust.models.embeddings`; empty if they are the rows themselves.
+    target
+        What is predicted.
+    values
+        What is known of each row where that is not a class: its amount, shape (N,), or its time and event,
+        shape (N, 2), float32; `labels` are then the rows' bins, see :mod:`fedclust.targets`.
 
     Raises
     ------
@@ -326,6 +332,8 @@ class FederatedData:
     encoder: Callable[[], InputEncoder | None] | None = None
     persons: IntArray | None = None
     embedded_by: str = ""
+    target: Target = CLASSES
+    values: "torch.Tensor | None" = None
 
     def __post_init__(self) -> None:
         clients = len(self.train)
@@ -352,6 +360,16 @@ class FederatedData:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one example."""
         return tuple(self.inputs.shape[1:])
+
+    @property
+    def truth(self) -> "torch.Tensor":
+        """What a network learns to predict: `values`, or labels."""
+        return self.labels if self.values is None else self.values
+
+    @property
+    def num_outputs(self) -> int:
+        """Number of a network's outputs for a row, or for each of its positions."""
+        return self.target.outputs(self.num_classes)
 
     def input_encoder(self) -> InputEncoder:
         """Return the encoder of raw rows to `inputs`; if unknown, one for rows that are already numbers."""
@@ -397,7 +415,7 @@ def content_digest(data: FederatedData) -> str:
     32 hexadecimal digits.
     """
     content = hashlib.sha256(repr((data.num_classes, data.class_names, tuple(data.inputs.shape))).encode())
-    content.update(np.ascontiguousarray(data.labels.numpy()).tobytes())
+    content.update(np.ascontiguousarray(data.truth.numpy()).tobytes())
     for part in (data.train, data.test, data.validation):
         for rows in part:
             content.update(len(rows).to_bytes(8, "little"))

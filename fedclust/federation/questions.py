@@ -260,6 +260,10 @@ def ask_personal(
     failures = dict(answers.failures)
     tests: dict[str, list[evaluation.Evaluation]] = {layer: [] for layer in personal.asked}
     losses = {layer: np.full(len(clients), np.nan) for layer in (NONE, *personal.asked)}
+    own_shifts = {client: each.shift for client, each in answers.replies.items() if each.shift is not None}
+    if own_shifts and shifts is not None:  # clients fitted theirs
+        shifts = np.zeros((len(clients), len(next(iter(own_shifts.values())))))
+        shifts[[*own_shifts]] = [*own_shifts.values()]
     for client, answer in answers.replies.items():
         for layer, reason in answer.failed.items():
             failures[client] = f"{layer}: {reason}"
@@ -325,7 +329,7 @@ def ask_alone(
     voting = np.flatnonzero(federation.describe().num_validation > 1)
     spaced = np.linspace(0, len(voting) - 1, min(len(voting), _MOST_ALONE)).astype(int)
     used = None if layered is None else layered.used[personal.choice]
-    no_shift, how = np.zeros(federation.describe().num_classes), personal.finetune
+    no_shift, how = np.zeros(0), personal.finetune
     epochs = min(federation.num_rounds, ALONE_EPOCHS)
     questions = {}
     for client in voting[spaced].tolist():

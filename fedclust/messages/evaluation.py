@@ -215,6 +215,8 @@ class PersonalAnswer:
         Why the client could not make a layer, by layer.
     chosen
         The layer that these rows favour, see :func:`~fedclust.personal.layers.choose`; ``"none"`` without.
+    shift
+        The correction that the client fitted to its training rows; None where it was sent one, or none.
     """
 
     client: int
@@ -233,6 +235,7 @@ class PersonalAnswer:
         ),
     ] = field(default_factory=dict)
     chosen: Annotated[str, codec.Text(place=_CHOSEN, key="layer", sparse=True)] = NONE
+    shift: Annotated[FloatArray | None, codec.Numbers(place=_CHOSEN, at_most=1024)] = None
 
     def check(self, at: codec.Reading) -> None:
         """Check that each layer was either measured or has failed, and that one of these was chosen."""

@@ -212,18 +212,18 @@ class Classifier(nn.Module):
     width
         Length of a feature vector.
     num_classes
-        Number of classes C.
+        Number of classes C, or of outputs for another target, see :mod:`fedclust.targets`.
 
     Raises
     ------
     ValueError
-        If there are fewer than two classes.
+        If there is no class.
     """
 
     def __init__(self, body: nn.Module, width: int, num_classes: int) -> None:
         super().__init__()
-        if num_classes < 2:
-            raise ValueError(f"num_classes must be >= 2, got {num_classes}")
+        if num_classes < 1:
+            raise ValueError(f"num_classes must be >= 1, got {num_classes}")
         self.body = body
         self.head = nn.Linear(width, num_classes)
 

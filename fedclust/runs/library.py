@@ -62,6 +62,7 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
+from fedclust.targets import Target
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -600,6 +601,7 @@ def simulate(
     training: LocalTraining,
     seed: int = 0,
     num_classes: int | None = None,
+    target: Target | Literal["auto", "classes", "amounts", "times"] = "auto",
     encoder: Encoder | None = None,
     features: Literal["inputs", "encoder"] = "inputs",
     metrics: Mapping[str, Metric] = MappingProxyType({}),
@@ -639,6 +641,10 @@ def simulate(
         Seed of all random draws, those of the strategy too. Same seed, same result.
     num_classes
         Number of classes C; the largest target plus one unless given.
+    target
+        What is predicted: ``"classes"``, ``"amounts"`` (one output of the network) or ``"times"`` (an output per
+        interval, 8 at most), or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
+        classes, and floats are amounts, or times and events where a row has two.
     encoder
         Frozen encoder for FMCL and `features`; the inputs themselves unless given.
     features
@@ -731,7 +737,9 @@ def simulate(
             decides |= hasattr(parameters_of(strategy), "held_out_rows")
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
-        data = from_arrays(data, num_classes=num_classes, seed=seed, validation_fraction=fraction)
+        data = from_arrays(
+            data, num_classes=num_classes, seed=seed, validation_fraction=fraction, target=target
+        )
     if features == "encoder":
         data = _embedded(data, encoder, training, device, print if progress else logger.info)
     _check_model(model, data)
@@ -772,7 +780,8 @@ def simulate(
     @contextmanager
     def together(models: Path | None = None) -> Iterator[Federation]:
         node = node_of_objects(data, network, training, seed, device, encoder, metrics)
-        yield plan.federation(clients_here(node, models), training.loss, tuple(metrics))
+        own = *data.target.figure_names, *metrics
+        yield plan.federation(clients_here(node, models), node.trainer.training.loss, own)
 
     session = Session(where, resume, console, page=folder is not None)
     try:
@@ -909,13 +918,13 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_classes)
+    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):
             try:
                 own = data.inputs[row : row + 1], data.labels[row : row + 1]
-                construction.check_outputs(model, *own, data.num_classes)
+                construction.check_outputs(model, *own, data.num_outputs)
             except ValueError as error:
                 low, high = int(tokens.min()), int(tokens.max())
                 raise ValueError(f"model must take tokens from {low} to {high}: {error}") from error

@@ -16,4 +16,7 @@ from fedclust.targets.base import Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
-__all__ = ["CLASSES", "Amounts", "Classes", "Target", "Times"]
+__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times"]
+
+KINDS: dict[str, type[Target]] = {each.kind: each for each in (Classes, Amounts, Times)}
+"""Every kind of target by its name."""

@@ -50,6 +50,7 @@ class Amounts(Target):
     """
 
     kind: ClassVar[str] = "amounts"
+    figure_names: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
 
     low: float
     high: float
@@ -70,6 +71,17 @@ class Amounts(Target):
         check_value("target.error", self.error, Literal["squared", "huber", "absolute"])
 
     @classmethod
+    def agreed(cls, values: FloatArray) -> "Amounts":
+        """Make the target of all clients' training amounts, shape (N,).
+
+        Examples
+        --------
+        >>> Amounts.agreed(np.arange(1001.0)).high
+        975.0
+        """
+        return cls.of(np.quantile(values, levels()).tolist())
+
+    @classmethod
     def of(cls, quantiles: Sequence[float], **given: Any) -> "Amounts":
         """Make the target of agreed quantiles.
 
@@ -82,7 +94,7 @@ class Amounts(Target):
 
         Examples
         --------
-        >>> amounts = Amounts.of(np.quantile(np.arange(1001), levels()))
+        >>> amounts = Amounts.of(np.quantile(np.arange(1001), levels()).tolist())
         >>> amounts.low, amounts.high, len(amounts.edges)
         (25.0, 975.0, 9)
         """
@@ -208,7 +220,7 @@ class Amounts(Target):
         predicted, values = self._checked(outputs, values, correction)
         return (np.abs(predicted - values) <= self.within).astype(np.float64)
 
-    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+    def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
         """Return the mean residual of a client's training rows, as far as it exceeds its error, shape (1,).
 
         The mean m̄ of n residuals with standard error s counts m̄·max(0, 1 − s²/m̄²), the positive-part
@@ -217,7 +229,7 @@ class Amounts(Target):
         Examples
         --------
         >>> residuals = [9.0, 11.0]  # 1.6 and 2.4 in a network's units: 2·(1 − 0.16/2²)
-        >>> Amounts(0, 10, ()).correction(np.zeros(0), np.zeros((2, 1)), residuals).round(6)
+        >>> Amounts(0, 10, ()).correction(np.zeros((2, 1)), residuals).round(6)
         array([1.92])
         """
         outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)
@@ -254,7 +266,7 @@ class Amounts(Target):
         """
         predicted, values = self._checked(outputs, values, None)
         if not len(values):
-            return dict.fromkeys(("rmse", "mae", "r2"), float("nan"))
+            return dict.fromkeys(self.figure_names, float("nan"))
         errors, spread = predicted - values, float(values.var())
         squared = float(np.square(errors).mean())
         return {

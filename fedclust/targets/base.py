@@ -1,30 +1,68 @@
 """What every kind of target can do."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
+from fedclust.metrics import Outcomes
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
 
 
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A model's scores on one client's rows.
+
+    Attributes
+    ----------
+    figures
+        ``num-examples``, ``loss``, ``accuracy``, ``balanced-accuracy``, after a full evaluation ``macro-f1`` and
+        ``auc`` and the target's own, see :attr:`Target.figure_names`, and the user's own metrics; NaN if
+        undefined.
+    outcomes
+        After a full evaluation of classes, the counts from which metrics over all clients' rows are computed.
+    """
+
+    figures: dict[str, float]
+    outcomes: Outcomes | None = None
+
+
 class Target(ABC):
     """What a client learns to predict.
 
-    A row's *value* is what is known of it: a class index; an amount; or a time and an event. Its *correction*
-    is what is added to all of a client's outputs because its rows differ from those that trained the model.
+    A row's *value* is what is known of it: a class index; an amount; or a time and an event. A client's
+    *correction* is added to all its outputs, because its rows differ from those that trained the model. A row
+    is a *hit* as far as its prediction is right: the mean of a client's hits is called its accuracy.
     """
 
     kind: ClassVar[str]
     """``"classes"``, ``"amounts"`` or ``"times"``."""
 
-    right: ClassVar[str]
-    """What :meth:`hits` counts, in words that follow a share."""
+    right: str
+    """What a hit is, in words that follow a share of rows."""
+
+    figure_names: ClassVar[tuple[str, ...]] = ()
+    """What people decide by besides the accuracy, see :meth:`figures`."""
+
+    fits_correction: ClassVar[bool] = True
+    """Whether a client fits its correction to its training rows; if not, it is sent one."""
+
+    loss: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None" = None
+    """Loss of each row, shape (n,), from outputs, shape (n, O), and values; None for the run's cross-entropy."""
+
+    @classmethod
+    def agreed(cls, values: FloatArray) -> "Target":
+        """Make the target of all clients' training values, shape (N,) or (N, 2)."""
+        raise NotImplementedError(f"{cls.kind} need no agreement")
 
     @abstractmethod
     def outputs(self, num_bins: int) -> int:
-        """Return how many outputs a network needs."""
+        """Return how many outputs O a network needs."""
 
     @abstractmethod
     def bins(self, values: FloatArray | IntArray) -> IntArray:
@@ -32,44 +70,104 @@ class Target(ABC):
 
     @abstractmethod
     def bin_names(self) -> tuple[str, ...]:
-        """Return a name for each bin."""
-
-    @abstractmethod
-    def loss(self, outputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
-        """Compute the loss of each row, shape (n,), from outputs, shape (n, O)."""
+        """Return a name for each bin; nothing where the data name them."""
 
     @abstractmethod
     def scores(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
     ) -> FloatArray:
-        """Compute each row's proper score in [0, 2], shape (n,): 0 for a prediction that is certain and right."""
+        """Compute each row's proper score in [0, 2], shape (n,): 0 for a prediction certain and right."""
 
     @abstractmethod
     def hits(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
     ) -> FloatArray:
-        """Return how right each row's prediction is, in [0, 1], shape (n,); see :attr:`right`."""
-
-    @abstractmethod
-    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
-        """Return a client's correction.
-
-        Parameters
-        ----------
-        sent
-            The server's, from bins' shares, shape (C,); zeros where it knows nothing better.
-        outputs, values
-            The model's outputs for the client's training rows, shape (n, O), and their values.
-
-        Returns
-        -------
-        Shape (C,) for classes, (O,) for others; added to outputs.
-        """
+        """Return how right each row's prediction is, in [0, 1], shape (n,)."""
 
     @abstractmethod
     def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:
         """Return the outputs of the best prediction that needs no inputs, from training values, shape (O,)."""
 
-    @abstractmethod
-    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
-        """Compute what people decide by besides the share of hits, by name; NaN where undefined."""
+    def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
+        """Fit a client's correction, shape (O,).
+
+        Parameters
+        ----------
+        outputs, values
+            The model's outputs for the client's training rows, shape (n, O), and their values.
+        """
+        raise NotImplementedError(f"{self.kind} are sent their correction")
+
+    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
+        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
+        return {}
+
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
+        """Reduce the outputs of a batch to what :meth:`measured` needs.
+
+        Parameters
+        ----------
+        outputs
+            Shape (B, O), or (B, positions, O), where a network may have more than O.
+        width
+            O.
+        full
+            Whether it is a full evaluation.
+        """
+        return (outputs[..., :width],)
+
+    def measured(
+        self,
+        counts: IntArray,
+        losses: FloatArray,
+        values: FloatArray | IntArray,
+        kept: Sequence[Any],
+        num_bins: int,
+        full: bool,
+    ) -> list[Scores]:
+        """Reduce results per row to scores per client.
+
+        Parameters
+        ----------
+        counts
+            Rows of each client, shape (n,); rows lie client by client in the other arguments.
+        losses
+            Loss of each row, shape (N,).
+        values
+            Value of each row, shape (N,), or (N, 2).
+        kept
+            What :meth:`kept` returned, of all rows.
+        num_bins
+            Number of bins C.
+        full
+            Whether it is a full evaluation.
+
+        Returns
+        -------
+        Scores of each client; the balanced accuracy is the mean over bins of that of the bin's rows. A model
+        that has diverged has no hits.
+        """
+        (outputs,), ends = kept, np.cumsum(counts)[:-1]
+        found = []
+        for own, truth, loss in zip(
+            *(np.split(each, ends) for each in (outputs, values, losses)), strict=True
+        ):
+            sane = bool(np.isfinite(own).all())
+            hits = self.hits(own, truth) if sane else np.zeros(len(truth))
+            bins = self.bins(truth)
+            rows = np.bincount(bins, minlength=num_bins)
+            with np.errstate(invalid="ignore"):
+                by_bin = np.bincount(bins, hits, num_bins) / rows
+            figures = {
+                "num-examples": float(len(truth)),
+                "loss": float(loss.mean()) if len(loss) else float("nan"),
+                "accuracy": float(hits.mean()) if len(hits) else float("nan"),
+                "balanced-accuracy": float(by_bin[rows > 0].mean()) if len(hits) else float("nan"),
+            }
+            if full:
+                own_figures = (
+                    self.figures(own, truth) if sane else dict.fromkeys(self.figure_names, float("nan"))
+                )
+                figures |= {"macro-f1": float("nan"), "auc": float("nan"), **own_figures}
+            found.append(Scores(figures))
+        return found

@@ -1,12 +1,14 @@
 """Classes: one of several names per row."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fedclust.metrics import auc, classification_by_client, outcomes
 from fedclust.proof.scores import brier_scores, hits
-from fedclust.targets.base import Target
+from fedclust.targets.base import Scores, Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -18,7 +20,8 @@ class Classes(Target):
     """A class: a logit per class, cross-entropy, Brier's score."""
 
     kind: ClassVar[str] = "classes"
-    right: ClassVar[str] = "predicted right"
+    right = "predicted right"
+    fits_correction: ClassVar[bool] = False  # it follows from label counts: the label-prior correction
 
     def outputs(self, num_bins: int) -> int:
         """Return the number of classes."""
@@ -31,12 +34,6 @@ class Classes(Target):
     def bin_names(self) -> tuple[str, ...]:
         """Return nothing: the data name their classes."""
         return ()
-
-    def loss(self, outputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
-        """Compute each row's cross-entropy in nats, shape (n,)."""
-        from fedclust.training.losses import cross_entropy
-
-        return cross_entropy(outputs, values)
 
     def scores(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
@@ -51,10 +48,6 @@ class Classes(Target):
         added = np.zeros(np.shape(outputs)[-1]) if correction is None else correction
         return hits(outputs, np.asarray(values), added)
 
-    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
-        """Return the label-prior correction that was sent."""
-        return sent
-
     def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:
         """Return the logarithm of the class shares, shape (C,); of no row, of equal ones.
 
@@ -68,10 +61,78 @@ class Classes(Target):
         with np.errstate(divide="ignore"):
             return np.log(own / own.sum())
 
-    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
-        """Return nothing: an evaluation has accuracy, balanced accuracy, F1 and AUC."""
-        return {}
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":
+        """Return the predicted classes and, for a full evaluation, the probabilities of all."""
+        output = (outputs.softmax(-1) if full else outputs)[..., :width]
+        return (output.argmax(-1), output) if full else (output.argmax(-1),)
+
+    def measured(
+        self,
+        counts: IntArray,
+        losses: FloatArray,
+        values: FloatArray | IntArray,
+        kept: Sequence[Any],
+        num_bins: int,
+        full: bool,
+    ) -> list[Scores]:
+        """Reduce results per row to scores per client; see :func:`scores_by_client`."""
+        return scores_by_client(
+            counts, losses, np.asarray(values), kept[0], num_bins, kept[1] if full else None
+        )
 
 
 CLASSES = Classes()
 """The target of data that say nothing else."""
+
+
+def scores_by_client(
+    counts: IntArray,
+    losses: FloatArray,
+    labels: IntArray,
+    predictions: IntArray,
+    num_classes: int,
+    probabilities: FloatArray | None = None,
+) -> list[Scores]:
+    """Reduce per-example results to scores per client, as :mod:`fedclust.metrics` defines them.
+
+    If labels have positions, every position counts as one prediction.
+
+    Parameters
+    ----------
+    counts
+        Examples of each client, shape (n,); examples lie client by client in the other arguments.
+    losses
+        Loss of each example in nats, shape (N,).
+    labels, predictions
+        Class indices, shape (N,) or (N, positions).
+    num_classes
+        Number of classes C.
+    probabilities
+        Class probabilities, shape (N, C) or (N, positions, C), for a full evaluation; else None.
+
+    Returns
+    -------
+    Scores of each client; NaN if undefined, as without examples or with probabilities that are not finite.
+    """
+    owner = np.repeat(np.arange(len(counts)), counts)
+    positions = int(np.prod(labels.shape[1:]))
+    figures = classification_by_client(
+        np.repeat(owner, positions), labels.ravel(), predictions.ravel(), len(counts), num_classes
+    )
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(owner, weights=losses, minlength=len(counts)) / counts
+    names = "num-examples", "loss", "accuracy", "balanced-accuracy"
+    columns = counts.astype(float), means, figures["accuracy"], figures["balanced_accuracy"]
+    rows = [dict(zip(names, map(float, row), strict=True)) for row in zip(*columns, strict=True)]
+    if probabilities is None:
+        return [Scores(row) for row in rows]
+    ends = np.cumsum(counts * positions)[:-1]
+    flat = (labels.ravel(), predictions.ravel(), probabilities.reshape(-1, num_classes))
+    parts = zip(*[np.split(each, ends) for each in flat], strict=True)
+    scores = []
+    for row, f1, part in zip(rows, figures["macro_f1"].tolist(), parts, strict=True):
+        counted = outcomes(*part)
+        # The probabilities of a diverged model have no order.
+        area = auc(part[0], part[2]) if counted.bins is not None else float("nan")
+        scores.append(Scores(row | {"macro-f1": f1, "auc": area}, counted))
+    return scores

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 INTERVALS = 8
+ENDS = 0.025, 0.975
 _STEPS = 50  # of Newton's method, which mostly needs five
 _FURTHEST = 10.0  # from what a correction starts at
 
@@ -52,7 +53,8 @@ class Times(Target):
     """
 
     kind: ClassVar[str] = "times"
-    right: ClassVar[str] = "in the right order (concordance)"
+    figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
+    right = "in the right order (concordance)"
 
     cuts: tuple[float, ...]
     last: float
@@ -65,6 +67,26 @@ class Times(Target):
                 f"target.cuts must be at least one time, increase, and lie between 0 and target.last, "
                 f"got {list(self.cuts)} and {self.last:g}"
             )
+
+    @classmethod
+    def agreed(cls, values: FloatArray) -> "Times":
+        """Make the target of all clients' training times and events, shape (N, 2).
+
+        Raises
+        ------
+        ValueError
+            If no event happened.
+
+        Examples
+        --------
+        >>> rows = np.stack([np.arange(1, 1002), np.ones(1001)], axis=1)
+        >>> Times.agreed(rows).cuts[3]  # the median of the times of events
+        501.0
+        """
+        happened = values[values[:, 1] > 0, 0]
+        if not len(happened):
+            raise ValueError(f"events must happen to some rows, all {len(values)} are censored")
+        return cls.of(np.quantile(happened, levels()).tolist(), float(np.quantile(values[:, 0], ENDS[1])))
 
     @classmethod
     def of(cls, quantiles: Sequence[float], last: float, **given: Any) -> "Times":
@@ -259,7 +281,7 @@ class Times(Target):
         """
         return -np.cumprod(1 - self.hazards(outputs, correction), axis=-1).mean(axis=-1)
 
-    def correction(self, sent: FloatArray, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+    def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
         """Return what is added to all hazards of a client, from its training rows, shape (J,).
 
         The one number δ that maximises the likelihood of its intervals at risk, with a normal prior of
@@ -269,7 +291,7 @@ class Times(Target):
         --------
         >>> times = Times((10.0,), 90.0)
         >>> rows = np.array([[5.0, 1.0]] * 30 + [[11.0, 0.0]] * 10)  # 30 of 40 in the first interval
-        >>> times.correction(np.zeros(0), np.zeros((40, 2)), rows).round(2)  # ln 3 is 1.1: a little less
+        >>> times.correction(np.zeros((40, 2)), rows).round(2)  # ln 3 is 1.1: a little less
         array([0.97, 0.97])
         """
         outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)

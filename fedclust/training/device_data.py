@@ -40,7 +40,11 @@ class DeviceData:
     Attributes
     ----------
     num_classes
-        Number of classes C.
+        Number of classes or bins C.
+    num_outputs
+        Number of a network's outputs for a row, or for each of its positions.
+    target
+        What is predicted.
     example_dims
         Number of dimensions of one example.
     labels_have_positions
@@ -49,6 +53,8 @@ class DeviceData:
         Number of labels of an example.
     rows_device
         The device that `rows` of :meth:`batch` must be on: the one that holds the dataset.
+    no_rows
+        The values of no rows.
 
     Raises
     ------
@@ -62,15 +68,17 @@ class DeviceData:
             raise ValueError(f"labels must be in [0, {data.num_classes}), got {lowest} to {highest}")
         self.device = device
         self.num_classes = data.num_classes
+        self.num_outputs, self.target = data.num_outputs, data.target
+        self.no_rows = data.truth[:0].clone()
         self.example_dims = data.inputs.dim() - 1
         self.labels_have_positions = data.labels.dim() > 1
         self.positions = math.prod(data.labels.shape[1:])
         self._scale, self._shift = _affine(data.mean, data.std, data.inputs, device)
-        self._inputs, self._labels = data.inputs, data.labels
+        self._inputs, self._truth = data.inputs, data.truth
         if device.type == "cuda":
-            size = data.inputs.nbytes + data.labels.nbytes
+            size = data.inputs.nbytes + data.truth.nbytes
             if size <= _GPU_SHARE * _memory_left(device):
-                self._inputs, self._labels = data.inputs.to(device), data.labels.to(device)
+                self._inputs, self._truth = data.inputs.to(device), data.truth.to(device)
         self.rows_device = self._inputs.device
         self._were_bytes = data.inputs.dtype == torch.uint8
         self._normalised = data.inputs.numel() * 4 <= _KEPT_BYTES
@@ -90,11 +98,11 @@ class DeviceData:
 
         Returns
         -------
-        Inputs ready for a model and labels; the shape of `rows` takes the place of N in their shapes.
+        Inputs ready for a model, and labels or other values; the shape of `rows` takes the place of N in their shapes.
         """
         flat = rows.reshape(-1)
         inputs = self._inputs.index_select(0, flat).to(self.device, non_blocking=True)
-        labels = self._labels.index_select(0, flat).to(self.device, non_blocking=True)
+        truth = self._truth.index_select(0, flat).to(self.device, non_blocking=True)
         if augmentation is not None:
             batches = inputs.unflatten(0, (-1, rows.shape[-1]))
             # The value of a 0 in the dataset, which may have been normalised.
@@ -103,8 +111,8 @@ class DeviceData:
         if not self._normalised:
             inputs = self._normalise(inputs)
         if rows.dim() == 1:
-            return inputs, labels
-        return inputs.unflatten(0, rows.shape), labels.unflatten(0, rows.shape)
+            return inputs, truth
+        return inputs.unflatten(0, rows.shape), truth.unflatten(0, rows.shape)
 
     def _normalise(self, inputs: Tensor) -> Tensor:
         if inputs.dtype != torch.uint8:

@@ -22,6 +22,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedclust.personal.layers import Finetune
 from fedclust.support.rng import torch_seed
+from fedclust.targets.base import Scores
 from fedclust.training import evaluation
 from fedclust.training.cohort import (
     Batches,
@@ -33,7 +34,7 @@ from fedclust.training.cohort import (
     untrained,
 )
 from fedclust.training.device_data import DeviceData
-from fedclust.training.losses import WeightedCrossEntropy, example_losses
+from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, example_losses
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.sequential import train_sequentially
 from fedclust.training.vectorised import VectorisedTraining, first_loss
@@ -120,6 +121,8 @@ class Trainer:
         if isinstance(training.loss, WeightedCrossEntropy):
             # Every client uses the same class weights, from the label counts of all clients.
             training = replace(training, loss=training.loss.fitted(data.label_counts().sum(axis=0).tolist()))
+        if training.loss is cross_entropy and data.target.loss is not None:
+            training = replace(training, loss=data.target.loss)
         self._model = model
         self._metrics = dict(metrics or {})
         evaluation.check_names(self._metrics)
@@ -205,7 +208,7 @@ class Trainer:
         other._prepare(model, training, self._lanes.most)
         return other
 
-    def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[evaluation.Scores]:
+    def evaluate(self, jobs: Sequence[Job], *, full: bool = False) -> list[Scores]:
         """Evaluate models on clients' rows.
 
         Parameters
@@ -225,24 +228,19 @@ class Trainer:
             If a state does not fit the model.
         """
         metrics, data, loss = self._metrics, self._data, self.training.loss
+        target = data.target
 
-        def measure(logits: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
-            output = (logits.softmax(-1) if full else logits)[..., : data.num_classes]
-            kept = ([output] if full else []) + ([logits] if metrics else [])
-            return example_losses(logits, labels, loss), labels, output.argmax(-1), *kept
+        def measure(outputs: Tensor, truth: Tensor) -> tuple[Tensor, ...]:
+            kept = target.kept(outputs, data.num_outputs, full)
+            return example_losses(outputs, truth, loss), truth, *kept, *([outputs] if metrics else [])
 
-        width = data.positions * (data.num_classes if full or metrics else 1)
-        scores: list[evaluation.Scores] = []
+        width = data.positions * (data.num_outputs if full or metrics else 1)
+        scores: list[Scores] = []
         for part in _parts(jobs, max(1, _MOST_VALUES // width)):
             results = self._answers(part, measure)
-            losses, labels, predictions, *more = (
-                torch.cat(columns).numpy() for columns in zip(*results, strict=True)
-            )
+            losses, truths, *kept = (torch.cat(columns).numpy() for columns in zip(*results, strict=True))
             counts = np.array([len(job.rows) for job in part], dtype=np.int64)
-            probabilities = more[0] if full else None
-            found = evaluation.scores_by_client(
-                counts, losses, labels, predictions, data.num_classes, probabilities
-            )
+            found = target.measured(counts, losses, truths, kept, data.num_classes, full)
             if metrics:
                 for each, (_, truth, *_, outputs) in zip(found, results, strict=True):
                     each.figures.update(evaluation.measure_own(metrics, outputs, truth))
@@ -269,15 +267,15 @@ class Trainer:
         """
         classes = self._data.num_classes
 
-        def pairs_of(logits: Tensor, labels: Tensor) -> tuple[Tensor]:
-            return (labels * classes + logits[..., :classes].argmax(-1),)
+        def pairs_of(outputs: Tensor, labels: Tensor) -> tuple[Tensor]:
+            return (labels * classes + outputs[..., :classes].argmax(-1),)
 
         answered = self._answers(jobs, pairs_of)
         counts = (np.bincount(pairs.numpy().ravel(), minlength=classes**2) for (pairs,) in answered)
         return [each.reshape(classes, classes) for each in counts]
 
     def logits(self, jobs: Sequence[Job]) -> list[tuple[FloatArray, IntArray]]:
-        """Compute models' outputs for each row, before the softmax, with what each job adds to them.
+        """Compute models' outputs for each row, of classes before the softmax, with what each job adds to them.
 
         Parameters
         ----------
@@ -286,16 +284,17 @@ class Trainer:
 
         Returns
         -------
-        For each job, logits, shape (n, C) or (n, positions, C), and labels, shape (n,) or (n, positions).
+        For each job, outputs, shape (n, O) or (n, positions, O), and labels, shape (n,) or (n, positions), or
+        other values.
 
         Raises
         ------
         ValueError
             If a state does not fit the model.
         """
-        classes = self._data.num_classes
-        answered = self._answers(jobs, lambda logits, labels: (logits[..., :classes], labels))
-        return [(logits.numpy(), labels.numpy()) for logits, labels in answered]
+        width = self._data.num_outputs
+        answered = self._answers(jobs, lambda outputs, truth: (outputs[..., :width], truth))
+        return [(outputs.numpy(), truth.numpy()) for outputs, truth in answered]
 
     def losses(self, jobs: Sequence[Job]) -> list[FloatArray]:
         """Compute the loss of models on each row.
@@ -328,7 +327,7 @@ class Trainer:
         loaded: dict[int, int] = {}
         shifts: Tensor | None = None  # what is added to each job's logits, shape (n, C)
         if any(job.shift is not None for job in jobs):
-            own = [np.zeros(data.num_classes) if job.shift is None else job.shift for job in jobs]
+            own = [np.zeros(data.num_outputs) if job.shift is None else job.shift for job in jobs]
             shifts = torch.from_numpy(np.stack(own)).to(data.device, torch.float32)
 
         @torch.inference_mode()
@@ -342,7 +341,7 @@ class Trainer:
             logits = working.forward(inputs).float()
             if shifts is not None:
                 added = shifts[owners.to(shifts.device)]
-                logits[..., : data.num_classes] += added.view(len(added), *[1] * (logits.dim() - 2), -1)
+                logits[..., : data.num_outputs] += added.view(len(added), *[1] * (logits.dim() - 2), -1)
             return measure(logits, labels)
 
         together: dict[Hashable, list[int]] = {}
@@ -362,8 +361,7 @@ class Trainer:
             if batches:
                 answers = self._lanes.each("evaluate", answer, batches)
             else:
-                none = torch.zeros(0, dtype=torch.int64)
-                answers = [measure(torch.zeros(0, data.num_classes), none)]
+                answers = [measure(torch.zeros(0, data.num_outputs), data.no_rows)]
         order = [place for places in together.values() for place in places]
         sizes = [len(jobs[place].rows) for place in order]
         columns = [torch.cat(parts).cpu().split(sizes) for parts in zip(*answers, strict=True)]

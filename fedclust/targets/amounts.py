@@ -14,34 +14,32 @@ from fedclust.typing import FloatArray, IntArray
 if TYPE_CHECKING:
     import torch
 
-ENDS = 0.025, 0.975
-"""Quantiles of all training amounts between which predictions are scored."""
-
 _TENTHS = 10
-_SPAN = 4.0  # of a network's output over the range; of normal amounts, one unit is one standard deviation
+_SPAN = 2.5  # of a network's output over the range; of normal amounts, one unit is one standard deviation
 _MOST = 6.0  # a training row counts as at most so far from the middle: a typing error moves no model far
 _HUBER = 1.0  # in a network's units
+_WITHIN = 0.2  # of the range: of normal amounts, half a standard deviation
 
 
 @dataclass(frozen=True)
 class Amounts(Target):
     """An amount: one output, squared error.
 
-    A network's output is the amount in units of a quarter of the range, from its middle. A row's score is the
-    squared error of the clipped prediction on the clipped amount: proper for the mean of the clipped amount,
-    and bounded, so that no single row decides.
+    A network's output is the amount from the middle of a range, where 2.5 is the range's width. A row's score
+    is the squared error of the clipped prediction on the clipped amount: proper for the mean of the clipped
+    amount, and bounded, so that no single row decides.
 
     Attributes
     ----------
     low, high
-        The range: the 2.5 % and 97.5 % quantiles of all clients' training amounts, low < high.
+        The range: where a tenth of all clients' training amounts end and the last tenth begins, low < high.
     edges
-        Inner ends of the bins, increasing; tenths of all training amounts, shape (C − 1,).
+        Inner ends of the bins, increasing, tenths of all training amounts, shape (C − 1,).
     unit
         The amounts' unit, for people.
     error
-        Loss of a row: the ``"squared"`` or ``"absolute"`` error, or ``"huber"``, squared up to a quarter of
-        the range and absolute beyond.
+        Loss of a row: the ``"squared"`` or ``"absolute"`` error, or ``"huber"``, squared up to 1 in a
+        network's units and absolute beyond.
 
     Raises
     ------
@@ -77,7 +75,7 @@ class Amounts(Target):
         Examples
         --------
         >>> Amounts.agreed(np.arange(1001.0)).high
-        975.0
+        900.0
         """
         return cls.of(np.quantile(values, levels()).tolist())
 
@@ -94,17 +92,16 @@ class Amounts(Target):
 
         Examples
         --------
-        >>> amounts = Amounts.of(np.quantile(np.arange(1001), levels()).tolist())
-        >>> amounts.low, amounts.high, len(amounts.edges)
-        (25.0, 975.0, 9)
+        >>> Amounts.of([1.0, 2.0, 2.0, 5.0])
+        Amounts(low=1.0, high=5.0, edges=(1.0, 2.0, 5.0), unit='', error='squared')
         """
-        low, *inner, high = map(float, quantiles)
-        return cls(low, high, tuple(dict.fromkeys(inner)), **given)
+        edges = tuple(dict.fromkeys(map(float, quantiles)))
+        return cls(edges[0], edges[-1], edges, **given)
 
     @property
     def within(self) -> float:
-        """Largest error of a prediction that counts as right: a tenth of the range."""
-        return (self.high - self.low) / 10
+        """Largest error of a prediction that counts as right: a fifth of the range."""
+        return (self.high - self.low) * _WITHIN
 
     @property
     def right(self) -> str:  # type: ignore[override]
@@ -145,7 +142,7 @@ class Amounts(Target):
         Examples
         --------
         >>> Amounts(0, 10, ()).scaled(np.array([0.0, 5.0, 10.0]))
-        array([-2.,  0.,  2.])
+        array([-1.25,  0.  ,  1.25])
         """
         return (values - (self.low + self.high) / 2) * (_SPAN / (self.high - self.low))
 
@@ -161,7 +158,7 @@ class Amounts(Target):
 
         Examples
         --------
-        >>> Amounts(0, 10, ()).amounts(np.array([[2.0], [0.0]]))
+        >>> Amounts(0, 10, ()).amounts(np.array([[1.25], [0.0]]))
         array([10.,  5.])
         """
         added = outputs[..., 0] if correction is None else outputs[..., 0] + float(np.asarray(correction)[0])
@@ -173,7 +170,7 @@ class Amounts(Target):
         Examples
         --------
         >>> import torch
-        >>> Amounts(0, 10, ()).loss(torch.tensor([[1.0]]), torch.tensor([10.0]))  # (1 − 2)²
+        >>> Amounts(0, 10, ()).loss(torch.tensor([[0.25]]), torch.tensor([10.0]))  # (0.25 − 1.25)²
         tensor([1.])
         """
         apart = outputs[..., 0] - self.scaled(values).clamp(-_MOST, _MOST)
@@ -199,7 +196,7 @@ class Amounts(Target):
 
         Examples
         --------
-        >>> Amounts(0, 10, ()).scores([[2.0], [9.0]], [5.0, 99.0])  # 2·(5/10)², and both at the upper end
+        >>> Amounts(0, 10, ()).scores([[1.25], [9.0]], [5.0, 99.0])  # 2·(5/10)², and both at the upper end
         array([0.5, 0. ])
         """
         predicted, values = self._checked(outputs, values, correction)
@@ -210,11 +207,11 @@ class Amounts(Target):
     def hits(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
     ) -> FloatArray:
-        """Return whether each prediction is within a tenth of the range, 1.0 or 0.0, shape (n,).
+        """Return whether each prediction is within a fifth of the range, 1.0 or 0.0, shape (n,).
 
         Examples
         --------
-        >>> Amounts(0, 10, ()).hits([[0.0], [0.0]], [5.5, 7.0])
+        >>> Amounts(0, 10, ()).hits([[0.0], [0.0]], [6.5, 7.5])
         array([1., 0.])
         """
         predicted, values = self._checked(outputs, values, correction)
@@ -228,9 +225,9 @@ class Amounts(Target):
 
         Examples
         --------
-        >>> residuals = [9.0, 11.0]  # 1.6 and 2.4 in a network's units: 2·(1 − 0.16/2²)
-        >>> Amounts(0, 10, ()).correction(np.zeros((2, 1)), residuals).round(6)
-        array([1.92])
+        >>> amounts = [7.0, 11.0]  # 0.5 and 1.5 in a network's units: 1 − 0.25/1
+        >>> Amounts(0, 10, ()).correction(np.zeros((2, 1)), amounts).round(6)
+        array([0.75])
         """
         outputs, values = np.asarray(outputs, dtype=np.float64), np.asarray(values, dtype=np.float64)
         apart = np.clip(self.scaled(values), -_MOST, _MOST) - outputs[..., 0]
@@ -285,11 +282,11 @@ class Amounts(Target):
 
 
 def levels() -> FloatArray:
-    """List the levels of the quantiles that clients agree on: the range's ends, and tenths between them.
+    """List the levels of the quantiles that clients agree on: tenths.
 
     Examples
     --------
     >>> levels()[:3]
-    array([0.025, 0.1  , 0.2  ])
+    array([0.1, 0.2, 0.3])
     """
-    return np.array([ENDS[0], *np.arange(1, _TENTHS) / _TENTHS, ENDS[1]])
+    return np.arange(1, _TENTHS) / _TENTHS

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 INTERVALS = 8
 ENDS = 0.025, 0.975
+_COUNTED = 0.5  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
 _FURTHEST = 10.0  # from what a correction starts at
 
@@ -190,9 +191,11 @@ class Times(Target):
     def scores(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None
     ) -> FloatArray:
-        """Compute each row's mean over J of (hazard − happened)² in the intervals at risk, times two, shape (n,).
+        """Compute each row's squared errors of hazards in the intervals at risk, shape (n,).
 
-        Proper for each interval among those at risk, whatever the censoring, so that it needs no weights.
+        Of hazards above ½ only the ½ counts, so that the largest error is 1 in one interval, in which the event
+        happened, and ½ in the others: the sum is multiplied by 2/(1 + (J − 1)/4). Proper for each hazard up to
+        ½ among those at risk, whatever the censoring, so that no weights are needed.
 
         Raises
         ------
@@ -201,14 +204,15 @@ class Times(Target):
 
         Examples
         --------
-        >>> Times((10.0,), 90.0).scores([[0.0, 0.0]], [[20.0, 1.0]])  # 2·(0.5² + 0.5²)/2
-        array([0.5])
+        >>> Times((10.0,), 90.0).scores([[0.0, 0.0]], [[20.0, 1.0]])  # 2·(0.5² + 0.5²)/1.25
+        array([0.8])
         """
-        hazards = self.hazards(outputs, correction)
+        hazards = np.minimum(self.hazards(outputs, correction), _COUNTED)
         values = np.asarray(values, dtype=np.float64)
         check_shapes(values=(values, f"{len(hazards)} 2"))
         at_risk, happened = self.observed(values)
-        return 2 * (np.square(hazards - happened) * at_risk).mean(axis=-1)
+        errors = (np.square(hazards - happened) * at_risk).sum(axis=-1)
+        return 2 * errors / (1 + (self.num_intervals - 1) * _COUNTED**2)
 
     def hits(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None

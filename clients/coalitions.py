@@ -21,10 +21,9 @@ from fedclust.messages.coalitions import (
 )
 from fedclust.messages.models import from_stacked, to_state
 from fedclust.messages.training import Instruction
-from fedclust.proof import brier_scores
-from fedclust.proof.coalitions import Scores, balance, fit_of, folds, ranking
-from fedclust.proof.scores import hits
+from fedclust.proof.coalitions import Fit, Scores, folds
 from fedclust.support.rng import generator
+from fedclust.targets import Target
 from fedclust.training.cohort import Job
 from fedclust.typing import FloatArray, IntArray
 
@@ -70,7 +69,7 @@ def train_arms(node: Node, asked: Mapping[int, Instruction]) -> dict[int, dict[s
 @answers(ScoresQuestion)
 def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
     """Return cross-fitted scores, reduced to what the choice needs, and how other sites' models fit."""
-    found, errors = {}, {}
+    found, errors, target = {}, {}, node.data.target
     for client, question in asked.items():
         rows, fold = rows_of(node, client)
         parts = [rows[fold == number] for number in range(FOLDS)]
@@ -84,12 +83,19 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
             measured = node.trainer.logits(jobs)
             crossed = [measured[first : first + FOLDS] for first in range(0, own, FOLDS)]
             brier, right = [], []
-            for arms, shifts in zip(crossed, _shifts(question, crossed[0]), strict=True):
+            made = (
+                _fitted(node, jobs[:own], rows, fold, question)
+                if target.fits_correction
+                else _shifts(question, crossed[0])
+            )
+            for arms, shifts in zip(crossed, made, strict=True):
                 for shift in (np.zeros_like(shifts), shifts):
                     both = [(*each, prior) for each, prior in zip(arms, shift, strict=True)]
-                    brier.append(np.concatenate([brier_scores(*each) for each in both]))
-                    right.append(np.concatenate([hits(*each) for each in both]))
-            found[client] = _answer(np.array(brier), np.array(right), crossed, measured[own:], fold, question)
+                    brier.append(np.concatenate([target.scores(*each) for each in both]))
+                    right.append(np.concatenate([target.hits(*each) for each in both]))
+            found[client] = _answer(
+                target, np.array(brier), np.array(right), crossed, measured[own:], fold, question
+            )
         # The model is the user's code and may raise anything.
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"
@@ -97,6 +103,7 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
 
 
 def _answer(
+    target: Target,
     brier: FloatArray,
     right: FloatArray,
     crossed: Sequence[Sequence[tuple[FloatArray, IntArray]]],
@@ -108,6 +115,8 @@ def _answer(
 
     Parameters
     ----------
+    target
+        What is predicted.
     brier, right
         Brier score of each arm on each row, and whether it is right, shape (A, n).
     crossed
@@ -119,17 +128,28 @@ def _answer(
     question
         The question.
     """
-    labels = np.concatenate([each for _, each in crossed[0]])
-    if labels.ndim > 1:  # a class for every position of a row is in no order
-        blank = fit_of(np.zeros((0, question.num_classes)), *[fold[:0]] * 2)
-        return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
+    values = np.concatenate([each for _, each in crossed[0]])
     logits = np.stack([np.concatenate([each for each, _ in parts]) for parts in crossed])
-    fits = [fit_of(*each, fold) for each in further]
+    if logits.ndim > 3:  # a class for every position of a row is in no order
+        blank = Fit.unknown(target.fit_classes(question.num_classes))
+        return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
+    fits = [target.fit(*each, fold) for each in further]
     together = sum(weight * each for weight, (each, _) in zip(question.weights, further, strict=True))
-    fits.append(fit_of(together, further[0][1], fold))
-    fits.append(fit_of(logits[-1], labels, np.sort(fold), within=True))
-    scores = Scores.of(brier, ranking(logits, labels, np.sort(fold)), balance(right > 0, labels))
-    return ScoresAnswer.of(scores, fits)
+    fits.append(target.fit(together, further[0][1], fold))
+    fits.append(target.fit(logits[-1], values, np.sort(fold), within=True))
+    ranks = target.ranking(logits, values, np.sort(fold))
+    return ScoresAnswer.of(Scores.of(brier, ranks, target.balance(right, values)), fits)
+
+
+def _fitted(
+    node: Node, jobs: Sequence[Job], rows: IntArray, fold: IntArray, question: ScoresQuestion
+) -> FloatArray:
+    """Fit each coalition's correction for each fold to the site's other rows, shape (coalitions, folds, O)."""
+    target, shape = node.data.target, (question.coalitions, FOLDS, node.data.num_outputs)
+    if not question.pseudo_examples.any():
+        return np.zeros(shape)
+    without = [replace(job, rows=rows[fold != place % FOLDS]) for place, job in enumerate(jobs)]
+    return np.reshape([target.correction(*each) for each in node.trainer.logits(without)], shape)
 
 
 def _shifts(question: ScoresQuestion, parts: Sequence[tuple[FloatArray, IntArray]]) -> FloatArray:
@@ -153,14 +173,19 @@ def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
         rows = node.data.test[client]
         try:
             jobs = [Job(client, rows, to_state(model)) for model in question.models]
+            target, fitted = node.data.target, None
+            if target.fits_correction:
+                trained = [replace(job, rows=node.data.train[client]) for job in jobs]
+                wanted = zip(node.trainer.logits(trained), shifts, strict=True)
+                shifts = fitted = np.array([target.correction(*each) * shift.any() for each, shift in wanted])
             shifted = [replace(job, shift=shift) for job, shift in zip(jobs, shifts, strict=True)]
             measured = node.trainer.evaluate(shifted, full=True)
             brier = [
-                brier_scores(*each, shift).mean() if len(rows) else 0.0
+                target.scores(*each, shift).mean() if len(rows) else 0.0
                 for each, shift in zip(node.trainer.logits(jobs), shifts, strict=True)
             ]
             figures = {str(place): each.figures for place, each in enumerate(measured)}
-            found[client] = SiteFigures(figures, np.array(brier))
+            found[client] = SiteFigures(figures, np.array(brier), None if fitted is None else fitted.ravel())
         # The model is the user's code and may raise anything.
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"

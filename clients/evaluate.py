@@ -44,16 +44,23 @@ def corrections(
     node
         The node.
     sent
-        The correction of each client that the server computed from label counts.
+        The correction of each client that the server computed from label counts. Where clients fit their own,
+        only those do for whom it has numbers other than 0.
     states
         The model of each.
     """
     target = node.data.target
     if not target.fits_correction:
         return sent, {}
-    jobs = {client: Job(client, node.data.train[client], states[client]) for client in sent}
+    nothing = np.zeros(node.data.num_outputs)
+    jobs = {
+        client: Job(client, node.data.train[client], states[client])
+        for client, each in sent.items()
+        if np.any(each)
+    }
     fitted, errors = measured(jobs, node.trainer.logits)
-    return {client: target.correction(*each) for client, each in fitted.items()}, errors
+    made = {client: target.correction(*each) for client, each in fitted.items()}
+    return {client: made.get(client, nothing) for client in sent if client not in errors}, errors
 
 
 def _held_out(node: Node) -> Sequence[IntArray]:
@@ -380,7 +387,7 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
     """Return each client's label counts, known group and names."""
     data = node.data
     train, test = data.label_counts("train"), data.label_counts("test")
-    names = describing.Names(data.class_names, data.left_out)
+    names = describing.Names(data.class_names, data.left_out, data.target)
     return {
         client: describing.Description.of(
             train[client],

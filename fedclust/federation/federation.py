@@ -33,6 +33,7 @@ from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
+from fedclust.targets import CLASSES, Target, to_text
 from fedclust.typing import FloatArray, IntArray
 
 # -- Descriptions -------------------------------------------------------------------------------------------
@@ -61,6 +62,8 @@ class Descriptions:
         Mean and standard deviation by which the first client normalises each channel of its images.
     class_names
         Names of the classes in label order, shape (C,); empty if clients have none.
+    target
+        What is predicted; the classes are its bins.
     client_names
         Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
     left_out
@@ -77,6 +80,7 @@ class Descriptions:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     class_names: tuple[str, ...] = ()
+    target: Target = CLASSES
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -106,7 +110,7 @@ class Descriptions:
         """List each client's description, as far as it is kept."""
         counts = self.counts or (self.num_train[:, None], self.num_test[:, None])  # not by class
         train, test = (np.pad(each, [(0, 0), (0, self.num_classes - each.shape[1])]) for each in counts)
-        names = Names(self.class_names, self.left_out)
+        names = Names(self.class_names, self.left_out, self.target)
         same: dict[str, Any] = {"mean": self.mean, "std": self.std, "names": names}
         return [
             Description.of(
@@ -148,6 +152,7 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
     first = answers[0]
     # If label 3 is another class on one node, training goes wrong without any error.
     check_alike("class names", [answer.names.classes for answer in answers])
+    check_alike("target", [to_text(answer.names.target) for answer in answers])
     groups = [answer.group for answer in answers if answer.group is not None]
     names = [answer.name for answer in answers if answer.name is not None]
     train = np.stack(trained)
@@ -161,6 +166,7 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
         mean=first.mean,
         std=first.std,
         class_names=first.names.classes,
+        target=first.names.target,
         client_names=tuple(names) if len(names) == len(answers) else None,
         left_out=first.names.left_out,
         num_validation=np.array([answer.num_validation for answer in answers]),

@@ -50,7 +50,7 @@ def _coalitions(at: codec.Reading) -> int:
 
 
 def _fit_numbers(at: codec.Reading) -> int:
-    return Fit.width(at.asked.num_classes) * (at.asked.others + 2)
+    return Fit.width(at.asked.fit_classes) * (at.asked.others + 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +76,14 @@ class ScoresAnswer:
     balanced: Annotated[FloatArray, codec.Numbers(0, 1 + 1e-9, count=_arms)]
     balanced_error: Annotated[FloatArray, codec.Numbers(0, 1, count=_arms)]
     fits: Annotated[
-        FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.num_classes - 1), count=_fit_numbers)
+        FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.fit_classes - 1), count=_fit_numbers)
     ]
 
     def check(self, at: codec.Reading) -> None:
         """Check that there may be such rows."""
         if not self.scores.possible():
             raise at.bad(f"means and products must be those of {self.count} rows, they are not")
-        fits, classes = self.fits.reshape(at.asked.others + 2, -1), at.asked.num_classes
+        fits, classes = self.fits.reshape(at.asked.others + 2, -1), at.asked.fit_classes
         errors = np.hstack([fits[:, [2, 4]], fits[:, 5 + 2 * classes :]])
         if errors.min() <= 0:
             raise at.bad(f"errors of fits must be > 0, got {errors.min()}")
@@ -118,6 +118,8 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     pseudo_examples
         m̂ of each coalition's label-prior correction, see :mod:`fedclust.clustering.label_prior`; 0 where it
         is infinite, for no correction. A site makes its own for each fold, from its labels without the fold.
+    ordered
+        Whether what is predicted is no class, so that fits are of the order of rows.
     """
 
     kind = "query.coalitions"
@@ -127,6 +129,7 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     shares: Annotated[FloatArray, codec.Numbers(0, 1)]
     weights: Annotated[FloatArray, codec.Numbers(0)]
     pseudo_examples: Annotated[FloatArray, codec.Numbers(0, at_least=1)]
+    ordered: Annotated[bool, codec.Flag(sparse=True)] = False
 
     @classmethod
     def of(
@@ -135,10 +138,11 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
         shares: FloatArray,
         pseudo_examples: Sequence[float],
         weights: FloatArray,
+        ordered: bool = False,
     ) -> "ScoresQuestion":
         """Make the question; without a correction m̂ is infinite."""
         pseudo = np.array(pseudo_examples, dtype=float)
-        return cls(tuple(models), shares, weights, np.where(np.isinf(pseudo), 0, pseudo))
+        return cls(tuple(models), shares, weights, np.where(np.isinf(pseudo), 0, pseudo), ordered)
 
     @property
     def coalitions(self) -> int:
@@ -149,6 +153,11 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.shares) // self.coalitions
+
+    @property
+    def fit_classes(self) -> int:
+        """Number of classes of a fit, see :meth:`fedclust.targets.Target.fit_classes`."""
+        return 2 if self.ordered else self.num_classes
 
     @property
     def others(self) -> int:
@@ -169,6 +178,8 @@ class SiteFigures:
         Of each model, by its place, the figures of an evaluation with macro F1 and AUC.
     brier
         Mean Brier score of each, shape (models,); 0 without rows.
+    shifts
+        What the site added to the outputs of each, where it fitted that, in one list.
     """
 
     figures: Annotated[
@@ -176,6 +187,7 @@ class SiteFigures:
         codec.Spread(FIGURES, lambda at: [str(each) for each in range(len(at.asked.models))], "figures/"),
     ]
     brier: Annotated[FloatArray, codec.Numbers(0, 2 + 1e-9, count=lambda at: len(at.asked.models))]
+    shifts: Annotated[FloatArray | None, codec.Numbers(place=codec.IN_CONFIG, at_most=4096)] = None
 
     def check(self, at: codec.Reading) -> None:
         """Check that every model was measured."""
@@ -192,7 +204,8 @@ class SiteFiguresQuestion(codec.Question[SiteFigures]):
     models
         The models.
     shifts
-        What is added to the logits of each, shape (models, C), in one list.
+        What is added to the outputs of each, shape (models, C), in one list; where sites fit that, 1 for a
+        model that is to be corrected and 0 for others.
     """
 
     kind = "query.site_figures"

@@ -18,6 +18,7 @@ from fedclust.data.sites.rules import Rules
 from fedclust.messages import codec
 from fedclust.privacy import Disclosed
 from fedclust.support.checks import read_as
+from fedclust.targets import CLASSES, Target, from_text, to_text
 from fedclust.typing import FloatArray, IntArray
 
 
@@ -31,6 +32,8 @@ class Names:
         Names of the classes, in label order, shape (C,); empty if unknown.
     left_out
         Names of sources with too few examples for a client, and their numbers of examples.
+    target
+        What is predicted; the classes are its bins.
     """
 
     place = codec.Place("names", ConfigRecord)
@@ -40,6 +43,7 @@ class Names:
         Mapping[str, int],
         codec.Pairs(codec.Texts(), codec.Numbers(0, codec.MOST_EXAMPLES, int, key="left-out-rows")),
     ] = field(default_factory=dict)
+    target: Annotated[Target, codec.Made(writes=to_text, reads=from_text, sparse=True)] = CLASSES
 
 
 _COUNTS = {"least": 0, "most": codec.MOST_EXAMPLES, "to": np.int64, "at_least": 1}

@@ -11,12 +11,52 @@ use bins only, so that every method works for every kind of target.
 Arrays and tensors in, values out: nothing here uses messages, files or networks.
 """
 
+import dataclasses
+import json
+from typing import Any
+
+from fedclust.support.checks import read_as
 from fedclust.targets.amounts import Amounts
 from fedclust.targets.base import Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
-__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times"]
+__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times", "from_text", "to_text"]
 
 KINDS: dict[str, type[Target]] = {each.kind: each for each in (Classes, Amounts, Times)}
 """Every kind of target by its name."""
+
+
+def to_text(target: Target) -> str:
+    """Write a target as JSON; empty for classes.
+
+    Examples
+    --------
+    >>> to_text(Amounts(0.0, 10.0, (5.0,), unit="days"))
+    '{"kind": "amounts", "low": 0.0, "high": 10.0, "edges": [5.0], "unit": "days", "error": "squared"}'
+    """
+    values: Any = target
+    return "" if target == CLASSES else json.dumps({"kind": target.kind, **dataclasses.asdict(values)})
+
+
+def from_text(text: str) -> Target:
+    """Read what :func:`to_text` wrote, which may come from elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If it is no target.
+
+    Examples
+    --------
+    >>> from_text(to_text(Times((10.0,), 90.0)))
+    Times(cuts=(10.0,), last=90.0, unit='')
+    """
+    if not text:
+        return CLASSES
+    values = json.loads(text)
+    kind = values.pop("kind", None) if isinstance(values, dict) else None
+    if kind not in KINDS:
+        raise ValueError(f"target.kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    made: Target = read_as(KINDS[kind], values)
+    return made

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedclust.metrics.times import concordance_by_row
 from fedclust.support.checks import check_entries, check_shapes, check_value
 from fedclust.targets.base import Target
 from fedclust.typing import FloatArray, IntArray
@@ -248,6 +249,23 @@ class Amounts(Target):
         return np.array(
             [float(self.scaled(np.clip(values, self.low, self.high)).mean()) if len(values) else 0.0]
         )
+
+    def order(
+        self,
+        outputs: FloatArray,
+        values: FloatArray | IntArray,
+        turned: bool = False,  # noqa: ARG002
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count pairs of rows with different amounts, and those whose predictions are in the same order.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).order([[0.0], [2.0], [1.0]], [1.0, 2.0, 3.0])
+        (array([2., 2., 2.]), array([2., 1., 1.]), 3)
+        """
+        predicted, values = self._checked(outputs, values, None)
+        pairs, in_order = concordance_by_row(values, np.ones(len(values)), -predicted)
+        return pairs, in_order, len(values)
 
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
         """Compute the root mean squared and the mean absolute error in the amounts' unit, and R².

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fedclust.metrics import Outcomes
+from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Target(ABC):
     fits_correction: ClassVar[bool] = True
     """Whether a client fits its correction to its training rows; if not, it is sent one."""
 
-    loss: "Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None" = None
+    loss: Callable[[Any, Any], Any] | None = None
     """Loss of each row, shape (n,), from outputs, shape (n, O), and values; None for the run's cross-entropy."""
 
     @classmethod
@@ -101,6 +102,95 @@ class Target(ABC):
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
         """Compute the figures of :attr:`figure_names`; NaN where undefined."""
         return {}
+
+    # -- How well rows are ordered, for a handful of sites --------------------------------------------------
+
+    order_in: ClassVar[str] = "concordance"
+    """What says how well rows are ordered, in a word."""
+
+    def fit_classes(self, num_bins: int) -> int:  # noqa: ARG002
+        """Return the number of classes of a :class:`~fedclust.proof.coalitions.Fit`: 2 for an order."""
+        return 2
+
+    def order(
+        self, outputs: FloatArray, values: FloatArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs of rows.
+
+        Parameters
+        ----------
+        outputs, values
+            Shape (n, O), and the rows' values.
+        turned
+            Whether to take events for censored rows and the other way round.
+
+        Returns
+        -------
+        Pairs that each row is in, those that are in the right order, shape (n,), and how many rows begin one.
+        """
+        raise NotImplementedError(f"{self.kind} have no order")
+
+    turns_events: ClassVar[bool] = False
+    """Whether values have an event that a site may code the other way."""
+
+    def ranking(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Measure how well each coalition's models order a site's rows.
+
+        Parameters
+        ----------
+        outputs
+            For each row by each coalition's model without its fold, shape (coalitions, n, O); the last coalition
+            is the site alone.
+        values
+            The rows' values.
+        fold
+            Fold of each row, shape (n,); only pairs within a fold are compared.
+
+        Returns
+        -------
+        As of :func:`~fedclust.proof.coalitions.ranking`.
+        """
+        counted = [self._within(each, values, fold) for each in outputs]
+        pairs, in_order = (np.stack([each[place] for each in counted]) for place in (0, 1))
+        return in_pairs(pairs, in_order)
+
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """Return each arm's balanced accuracy and its error, as of :func:`~fedclust.proof.coalitions.balance`.
+
+        Amounts and times have none: one half, with an error of 1, of which nothing follows.
+        """
+        return np.full(len(right), 0.5), np.ones(len(right))
+
+    def fit(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
+    ) -> Fit:
+        """Measure how well a model orders rows that it has not seen.
+
+        Parameters
+        ----------
+        outputs, values
+            Shape (n, O), and the rows' values.
+        fold, within
+            As of :func:`~fedclust.proof.coalitions.fit_of`.
+        """
+        parts = fold if within else np.zeros(len(fold), dtype=np.int64)
+        turned = self._within(outputs, values, parts, turned=True) if self.turns_events else None
+        return fit_of_pairs(*self._within(outputs, values, parts), turned)
+
+    def _within(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs within folds."""
+        pairs, in_order, began = np.zeros(len(fold)), np.zeros(len(fold)), 0
+        for number in np.unique(fold):
+            here = fold == number
+            pairs[here], in_order[here], some = self.order(outputs[here], values[here], turned)
+            began += some
+        return pairs, in_order, began
+
+    # -- Evaluations ----------------------------------------------------------------------------------------
 
     def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
         """Reduce the outputs of a batch to what :meth:`measured` needs.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from fedclust.metrics import auc, classification_by_client, outcomes
+from fedclust.proof.coalitions import Fit, balance, fit_of, ranking
 from fedclust.proof.scores import brier_scores, hits
 from fedclust.targets.base import Scores, Target
 from fedclust.typing import FloatArray, IntArray
@@ -60,6 +61,28 @@ class Classes(Target):
         own = counts if counts.any() else np.ones(num_bins)
         with np.errstate(divide="ignore"):
             return np.log(own / own.sum())
+
+    order_in: ClassVar[str] = "AUC"
+
+    def fit_classes(self, num_bins: int) -> int:
+        """Return the number of classes."""
+        return num_bins
+
+    def ranking(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Measure the area under the curve, see :func:`~fedclust.proof.coalitions.ranking`."""
+        return ranking(outputs, np.asarray(values), fold)
+
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
+        """Measure balanced accuracies, see :func:`~fedclust.proof.coalitions.balance`."""
+        return balance(right > 0, np.asarray(values))
+
+    def fit(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
+    ) -> Fit:
+        """Measure how well a model fits rows, see :func:`~fedclust.proof.coalitions.fit_of`."""
+        return fit_of(outputs, np.asarray(values), fold, within=within)
 
     def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":
         """Return the predicted classes and, for a full evaluation, the probabilities of all."""

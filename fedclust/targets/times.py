@@ -332,6 +332,23 @@ class Times(Target):
         hazards = np.clip((events + overall) / (numbers + 1), 1e-6, 1 - 1e-6)
         return np.log(hazards / (1 - hazards))
 
+    def order(
+        self, outputs: FloatArray, values: FloatArray | IntArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs, and those in which the earlier event has the higher risk.
+
+        Examples
+        --------
+        >>> times, rows = Times((10.0,), 90.0), np.array([[5, 1], [20, 0], [25, 1]])
+        >>> times.order([[1.0, 0.0], [0.0, 0.0], [0.5, 0.0]], rows)
+        (array([2., 1., 1.]), array([2., 1., 1.]), 2)
+        """
+        values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
+        happened = (values[:, 1] > 0) != turned
+        return *concordance_by_row(values[:, 0], happened, self.risks(outputs)), int(happened.sum())
+
+    turns_events: ClassVar[bool] = True
+
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
         """Compute Harrell's concordance and the integrated Brier score.
 

@@ -5,6 +5,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from fedclust.proof.paired import counted
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
-from fedclust.targets import CLASSES, Target, to_text
+from fedclust.targets import Target, from_text, to_text
 from fedclust.typing import FloatArray, IntArray
 
 # -- Descriptions -------------------------------------------------------------------------------------------
@@ -62,8 +63,8 @@ class Descriptions:
         Mean and standard deviation by which the first client normalises each channel of its images.
     class_names
         Names of the classes in label order, shape (C,); empty if clients have none.
-    target
-        What is predicted; the classes are its bins.
+    target_text
+        What is predicted, as :func:`fedclust.targets.to_text` writes it; the classes are its bins.
     client_names
         Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
     left_out
@@ -80,10 +81,15 @@ class Descriptions:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     class_names: tuple[str, ...] = ()
-    target: Target = CLASSES
+    target_text: str = ""
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+
+    @cached_property
+    def target(self) -> Target:
+        """What is predicted; the classes are its bins."""
+        return from_text(self.target_text)
 
     @property
     def train_counts(self) -> IntArray:
@@ -166,7 +172,7 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
         mean=first.mean,
         std=first.std,
         class_names=first.names.classes,
-        target=first.names.target,
+        target_text=to_text(first.names.target),
         client_names=tuple(names) if len(names) == len(answers) else None,
         left_out=first.names.left_out,
         num_validation=np.array([answer.num_validation for answer in answers]),

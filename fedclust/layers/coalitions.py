@@ -57,6 +57,7 @@ from fedclust.proof.coalitions import (
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
 from fedclust.support.reasons import FederationError
+from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1
@@ -322,14 +323,19 @@ class Coalitions(Layer):
         trained, federation = self.trained, run.federation
         clients, counts = now.clusters.num_clients, federation.describe().train_counts
         may_correct = self._may_correct()
+        target, sites = federation.describe().target, range(len(trained.coalitions[0]))
         shifts = [
-            may_correct * prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
+            may_correct
+            * (
+                np.ones((clients, target.outputs(counts.shape[1])))  # each site fits its own
+                if target.fits_correction
+                else prior_shifts(counts, np.where(np.isin(np.arange(clients), members), 0, -1))
+            )
             for members in trained.coalitions
         ]
-        sites = range(len(trained.coalitions[0]))
-        asked = {site: _question(trained, site, counts, may_correct) for site in sites}
+        asked = {site: _question(trained, site, counts, may_correct, target) for site in sites}
         answers = federation.ask(asked, server_round=now.number).replies
-        fits = np.full((len(sites), len(sites), Fit.width(counts.shape[1])), np.nan)
+        fits = np.full((len(sites), len(sites), Fit.width(target.fit_classes(counts.shape[1]))), np.nan)
         together = np.full(fits.shape[1:], np.nan)
         for site, answer in answers.items():
             others = [other for other in sites if other != site]
@@ -351,6 +357,9 @@ class Coalitions(Layer):
         serving = sorted({each.coalition for each in taken})
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
         measured = self._figures(federation, choices, shifts)
+        for name, answer in measured[0].items():
+            if answer.shifts is not None:
+                corrected[int(name)] = answer.shifts.reshape(len(verdicts.SERVED), -1)[0]
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
         chosen = Chosen(*before, tuple(choices), corrected, fits, together, *measured)
@@ -405,16 +414,18 @@ class Coalitions(Layer):
         names = described.client_names or [f"site {client}" for client in range(len(described.num_train))]
         classes = described.class_names or [str(each) for each in range(described.num_classes)]
         counts, tests = described.train_counts, described.test_counts
-        sites = []
+        sites, words = [], described.target.words
         for client, choice in enumerate(chosen.choices):
             if choice is not None:
                 answer = chosen.compared.get(str(client))
-                figures = _figures_of(chosen.figures.get(str(client)), tests[client])
+                figures = _figures_of(chosen.figures.get(str(client)), tests[client], words)
                 rows = int(described.num_test[client]), tests[client]
                 coalitions_of = listed[choice.arm.coalition], choice, figures, *rows
                 everyone = listed[choice.everyone.coalition]
                 over = None if answer is None else measure([answer.rows])
-                sites.append(verdicts.Site(client, names[client], *coalitions_of, everyone, over))
+                shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
+                about = everyone, over, shares, words
+                sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))
         found = verdicts.findings(sites, chosen.fits, chosen.together, counts, classes)
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
@@ -443,7 +454,9 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
-def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool) -> ScoresQuestion:
+def _question(
+    trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool, target: Target
+) -> ScoresQuestion:
     """Ask a site how its arms predict its rows, and how the others' own models fit them."""
     own, others = trained.of(site), [other for other in trained.coalitions[0] if other != site]
     models = [trained.models[_EACH * place + fold] for place in own for fold in range(FOLDS)]
@@ -453,14 +466,19 @@ def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct
     examples = [label_prior.pseudo_examples(each[each.any(axis=1)]) for each in tables]
     pseudo = [each if may_correct else math.inf for each in examples]
     weights = counts[others].sum(axis=1) / max(1, counts[others].sum())
-    return ScoresQuestion.of(models, np.concatenate(shares), pseudo, weights)
+    ordered = target.fit_classes(counts.shape[1]) != counts.shape[1]
+    return ScoresQuestion.of(models, np.concatenate(shares), pseudo, weights, ordered)
 
 
-def _figures_of(answer: SiteFigures | None, counts: IntArray) -> dict[str, dict[str, Any]]:
+def _figures_of(
+    answer: SiteFigures | None, counts: IntArray, words: verdicts.Words
+) -> dict[str, dict[str, Any]]:
     """Return a site's figures of each arm; empty if it did not answer."""
     if answer is None:
         return {}
     return {
-        arm: verdicts.figures_of(answer.figures[str(place)], float(answer.brier[place]), counts, wilson)
+        arm: verdicts.figures_of(
+            answer.figures[str(place)], float(answer.brier[place]), counts, wilson, words
+        )
         for place, arm in enumerate(verdicts.SERVED)
     }

@@ -669,7 +669,7 @@ def at_own_shares(fits: FloatArray, together: FloatArray, counts: IntArray) -> t
     [-0.1, 0.6]
     """
     classes = counts.shape[1]
-    if classes <= 2:
+    if fits.shape[-1] == Fit.width(2):
         return fits, together
     shares = counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
 

@@ -20,7 +20,7 @@ from fedclust.proof.coalitions import Choice, Coalition, at_own_shares, turned_s
 from fedclust.proof.figure import NEGLIGIBLE, Figure
 from fedclust.typing import FloatArray, IntArray
 
-FIGURES = ("accuracy", "balanced_accuracy", "auc", "brier")
+FIGURES = ("accuracy", "balanced_accuracy", "auc")
 SERVED = ("chosen", "everyone", "alone")
 """The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
 
@@ -30,11 +30,68 @@ FEW, FEWEST = 10, 3
 """Test rows of a class below which their number is reported, and below which there is no area."""
 
 
+class Words:
+    """What a site's report says of classes; other targets have words of their own.
+
+    Attributes
+    ----------
+    share
+        What the first figure is.
+    order_in
+        What says how well models order a site's rows.
+    compared
+        Keys and titles of the figures by which a choice may be worse than another model, larger is better.
+    by_class
+        Whether figures are of classes, which a site may have few rows of.
+    """
+
+    share = "accuracy"
+    order_in = "AUC"
+    compared: tuple[tuple[str, str], ...] = (
+        ("accuracy", "accuracy"),
+        ("balanced_accuracy", "balanced accuracy"),
+        ("auc", "AUC"),
+    )
+    by_class = True
+
+    def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
+        """Return how many test rows say something of the first figure.
+
+        Parameters
+        ----------
+        rows
+            Number of test rows.
+        counts
+            Test rows of each bin, shape (C,).
+        """
+        return rows
+
+    def further(self, rows: int, counts: IntArray) -> str:  # noqa: ARG002
+        """Return a sentence on what few test rows are of; empty without."""
+        return ""
+
+    def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:
+        """Return what looks exchanged at a turned site, and two names: the others', and the site's for it.
+
+        Parameters
+        ----------
+        fits
+            Numbers of the models that are the wrong way round there, shape (models, 5 or more).
+        classes
+            Names of the bins.
+        """
+        return "labels look exchanged", *_renamed(fits[:, 5 : 5 + len(classes)], classes)
+
+
+CLASSES = Words()
+
+
 def figures_of(
     measured: Mapping[str, float],
     brier: float,
     counts: IntArray,
     interval: Callable[[float, float], FloatArray],
+    words: Words = CLASSES,
 ) -> dict[str, Any]:
     """Return the figures of one arm on a site's test rows; None where they are not defined.
 
@@ -49,6 +106,8 @@ def figures_of(
         class alone, there is no AUC.
     interval
         Returns the ends of the interval of a share, given a number and of how many.
+    words
+        What is predicted, in words.
 
     Examples
     --------
@@ -59,13 +118,17 @@ def figures_of(
     (0.75, 0.3, None)
     """
     rows, rarest = int(measured["num-examples"]), _rarest(counts)[1]
-    values = {name: measured.get(name.replace("_", "-"), np.nan) for name in FIGURES} | {"brier": brier}
+    names = dict.fromkeys([*FIGURES, *(key for key, _ in words.compared)])
+    values = {name: measured.get(name.replace("_", "-"), measured.get(name, np.nan)) for name in names}
+    values |= {"brier": brier}
+    if not words.by_class:
+        values["balanced_accuracy"] = np.nan
     values["auc"] = values["auc"] if rarest >= FEWEST else np.nan
     defined = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
     ends: dict[str, Any] = {}
-    for name, number in (("accuracy", rows), ("auc", rarest)):
+    for name, number in (("accuracy", words.counted(rows, counts)), ("auc", rarest)):
         share = defined[name]
-        pair = (None, None) if share is None else interval(share * number, number).tolist()
+        pair = (None, None) if share is None or not number else interval(share * number, number).tolist()
         ends |= {f"{name}_low": pair[0], f"{name}_high": pair[1]}
     return defined | ends
 
@@ -100,6 +163,10 @@ class Site:
     over_alone
         How much better its choice predicts its test rows than its own model; of a site that chose its own,
         than everyone's. None if it did not answer.
+    over_shares
+        How much lower its choice's score of test rows is than that of a prediction without inputs; NaN if unknown.
+    words
+        What is predicted, in words.
     """
 
     client: int
@@ -111,6 +178,8 @@ class Site:
     test_counts: IntArray
     everyone: Coalition
     over_alone: Figure | None = None
+    over_shares: float = np.nan
+    words: Words = CLASSES
 
     @property
     def leaves(self) -> bool:
@@ -157,11 +226,7 @@ class Site:
         """List the figures by which everyone's model, or its own, is better by more than 0.02, in words."""
         lower = []
         own, words = self.figures.get("chosen", {}), {"everyone": "with everyone", "alone": "alone"}
-        for key, title in (
-            ("accuracy", "accuracy"),
-            ("balanced_accuracy", "balanced accuracy"),
-            ("auc", "AUC"),
-        ):
+        for key, title in self.words.compared:
             known = [(self.figures[arm][key], words[arm]) for arm in words if self.figures]
             best, where = max((each for each in known if each[0] is not None), default=(-1.0, ""))
             if own.get(key) is not None and own[key] < best - _LOWERED:
@@ -232,9 +297,9 @@ def advice(
     text = f"{site.name}: {text}{correction}"
     if not measured:
         return f"{text}."
-    parts = [
-        f"accuracy {chosen['accuracy']:.2f} ({chosen['accuracy_low']:.2f} to {chosen['accuracy_high']:.2f})"
-    ]
+    ends = chosen["accuracy_low"], chosen["accuracy_high"]
+    between = "" if ends[0] is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
+    parts = [f"{site.words.share} {chosen['accuracy']:.2f}{between}"]
     for arm, words in (("alone", "alone"), ("everyone", "with everyone")):
         if (arm == "alone" and alone) or (arm == "everyone" and not site.leaves):
             continue
@@ -243,12 +308,14 @@ def advice(
             low, high = site.over_alone.accuracy_interval
             part += f" (difference {site.over_alone.accuracy_gain:+.2f}, {low:+.2f} to {high:+.2f})"
         parts.append(part)
-    parts += [each for each in lowered if not each.startswith("accuracy")]
+    parts += [each for each in lowered if not each.startswith(site.words.share)]
     return f"{text}: {', '.join(parts)}.{_few(site, classes) if learnt else ''}"
 
 
 def _few(site: Site, classes: Sequence[str]) -> str:
     """Describe the AUC where a class has few test rows; empty if all have many."""
+    if not site.words.by_class:
+        return site.words.further(site.num_test, site.test_counts)
     label, number = _rarest(site.test_counts)
     if number >= FEW or (len(site.test_counts) > 2 and np.count_nonzero(site.test_counts) < 2):
         return ""
@@ -287,6 +354,11 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
     known = [each for each in sites if each.figures and each.test_counts.any()]
     if not known:
         return True
+    if not known[0].words.by_class:
+        gained = np.array(
+            [[each.over_shares, each.num_test] for each in known if np.isfinite(each.over_shares)]
+        )
+        return not len(gained) or bool(np.average(gained[:, 0], weights=gained[:, 1]) > NEGLIGIBLE)
     there = np.stack([each.test_counts for each in known])
     train = np.asarray(train_counts, dtype=float)[[each.client for each in known]]
     shares = train / np.maximum(train.sum(axis=1, keepdims=True), 1)
@@ -412,6 +484,8 @@ def findings(
     tested = at_own_shares(fits, together, counts[: len(fits)])
     turned, (wrong_way, right_way) = turned_sites(*tested), ways(tested[0])
     odd = list[dict[str, Any]]()
+    words = sites[0].words if sites else CLASSES
+    in_order = len(classes) == 2 or not words.by_class
 
     def add(site: Site, kind: str, text: str) -> None:
         odd.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
@@ -420,28 +494,28 @@ def findings(
         """Return how right models are, as a range."""
         low, high = (f"{each:.2f}" for each in (values.min(), values.max()))
         ends = low if low == high else f"{low} to {high}"
-        return f"AUC of {{}} {ends}" if len(classes) == 2 else f"{{}} right on a share of {ends}"
+        return f"{words.order_in} of {{}} {ends}" if in_order else f"{{}} right on a share of {ends}"
 
     clear = 2 * len(turned) < len(sites)
     for site in sites:
         at, held = site.client, np.flatnonzero(counts[site.client])
         accusers = np.flatnonzero(wrong_way[:, at])
         if at in turned and len(accusers):
-            this, that = _renamed(fits[accusers, at, 5 : 5 + len(classes)], classes)
+            exchanged, this, that = words.renamed(fits[accusers, at], classes)
             wrong = [each.name for each in sites if each.client in accusers]
             of = f"model{'s' * (len(wrong) > 1)} of {joined(wrong)}"
             named = joined(wrong), f"the {of}"
             others, models = named if len(wrong) < max(2, len(sites) - 1) else _OTHERS
             measured = right(fits[accusers, at, 0]).format(models)
             what = f"what {others} call{'s' * (len(wrong) == 1)} {this} it calls {that}"
-            text = f"Stop: labels look exchanged ({measured}): {what}. "
+            text = f"Stop: {exchanged} ({measured}): {what}. "
             text += "Check both codings" if len(sites) == 2 else "Check its coding"
             if clear:
                 gain = together[at, 0] + together[at, 3]
-                then = f"AUC {gain:.2f}" if len(classes) == 2 else f"{gain:.0%} right"
+                then = f"{words.order_in} {gain:.2f}" if in_order else f"{gain:.0%} right"
                 text += f" and run again: corrected, the others' models together would have {then} there"
             add(site, "turned", f"{text}.")
-        elif len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
+        elif words.by_class and len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."
             add(site, "one_class", text)
         elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():

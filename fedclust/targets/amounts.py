@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedclust.metrics.times import concordance_by_row
+from fedclust.proof.sites import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
 from fedclust.targets.base import Target
 from fedclust.typing import FloatArray, IntArray
@@ -20,6 +21,21 @@ _SPAN = 2.5  # of a network's output over the range; of normal amounts, one unit
 _MOST = 6.0  # a training row counts as at most so far from the middle: a typing error moves no model far
 _HUBER = 1.0  # in a network's units
 _WITHIN = 0.2  # of the range: of normal amounts, half a standard deviation
+
+
+class AmountWords(Words):
+    """What a site's report says of amounts."""
+
+    order_in = "concordance"
+    by_class = False
+
+    def __init__(self, within: str) -> None:
+        self.share = f"share {within}"
+        self.compared = (("accuracy", self.share), ("r2", "R²"))
+
+    def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:  # noqa: ARG002
+        """Return that large and small amounts look exchanged."""
+        return "amounts look turned round", "much", "little"
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,11 @@ class Amounts(Target):
     def right(self) -> str:  # type: ignore[override]
         """What :meth:`hits` counts."""
         return f"predicted within {self.within:.3g}{f' {self.unit}' if self.unit else ''}"
+
+    @property
+    def words(self) -> Words:
+        """What a site's report says of it."""
+        return AmountWords(self.right.removeprefix("predicted "))
 
     def outputs(self, num_bins: int) -> int:  # noqa: ARG002
         """Return 1."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedclust.metrics import Outcomes
 from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
+from fedclust.proof.sites import CLASSES as WORDS, Words
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -105,8 +106,10 @@ class Target(ABC):
 
     # -- How well rows are ordered, for a handful of sites --------------------------------------------------
 
-    order_in: ClassVar[str] = "concordance"
-    """What says how well rows are ordered, in a word."""
+    @property
+    def words(self) -> Words:
+        """What a site's report says of it."""
+        return WORDS
 
     def fit_classes(self, num_bins: int) -> int:  # noqa: ARG002
         """Return the number of classes of a :class:`~fedclust.proof.coalitions.Fit`: 2 for an order."""

@@ -62,8 +62,6 @@ class Classes(Target):
         with np.errstate(divide="ignore"):
             return np.log(own / own.sum())
 
-    order_in: ClassVar[str] = "AUC"
-
     def fit_classes(self, num_bins: int) -> int:
         """Return the number of classes."""
         return num_bins

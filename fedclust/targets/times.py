@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedclust.metrics.times import concordance_by_row, integrated_brier
+from fedclust.proof.sites import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
 from fedclust.targets.base import Target
 from fedclust.typing import FloatArray, IntArray
@@ -26,6 +27,31 @@ ENDS = 0.025, 0.975
 _COUNTED = 0.5  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
 _FURTHEST = 10.0  # from what a correction starts at
+
+
+class TimeWords(Words):
+    """What a site's report says of times."""
+
+    share = "concordance"
+    order_in = "concordance"
+    compared = (("accuracy", "concordance"),)
+    by_class = False
+
+    def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
+        """Return the number of events."""
+        return int(np.asarray(counts)[1::2].sum())
+
+    def further(self, rows: int, counts: IntArray) -> str:
+        """Return how many test rows had the event, where few did."""
+        events = self.counted(rows, counts)
+        return f" Of its {rows:,} test rows {events or 'none'} had the event." if events < FEW else ""
+
+    def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:  # noqa: ARG002
+        """Return whether risks look exchanged or the coding of events."""
+        by_order = np.isclose(fits[:, 3], 1 - 2 * fits[:, 0]).mean() > 0.5
+        if by_order:
+            return "risks look turned round", "a high risk", "a low one"
+        return "events look coded the other way", "an event", "censored"
 
 
 @dataclass(frozen=True)
@@ -112,6 +138,11 @@ class Times(Target):
             float(last),
             **given,
         )
+
+    @property
+    def words(self) -> Words:
+        """What a site's report says of it."""
+        return TimeWords()
 
     @property
     def num_intervals(self) -> int:

@@ -50,7 +50,7 @@ def from_text(text: str) -> Target:
     Examples
     --------
     >>> from_text(to_text(Times((10.0,), 90.0)))
-    Times(cuts=(10.0,), last=90.0, unit='')
+    Times(cuts=(10.0,), last=90.0, base=(), unit='')
     """
     if not text:
         return CLASSES

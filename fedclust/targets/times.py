@@ -7,7 +7,7 @@ model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Men
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -70,13 +70,17 @@ class Times(Target):
     last
         End of the last interval, > the last cut: the 97.5 % quantile of all clients' times. A later time counts as
         in the last interval.
+    base
+        Logits of the intervals' hazards of all clients' training rows, shape (J,), to which a network's outputs
+        are added: one that returns 0 predicts what happens on average, and weight decay draws it there. 0
+        unless given.
     unit
         The times' unit, for people.
 
     Raises
     ------
     ValueError
-        If the cuts do not increase.
+        If the cuts do not increase, or `base` is not one finite number for each interval.
     """
 
     kind: ClassVar[str] = "times"
@@ -85,6 +89,7 @@ class Times(Target):
 
     cuts: tuple[float, ...]
     last: float
+    base: tuple[float, ...] = ()
     unit: str = ""
 
     def __post_init__(self) -> None:
@@ -93,6 +98,10 @@ class Times(Target):
             raise ValueError(
                 f"target.cuts must be at least one time, increase, and lie between 0 and target.last, "
                 f"got {list(self.cuts)} and {self.last:g}"
+            )
+        if self.base and (len(self.base) != self.num_intervals or not np.isfinite(self.base).all()):
+            raise ValueError(
+                f"target.base must be {self.num_intervals} finite numbers or none, got {list(self.base)}"
             )
 
     @classmethod
@@ -113,7 +122,8 @@ class Times(Target):
         happened = values[values[:, 1] > 0, 0]
         if not len(happened):
             raise ValueError(f"events must happen to some rows, all {len(values)} are censored")
-        return cls.of(np.quantile(happened, levels()).tolist(), float(np.quantile(values[:, 0], ENDS[1])))
+        made = cls.of(np.quantile(happened, levels()).tolist(), float(np.quantile(values[:, 0], ENDS[1])))
+        return replace(made, base=tuple(made.without_inputs(values, 0).tolist()))
 
     @classmethod
     def of(cls, quantiles: Sequence[float], last: float, **given: Any) -> "Times":
@@ -131,7 +141,7 @@ class Times(Target):
         Examples
         --------
         >>> Times.of([10.0, 10.0, 30.0], last=90.0)
-        Times(cuts=(10.0, 30.0), last=90.0, unit='')
+        Times(cuts=(10.0, 30.0), last=90.0, base=(), unit='')
         """
         return cls(
             tuple(each for each in dict.fromkeys(map(float, quantiles)) if 0 < each < last),
@@ -214,8 +224,9 @@ class Times(Target):
         from torch.nn import functional
 
         at_risk, happened = self.observed(values)
+        logits = outputs + _like(outputs, self.base) if self.base else outputs
         each = functional.binary_cross_entropy_with_logits(
-            outputs, happened.to(outputs.dtype), reduction="none"
+            logits, happened.to(outputs.dtype), reduction="none"
         )
         return (each * at_risk).sum(-1)
 
@@ -277,6 +288,8 @@ class Times(Target):
         check_shapes(outputs=(outputs, f"rows? {self.num_intervals}"))
         check_entries("finite", outputs=outputs)
         added = outputs if correction is None else outputs + np.asarray(correction)
+        if self.base:
+            added = added + np.asarray(self.base)
         return 1 / (1 + np.exp(-np.clip(added, -700, 700)))
 
     def survival(
@@ -333,7 +346,8 @@ class Times(Target):
         if not len(values):
             return np.zeros(self.num_intervals)
         at_risk, happened = self.observed(values)
-        logits, truth = np.clip(outputs[at_risk], -30, 30), happened[at_risk]
+        logits = outputs + np.asarray(self.base or 0.0)
+        logits, truth = np.clip(logits[at_risk], -30, 30), happened[at_risk]
         delta = 0.0
         for _ in range(_STEPS):
             hazards = 1 / (1 + np.exp(-(logits + delta)))
@@ -361,7 +375,7 @@ class Times(Target):
         events, numbers = happened.sum(axis=0), at_risk.sum(axis=0)
         overall = events.sum() / numbers.sum() if numbers.sum() else 0.5
         hazards = np.clip((events + overall) / (numbers + 1), 1e-6, 1 - 1e-6)
-        return np.log(hazards / (1 - hazards))
+        return np.log(hazards / (1 - hazards)) - np.asarray(self.base or 0.0)
 
     def order(
         self, outputs: FloatArray, values: FloatArray | IntArray, turned: bool = False

@@ -341,7 +341,8 @@ class Coalitions(Layer):
             others = [other for other in sites if other != site]
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
         tested = at_own_shares(fits, together, counts[list(sites)])
-        may = partners(tested[0], turned_sites(*tested))
+        turned = {*turned_sites(*tested), *target.words.miscoded(counts[list(sites)])}
+        may = partners(tested[0], turned)
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)

@@ -25,6 +25,7 @@ SERVED = ("chosen", "everyone", "alone")
 """The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
 
 _LOWERED = 0.02
+_LEARNT = 0.02  # of the score without inputs; of shares of one half, which have a score of 0.5, it is 0.01
 _OTHERS = "the others", "the others' models"
 FEW, FEWEST = 10, 3
 """Test rows of a class below which their number is reported, and below which there is no area."""
@@ -81,6 +82,16 @@ class Words:
             Names of the bins.
         """
         return "labels look exchanged", *_renamed(fits[:, 5 : 5 + len(classes)], classes)
+
+    def miscoded(self, counts: IntArray) -> dict[int, str]:  # noqa: ARG002
+        """Return the sites whose coding differs by their counts alone, and why.
+
+        Parameters
+        ----------
+        counts
+            Training rows of each site and bin, shape (K, C).
+        """
+        return {}
 
 
 CLASSES = Words()
@@ -331,7 +342,8 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
 
     Their mean Brier score on test rows is better than that of each site's class shares by more than 0.01, or
     their balanced accuracy better than that of one answer, by more than 0.02 and two standard errors of as
-    many coins; and not every site has one answer for all its rows.
+    many coins; and not every site has one answer for all its rows. Of amounts and times, their mean score is
+    better than that of a prediction without inputs by more than a fiftieth.
 
     Parameters
     ----------
@@ -355,10 +367,10 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
     if not known:
         return True
     if not known[0].words.by_class:
-        gained = np.array(
-            [[each.over_shares, each.num_test] for each in known if np.isfinite(each.over_shares)]
-        )
-        return not len(gained) or bool(np.average(gained[:, 0], weights=gained[:, 1]) > NEGLIGIBLE)
+        weighed = [(each, each.num_test) for each in known if np.isfinite(each.over_shares)]
+        gained = sum(rows * each.over_shares for each, rows in weighed)
+        scored = sum(rows * each.figures["chosen"]["brier"] for each, rows in weighed)
+        return not weighed or bool(gained > _LEARNT * (gained + scored))
     there = np.stack([each.test_counts for each in known])
     train = np.asarray(train_counts, dtype=float)[[each.client for each in known]]
     shares = train / np.maximum(train.sum(axis=1, keepdims=True), 1)
@@ -482,9 +494,10 @@ def findings(
     ['It holds only ill: nothing else can be learnt or measured there.']
     """
     tested = at_own_shares(fits, together, counts[: len(fits)])
+    words = sites[0].words if sites else CLASSES
+    miscoded = words.miscoded(counts[: len(fits)])
     turned, (wrong_way, right_way) = turned_sites(*tested), ways(tested[0])
     odd = list[dict[str, Any]]()
-    words = sites[0].words if sites else CLASSES
     in_order = len(classes) == 2 or not words.by_class
 
     def add(site: Site, kind: str, text: str) -> None:
@@ -500,7 +513,9 @@ def findings(
     for site in sites:
         at, held = site.client, np.flatnonzero(counts[site.client])
         accusers = np.flatnonzero(wrong_way[:, at])
-        if at in turned and len(accusers):
+        if at in miscoded:
+            add(site, "turned", f"Stop: {miscoded[at]}. Check its coding and run again.")
+        elif at in turned and len(accusers):
             exchanged, this, that = words.renamed(fits[accusers, at], classes)
             wrong = [each.name for each in sites if each.client in accusers]
             of = f"model{'s' * (len(wrong) > 1)} of {joined(wrong)}"

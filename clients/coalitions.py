@@ -144,7 +144,7 @@ def _answer(
 def _fitted(
     node: Node, jobs: Sequence[Job], rows: IntArray, fold: IntArray, question: ScoresQuestion
 ) -> FloatArray:
-    """Fit each coalition's correction for each fold to the site's other rows, shape (coalitions, folds, O)."""
+    """Fit each coalition's correction for each fold to the other rows, shape (coalitions, folds, O)."""
     target, shape = node.data.target, (question.coalitions, FOLDS, node.data.num_outputs)
     if not question.pseudo_examples.any():
         return np.zeros(shape)

@@ -167,7 +167,7 @@ def _compared(
     node: Node,
     asked: Mapping[int, measuring.Pair],
     rows: Mapping[int, IntArray],
-    measure: Callable[[int, FloatArray, IntArray, FloatArray], FloatArray],
+    measure: Callable[[int, FloatArray, Any, FloatArray], FloatArray],
 ) -> tuple[dict[int, tuple[FloatArray, FloatArray]], dict[int, str]]:
     """Measure both models on rows of each client; a diverged model has no probabilities.
 
@@ -269,7 +269,7 @@ def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers
     rows = {client: _counted(node, node.data.test, client, each.rows) for client, each in asked.items()}
     target, truth = node.data.target, node.data.truth
 
-    def measure(client: int, outputs: FloatArray, values: FloatArray, shift: FloatArray) -> FloatArray:
+    def measure(client: int, outputs: FloatArray, values: Any, shift: FloatArray) -> FloatArray:
         """Return scores, hits, and scores of the client's class shares, shape (3, rows)."""
         shares = target.without_inputs(truth[node.data.train[client]].numpy(), node.data.num_classes)
         by_shares = target.scores(np.zeros(outputs.shape), values, shares)

@@ -49,9 +49,9 @@ def from_arrays(
         Share of training rows held out for the proof, in [0, 1), for clients given as ``(inputs, targets)``;
         see :mod:`fedclust.data.partition`. Parts given as a triple are kept as they are.
     target
-        What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of all
-        clients' training rows, or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are classes,
-        and floats are amounts, or times and events where a row has two.
+        What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of
+        all clients' training rows, or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
+        classes, and floats are amounts, or times and events where a row has two.
 
     Raises
     ------
@@ -92,6 +92,7 @@ def from_arrays(
     training = np.concatenate(train)
     mean, std = _statistics(inputs[training])
     labels, values = truth, None
+    agreed: Target
     if kind == "classes":
         agreed, count = CLASSES, num_classes or max(int(labels.max()) + 1, 2)
         names = tuple(map(str, range(count)))

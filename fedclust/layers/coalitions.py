@@ -358,9 +358,9 @@ class Coalitions(Layer):
         serving = sorted({each.coalition for each in taken})
         corrected = np.array([shifts[each.coalition][site] for site, each in enumerate(taken)])
         measured = self._figures(federation, choices, shifts)
-        for name, answer in measured[0].items():
-            if answer.shifts is not None:
-                corrected[int(name)] = answer.shifts.reshape(len(verdicts.SERVED), -1)[0]
+        for name, found_there in measured[0].items():
+            if found_there.shifts is not None:
+                corrected[int(name)] = found_there.shifts.reshape(len(verdicts.SERVED), -1)[0]
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
         chosen = Chosen(*before, tuple(choices), corrected, fits, together, *measured)

@@ -139,9 +139,7 @@ def kaplan_meier(times: ArrayLike, events: ArrayLike) -> tuple[FloatArray, Float
     return at, survival, errors
 
 
-def survival_at(
-    at: FloatArray, survival: FloatArray, moments: ArrayLike, *, before: bool = False
-) -> FloatArray:
+def survival_at(at: FloatArray, survival: FloatArray, moments: ArrayLike) -> FloatArray:
     """Read a survival curve.
 
     Parameters

@@ -284,8 +284,8 @@ def in_pairs(pairs: FloatArray, in_order: FloatArray) -> tuple[FloatArray, Float
     Returns
     -------
     The share of pairs in order for each model, and the standard error of its difference to the last one's,
-    shape (models,); 0.5 and 1 without pairs. Source: Hoeffding, "A class of statistics with asymptotically normal
-    distribution", Annals of Mathematical Statistics 19, 1948: each row's part in the share.
+    shape (models,); 0.5 and 1 without pairs. Source: Hoeffding, "A class of statistics with asymptotically
+    normal distribution", Annals of Mathematical Statistics 19, 1948: each row's part in the share.
 
     Examples
     --------
@@ -329,8 +329,8 @@ def fit_of_pairs(
 
     Returns
     -------
-    The fit, in which `right` is the share of pairs in order. Turning round gains what the other order does, or
-    what the other coding of events does, whichever is more.
+    The fit, in which `right` is the share of pairs in order. Turning round gains what the other order does,
+    or what the other coding of events does, whichever is more.
 
     Examples
     --------

@@ -175,7 +175,8 @@ class Site:
         How much better its choice predicts its test rows than its own model; of a site that chose its own,
         than everyone's. None if it did not answer.
     over_shares
-        How much lower its choice's score of test rows is than that of a prediction without inputs; NaN if unknown.
+        How much lower its choice's score of test rows is than that of a prediction without inputs; NaN if
+        unknown.
     words
         What is predicted, in words.
     """

@@ -642,8 +642,8 @@ def simulate(
     num_classes
         Number of classes C; the largest target plus one unless given.
     target
-        What is predicted: ``"classes"``, ``"amounts"`` (one output of the network) or ``"times"`` (an output per
-        interval, 8 at most), or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
+        What is predicted: ``"classes"``, ``"amounts"`` (one output of the network) or ``"times"`` (an output
+        per interval, 8 at most), or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
         classes, and floats are amounts, or times and events where a row has two.
     encoder
         Frozen encoder for FMCL and `features`; the inputs themselves unless given.

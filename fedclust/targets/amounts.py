@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -155,7 +156,7 @@ class Amounts(Target):
         ends = [f"{edge:g}" for edge in self.edges]
         if not ends:
             return ("all",)
-        between = [f"{low} to {high}" for low, high in zip(ends, ends[1:], strict=False)]
+        between = [f"{low} to {high}" for low, high in pairwise(ends)]
         return f"< {ends[0]}", *between, f"≥ {ends[-1]}"
 
     def scaled(self, values: Any) -> Any:

@@ -23,8 +23,8 @@ class Scores:
     Attributes
     ----------
     figures
-        ``num-examples``, ``loss``, ``accuracy``, ``balanced-accuracy``, after a full evaluation ``macro-f1`` and
-        ``auc`` and the target's own, see :attr:`Target.figure_names`, and the user's own metrics; NaN if
+        ``num-examples``, ``loss``, ``accuracy``, ``balanced-accuracy``, after a full evaluation ``macro-f1``
+        and ``auc`` and the target's own, see :attr:`Target.figure_names`, and the user's own metrics; NaN if
         undefined.
     outcomes
         After a full evaluation of classes, the counts from which metrics over all clients' rows are computed.
@@ -55,7 +55,7 @@ class Target(ABC):
     """Whether a client fits its correction to its training rows; if not, it is sent one."""
 
     loss: Callable[[Any, Any], Any] | None = None
-    """Loss of each row, shape (n,), from outputs, shape (n, O), and values; None for the run's cross-entropy."""
+    """Loss of each row, shape (n,), from outputs and values; None for the run's cross-entropy."""
 
     @classmethod
     def agreed(cls, values: FloatArray) -> "Target":
@@ -88,7 +88,7 @@ class Target(ABC):
 
     @abstractmethod
     def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:
-        """Return the outputs of the best prediction that needs no inputs, from training values, shape (O,)."""
+        """Return the outputs, shape (O,), of the best prediction without inputs, from training values."""
 
     def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
         """Fit a client's correction, shape (O,).
@@ -144,8 +144,8 @@ class Target(ABC):
         Parameters
         ----------
         outputs
-            For each row by each coalition's model without its fold, shape (coalitions, n, O); the last coalition
-            is the site alone.
+            For each row by each coalition's model without its fold, shape (coalitions, n, O); the last
+            coalition is the site alone.
         values
             The rows' values.
         fold
@@ -160,7 +160,7 @@ class Target(ABC):
         return in_pairs(pairs, in_order)
 
     def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
-        """Return each arm's balanced accuracy and its error, as of :func:`~fedclust.proof.coalitions.balance`.
+        """Return arms' balanced accuracies and errors, see :func:`~fedclust.proof.coalitions.balance`.
 
         Amounts and times have none: one half, with an error of 1, of which nothing follows.
         """

@@ -98,7 +98,8 @@ class DeviceData:
 
         Returns
         -------
-        Inputs ready for a model, and labels or other values; the shape of `rows` takes the place of N in their shapes.
+        Inputs ready for a model, and labels or other values; the shape of `rows` takes the place of N in
+        their shapes.
         """
         flat = rows.reshape(-1)
         inputs = self._inputs.index_select(0, flat).to(self.device, non_blocking=True)

@@ -275,7 +275,7 @@ class Trainer:
         return [each.reshape(classes, classes) for each in counts]
 
     def logits(self, jobs: Sequence[Job]) -> list[tuple[FloatArray, IntArray]]:
-        """Compute models' outputs for each row, of classes before the softmax, with what each job adds to them.
+        """Compute models' outputs for each row, before a softmax, with what each job adds to them.
 
         Parameters
         ----------

@@ -16,6 +16,7 @@ from fedclust.messages.coalitions import ALL_ROWS, ScoresQuestion, SiteFiguresQu
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import FOLDS, Fit
+from fedclust.targets import CLASSES
 from fedclust.training import LocalTraining
 
 RATE = 0.5
@@ -161,7 +162,7 @@ def test_classes_of_positions_have_no_order() -> None:
     crossed = [[(np.zeros((1, 4, 3)), labels)] * FOLDS]
     further = [(np.zeros((5, 4, 3)), np.zeros((5, 4), dtype=int))]
     question = ScoresQuestion.of(models(FOLDS + 1), np.full(3, 1 / 3), [np.inf], np.ones(1))
-    found = coalitions._answer(brier, np.ones((2, 5)), crossed, further, np.arange(5), question)
+    found = coalitions._answer(CLASSES, brier, np.ones((2, 5)), crossed, further, np.arange(5), question)
     assert (found.auc.tolist(), found.balanced.tolist()) == ([0.5], [0.5, 0.5])
     blank = [0.5, 0.5, 1.0, 0.0, 1.0, 0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0]
     assert found.fits.tolist() == blank * 3

@@ -292,7 +292,14 @@ def test_a_list_that_is_none_is_refused_with_how_many_numbers_there_must_be(coun
 # -- How long the lists of a reply may be -------------------------------------------------------------------
 
 _ASKED = SimpleNamespace(
-    models=[None] * 3, coalitions=2, others=1, num_classes=2, pooled=(), projection=None, layers=()
+    models=[None] * 3,
+    coalitions=2,
+    others=1,
+    num_classes=2,
+    fit_classes=2,
+    pooled=(),
+    projection=None,
+    layers=(),
 )
 _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3 steps
     ("TrainAnswer", "losses"): 3,
@@ -302,6 +309,8 @@ _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3
     ("ProofAnswer", "sums"): 3,
     ("ProofAnswer", "log_wealth"): 8,
     ("SiteFigures", "brier"): 3,
+    ("SiteFigures", "shifts"): 4096,
+    ("PersonalAnswer", "shift"): 1024,
     # Two coalitions, each with and without its correction: 4 arms; of 3 fits 5 numbers each.
     ("ScoresAnswer", "means"): 4,
     ("ScoresAnswer", "products"): 16,

@@ -14,9 +14,11 @@ from torch.nn import functional
 import fedclust
 from fedclust.data.dataset import FederatedData
 from fedclust.settings.composition import build, compose
-from fedclust.training import LocalTraining, evaluation
+from fedclust.targets import classes
+from fedclust.targets.classes import scores_by_client
+from fedclust.training import LocalTraining
 from fedclust.training.cohort import Job
-from fedclust.training.evaluation import check_names, measure_own, scores_by_client
+from fedclust.training.evaluation import check_names, measure_own
 from fedclust.training.losses import binary_cross_entropy
 from fedclust.training.working_model import WorkingModel
 
@@ -59,13 +61,13 @@ def test_not_all_outputs_are_kept_at_once(small, kind, positions, monkeypatch) -
     assert [len(job.rows) for job in jobs] == [1, 9, 20, 8, 13]
     expected = trainer.evaluate(jobs, full=True)
     kept: list[list[int]] = []
-    reduce = evaluation.scores_by_client
+    reduce = classes.scores_by_client
 
     def counted(counts: np.ndarray, *rest) -> list:
         kept.append(counts.tolist())
         return reduce(counts, *rest)
 
-    monkeypatch.setattr(evaluation, "scores_by_client", counted)
+    monkeypatch.setattr(classes, "scores_by_client", counted)
     monkeypatch.setattr("fedclust.training.trainer._MOST_VALUES", 15 * positions * 3)  # those of 15 rows
     found = trainer.evaluate(jobs, full=True)
     assert kept == [[1, 9], [20], [8], [13]]

@@ -1,0 +1,130 @@
+"""Targets as text, and what all of them have in common."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedclust.targets import CLASSES, KINDS, Amounts, Target, Times, from_text, to_text
+
+AMOUNTS = Amounts.agreed(np.random.default_rng(0).normal(50, 10, 500))
+TIMES = Times.agreed(
+    np.stack([np.random.default_rng(1).exponential(30, 500), np.tile([1, 1, 0], 167)[:500]], 1)
+)
+
+
+def drawn(target: Target, size: int = 40) -> tuple[np.ndarray, np.ndarray]:
+    """Draw outputs and values."""
+    draws = np.random.default_rng(7)
+    outputs = draws.normal(size=(size, target.outputs(4)))
+    if target == CLASSES:
+        return outputs, draws.integers(0, 4, size)
+    if isinstance(target, Amounts):
+        return outputs, draws.normal(50, 20, size)
+    return outputs, np.stack([draws.exponential(40, size), draws.integers(0, 2, size)], axis=1)
+
+
+ALL = pytest.mark.parametrize("target", [CLASSES, AMOUNTS, TIMES], ids=[*KINDS])
+
+
+@ALL
+def test_text_brings_a_target_back(target: Target) -> None:
+    assert from_text(to_text(target)) == target
+    assert (to_text(target) == "") == (target == CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "ranks"}, "target.kind must be one of classes, amounts, times, got 'ranks'"),
+        ({"kind": "amounts", "low": 0.0}, "must have the values edges, error, high, low, unit, got low"),
+        (
+            {"kind": "amounts", "low": 1.0, "high": 1.0, "edges": []},
+            "target.low must be < target.high, got 1 and 1",
+        ),
+        ({"kind": "amounts", "low": 0.0, "high": 1.0, "edges": [0.5, 0.5]}, "target.edges must increase"),
+        ({"kind": "times", "cuts": [], "last": 1.0}, "target.cuts must be at least one time"),
+        (
+            {"kind": "times", "cuts": [3.0, 2.0], "last": 9.0},
+            "target.cuts must be at least one time, increase",
+        ),
+        (
+            {"kind": "times", "cuts": [3.0], "last": 9.0, "base": [0.0]},
+            "target.base must be 2 finite numbers",
+        ),
+    ],
+)
+def test_text_that_is_no_target(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        from_text(json.dumps(values))
+
+
+@ALL
+def test_bins_are_named(target: Target) -> None:
+    _, values = drawn(target)
+    bins, names = target.bins(values), target.bin_names()
+    assert bins.shape == (len(values),)
+    assert target == CLASSES or (len({*names}) == len(names) and 0 <= bins.min() <= bins.max() < len(names))
+
+
+@ALL
+def test_scores_are_bounded_and_hits_are_shares(target: Target) -> None:
+    outputs, values = drawn(target)
+    for scale in (0.0, 1.0, 100.0):
+        scores, hits = target.scores(scale * outputs, values), target.hits(scale * outputs, values)
+        assert scores.shape == hits.shape == (len(values),)
+        assert 0 <= scores.min() <= scores.max() <= 2
+        assert 0 <= hits.min() <= hits.max() <= 1
+
+
+@ALL
+def test_a_correction_is_added_to_outputs(target: Target) -> None:
+    outputs, values = drawn(target)
+    shift = np.random.default_rng(3).normal(size=outputs.shape[1])
+    for score in (target.scores, target.hits):
+        np.testing.assert_allclose(score(outputs, values, shift), score(outputs + shift, values))
+
+
+@ALL
+def test_evaluation_of_clients_by_hand(target: Target) -> None:
+    outputs, values = drawn(target)
+    counts = np.array([15, 0, 25])
+    losses = np.arange(40.0)
+    kept = [each.numpy() for each in target.kept(torch.from_numpy(outputs), outputs.shape[1], False)]
+    first, none, last = target.measured(counts, losses, values, kept, len(target.bin_names()) or 4, False)
+    assert np.isnan(none.figures["accuracy"])
+    for found, part in ((first, slice(0, 15)), (last, slice(15, 40))):
+        hits, bins = target.hits(outputs[part], values[part]), target.bins(values[part])
+        by_bin = [hits[bins == each].mean() for each in np.unique(bins)]
+        wanted = {
+            "num-examples": part.stop - part.start,
+            "loss": losses[part].mean(),
+            "accuracy": hits.mean(),
+            "balanced-accuracy": np.mean(by_bin),
+        }
+        assert found.figures == pytest.approx(wanted)
+        assert found.outcomes is None
+
+
+@pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])
+def test_a_diverged_model_has_no_hits(target: Target) -> None:
+    outputs, values = drawn(target)
+    outputs[3] = np.nan
+    (found,) = target.measured(np.array([40]), np.ones(40), values, [outputs], len(target.bin_names()), True)
+    assert found.figures["accuracy"] == 0.0
+    assert all(np.isnan(found.figures[name]) for name in target.figure_names)
+
+
+@ALL
+def test_what_needs_no_inputs_is_best_on_average(target: Target) -> None:
+    _, values = drawn(target, 4000)
+    best = target.without_inputs(values, 4)
+    draws = np.random.default_rng(5)
+
+    def score(outputs: np.ndarray) -> float:
+        return float(target.scores(np.tile(outputs, (len(values), 1)), values).mean())
+
+    finite = np.where(np.isfinite(best), best, -30)
+    for _ in range(20):
+        assert score(finite) < score(finite + draws.normal(0, 0.3, len(best))) + 1e-4

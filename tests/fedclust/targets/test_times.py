@@ -1,0 +1,177 @@
+"""Times: intervals, hazards, likelihoods and scores, against literal loops."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import fedclust
+from fedclust.targets import Times
+from fedclust.targets.times import TimeWords
+
+TIMES = Times((10.0, 20.0, 40.0), last=80.0)
+
+
+def rows(seed: int, size: int = 50) -> np.ndarray:
+    """Draw times, some of them cuts, and events."""
+    draws = np.random.default_rng(seed)
+    times = np.where(
+        draws.random(size) < 0.2, draws.choice([10.0, 20.0, 40.0], size), draws.exponential(30, size)
+    )
+    return np.stack([times, draws.integers(0, 2, size)], axis=1)
+
+
+def literal(time: float, event: float) -> list[tuple[int, int]]:
+    """List the intervals that a row was at risk in, and whether the event happened there."""
+    starts, ends = [0.0, 10.0, 20.0, 40.0], [10.0, 20.0, 40.0, 80.0]
+    found = []
+    for place, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        last = place == len(starts) - 1
+        if time > end and not last:
+            found.append((place, 0))  # it survived the interval
+        elif event:
+            found.append((place, 1))
+            break
+        else:
+            if time >= (start + end) / 2:
+                found.append((place, 0))  # it was observed for half of it
+            break
+    return found
+
+
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_intervals_at_risk_as_in_a_literal_loop(kind: str) -> None:
+    values = rows(2)
+    given = torch.from_numpy(values) if kind == "tensor" else values
+    at_risk, happened = (np.asarray(each) for each in TIMES.observed(given))
+    for row, (time, event) in enumerate(values):
+        found = literal(time, event)
+        assert np.flatnonzero(at_risk[row]).tolist() == [place for place, _ in found]
+        assert np.flatnonzero(happened[row]).tolist() == [place for place, came in found if came]
+
+
+@pytest.mark.parametrize("base", [(), (-1.0, 0.5, 0.0, 2.0)])
+def test_loss_and_score_as_in_a_literal_loop(base: tuple[float, ...]) -> None:
+    target = Times(TIMES.cuts, TIMES.last, base)
+    values, outputs = rows(3), np.random.default_rng(4).normal(size=(50, 4))
+    losses = target.loss(torch.from_numpy(outputs), torch.from_numpy(values)).numpy()
+    scores = target.scores(outputs, values)
+    for row, (time, event) in enumerate(values):
+        loss = score = 0.0
+        for place, came in literal(time, event):
+            hazard = 1 / (1 + math.exp(-outputs[row, place] - (base[place] if base else 0)))
+            loss -= math.log(hazard if came else 1 - hazard)
+            score += (min(hazard, 0.5) - came) ** 2
+        assert losses[row] == pytest.approx(loss)
+        assert scores[row] == pytest.approx(2 * score / (1 + 3 / 4))
+
+
+def test_survival_by_hand() -> None:
+    # Hazards 1/2, 1/4, 1/4 and 1/2.
+    outputs = np.log(np.array([[1.0, 1 / 3, 1 / 3, 1.0]]))
+    found = TIMES.survival(outputs, [0, 5, 10, 30, 40, 80, 200])
+    ends = [1, math.sqrt(1 / 2), 1 / 2, 1 / 2 * 3 / 4 * math.sqrt(3 / 4), 1 / 2 * 9 / 16, 9 / 64, 9 / 64]
+    np.testing.assert_allclose(found[0], ends)
+    assert TIMES.risks(outputs) == pytest.approx(-np.mean([1 / 2, 3 / 8, 9 / 32, 9 / 64]))
+
+
+def test_intervals_have_equal_numbers_of_events() -> None:
+    draws = np.random.default_rng(6)
+    values = np.stack([draws.exponential(30, 4000), draws.random(4000) < 0.5], axis=1)
+    target = Times.agreed(values)
+    events = np.bincount(target.bins(values)[values[:, 1] > 0] // 2)
+    assert len(events) == 8
+    assert np.ptp(events) <= 2
+    # A network that returns 0 predicts the hazards: events, and h more, over rows at risk and one more, where h is
+    # the hazard of all intervals together.
+    at_risk, happened = (each.sum(axis=0) for each in target.observed(values))
+    wanted = (happened + happened.sum() / at_risk.sum()) / (at_risk + 1)
+    np.testing.assert_allclose(target.hazards(np.zeros((1, 8)))[0], wanted)
+
+
+def test_without_an_event_nothing_can_be_agreed() -> None:
+    with pytest.raises(ValueError, match="events must happen to some rows, all 5 are censored"):
+        Times.agreed(np.stack([np.arange(1.0, 6.0), np.zeros(5)], axis=1))
+
+
+@pytest.mark.parametrize("censored", [0.2, 0.6, 0.9])
+def test_the_score_is_proper_whatever_the_censoring(censored: float) -> None:
+    """The true hazards have the lowest mean score, and those of a wrong model a higher one."""
+    draws = np.random.default_rng(8)
+    size, scale = 60_000, 40.0
+    inputs = draws.normal(size=size)
+    events = scale * np.exp(-0.7 * inputs) * draws.exponential(size=size)
+    bound = np.quantile(events, 1 - censored) if censored > 0.5 else np.quantile(events, 0.95)
+    limits = bound * draws.exponential(size=size) if censored > 0.5 else draws.exponential(3 * scale, size)
+    values = np.stack([np.minimum(events, limits), events <= limits], axis=1)
+    target = replace(Times.agreed(values), base=())
+    widths = np.diff([0.0, *target.cuts, target.last])
+
+    def outputs(slope: float) -> np.ndarray:
+        gone = np.minimum(widths * np.exp(slope * inputs)[:, None] / scale, 30)
+        return np.log(np.expm1(gone))  # the logit of 1 − exp(−gone)
+
+    true = target.scores(outputs(0.7), values).mean()
+    for slope in (0.4, 1.0, 0.0, -0.7):
+        assert target.scores(outputs(slope), values).mean() > true
+
+
+def test_a_correction_is_the_root_of_its_likelihood() -> None:
+    values, outputs = rows(9, 200), np.random.default_rng(10).normal(size=(200, 4))
+    found = TIMES.correction(outputs, values)
+    assert np.ptp(found) == 0
+    at_risk, happened = TIMES.observed(values)
+
+    def minus_log_posterior(delta: float) -> float:
+        logits = outputs[at_risk] + delta
+        return float(np.logaddexp(0, logits).sum() - logits[happened[at_risk]].sum() + delta**2 / 2)
+
+    grid = np.linspace(found[0] - 1, found[0] + 1, 2001)
+    assert grid[np.argmin([minus_log_posterior(each) for each in grid])] == pytest.approx(
+        found[0], abs=1.1e-3
+    )
+
+
+def test_who_codes_events_the_other_way_is_named() -> None:
+    words = TimeWords()
+    few, many = [90, 10], [10, 90]
+    assert words.miscoded(np.array([few, few, few])) == {}
+    assert [*words.miscoded(np.array([few, many, few]))] == [1]
+    assert [*words.miscoded(np.array([few, many, few, many, few]))] == [1, 3]
+    # Of two nobody knows which; a share near one half, or of few rows, shows nothing.
+    assert words.miscoded(np.array([few, many])) == {}
+    assert words.miscoded(np.array([few, [45, 55], few])) == {}
+    assert words.miscoded(np.array([few, [0, 2], few])) == {}
+
+
+def test_honest_sites_are_not_named_as_miscoded() -> None:
+    draws, words, named = np.random.default_rng(12), TimeWords(), 0
+    for _ in range(200):
+        rows_of = draws.integers(30, 300, 6)
+        events = draws.binomial(rows_of, draws.uniform(0.05, 0.45))
+        named += bool(words.miscoded(np.stack([rows_of - events, events], axis=1)))
+    assert named <= 10  # 5 % of 200
+
+
+def test_a_federation_learns_times() -> None:
+    draws, clients = np.random.default_rng(13), []
+    for _ in range(6):
+        inputs = draws.normal(size=(200, 3)).astype(np.float32)
+        times = 50 * draws.exponential(size=200) * np.exp(-inputs[:, 0])
+        limits = draws.exponential(150, 200)
+        clients.append(
+            (inputs, np.stack([np.minimum(times, limits) + 1e-3, times <= limits], 1).astype(np.float32))
+        )
+    training = fedclust.LocalTraining(learning_rate=0.2, batch_size=32, steps=8)
+    result = fedclust.simulate("fedavg", torch.nn.Linear(3, 8), clients, rounds=15, training=training)
+    best = concordance_of_truth(clients)
+    assert result.summary["concordance"] > best - 0.04
+
+
+def concordance_of_truth(clients: list[tuple[np.ndarray, np.ndarray]]) -> float:
+    """Return the concordance of the true risk."""
+    from fedclust.metrics.times import concordance
+
+    return float(np.mean([concordance(y[:, 0], y[:, 1], x[:, 0]) for x, y in clients]))

@@ -84,8 +84,8 @@ def test_intervals_have_equal_numbers_of_events() -> None:
     events = np.bincount(target.bins(values)[values[:, 1] > 0] // 2)
     assert len(events) == 8
     assert np.ptp(events) <= 2
-    # A network that returns 0 predicts the hazards: events, and h more, over rows at risk and one more, where h is
-    # the hazard of all intervals together.
+    # A network that returns 0 predicts the hazards: events, and h more, over rows at risk and one more, where
+    # h is the hazard of all intervals together.
     at_risk, happened = (each.sum(axis=0) for each in target.observed(values))
     wanted = (happened + happened.sum() / at_risk.sum()) / (at_risk + 1)
     np.testing.assert_allclose(target.hazards(np.zeros((1, 8)))[0], wanted)

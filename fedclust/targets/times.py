@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 INTERVALS = 8
 ENDS = 0.025, 0.975
-_SCORED = 3
-_COUNTED = 0.5  # largest hazard that is scored
+_SCORED = 4  # intervals at most
+_COUNTED = 1 / 3  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
 _FURTHEST = 10.0  # from what a correction starts at
 
@@ -274,9 +274,10 @@ class Times(Target):
     ) -> FloatArray:
         """Compute each row's squared errors of hazards in the intervals at risk, shape (n,).
 
-        Neighbouring intervals count together, as three: of small hazards a row says little. Of hazards above
-        ½ only the ½ counts, so that the largest error is 1 in one interval, in which the event happened, and
-        ½ in the others: the sum is multiplied by 2/(1 + (3 − 1)/4). Proper for each hazard up to ½ among
+        Neighbouring intervals count together, as four, and of hazards above c = ⅓ only the third counts: of
+        small hazards a row says little, and of a wide range of scores neither. In the interval of the event a
+        hazard h then has an error from (1 − c)² to 1, in each other one up to c². The sum, less (1 − c)² for
+        an event, is divided by what it can be at most, and doubled. Proper for each hazard up to c among
         those at risk, so that no weights for the censoring are needed; where most rows are censored within an
         interval, for hazards that are a few per cent higher, of all models alike.
 
@@ -287,8 +288,9 @@ class Times(Target):
 
         Examples
         --------
-        >>> Times((10.0,), 90.0).scores([[0.0, 0.0]], [[20.0, 1.0]])  # 2·(0.5² + 0.5²)/1.25
-        array([0.8])
+        >>> times, outputs = Times((10.0,), 90.0), np.log([[1 / 3, 1 / 3]])  # hazards of a quarter
+        >>> times.scores(outputs, [[20.0, 1.0]]).round(4)  # 2·(1/16 + 9/16 − 4/9)/(1 − 4/9 + 1/9)
+        array([0.5417])
         """
         values = np.asarray(values, dtype=np.float64)
         survived = 1 - self.hazards(outputs, correction)
@@ -297,8 +299,10 @@ class Times(Target):
         hazards = 1 - np.multiply.reduceat(survived, firsts, axis=-1)
         joined = self if len(firsts) == self.num_intervals else self._joined
         at_risk, happened = joined.observed(values)
-        errors = np.square(np.minimum(hazards, _COUNTED) - happened) * at_risk
-        return 2 * errors.sum(axis=-1) / (1 + (len(firsts) - 1) * _COUNTED**2)
+        errors = (np.square(np.minimum(hazards, _COUNTED) - happened) * at_risk).sum(axis=-1)
+        least = (1 - _COUNTED) ** 2
+        most = 1 - least + (len(firsts) - 1) * _COUNTED**2
+        return 2 * (errors - least * happened.any(axis=-1)) / most
 
     @property
     def _firsts(self) -> list[int]:

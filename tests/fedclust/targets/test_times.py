@@ -67,12 +67,20 @@ def test_loss_and_score_as_in_a_literal_loop(base: tuple[float, ...]) -> None:
         hazards = (1 / (1 + np.exp(-logits))).tolist()
         for place, came in literal(time, event):
             loss -= math.log(hazards[place] if came else 1 - hazards[place])
-        # The first two of four intervals are scored together.
-        three = [1 - (1 - hazards[0]) * (1 - hazards[1]), *hazards[2:]]
-        for place, came in literal(time, event, [0.0, 20.0, 40.0, 80.0]):
-            score += (min(three[place], 0.5) - came) ** 2
+        for place, came in literal(time, event):
+            score += (min(hazards[place], 1 / 3) - came) ** 2 - 4 / 9 * came
         assert losses[row] == pytest.approx(loss)
-        assert scores[row] == pytest.approx(2 * score / (1 + 2 / 4))
+        assert scores[row] == pytest.approx(2 * score / (5 / 9 + 3 / 9))
+
+
+def test_intervals_are_scored_in_four_pairs() -> None:
+    ends = [0.0, *np.arange(10.0, 80.0, 10.0), 80.0]
+    target, values = Times(tuple(ends[1:-1]), 80.0), rows(5)
+    outputs = np.random.default_rng(6).normal(-2, 1, size=(50, 8))
+    hazards = 1 / (1 + np.exp(-outputs))
+    pairs = 1 - (1 - hazards[:, ::2]) * (1 - hazards[:, 1::2])
+    merged = Times(tuple(ends[2:-1:2]), 80.0).scores(np.log(pairs / (1 - pairs)), values)
+    np.testing.assert_allclose(target.scores(outputs, values), merged)
 
 
 def test_survival_by_hand() -> None:

@@ -56,8 +56,8 @@ class Amounts(Target):
     unit
         The amounts' unit, for people.
     error
-        Loss of a row: the ``"squared"`` or ``"absolute"`` error, or ``"huber"``, squared up to 1 in a
-        network's units and absolute beyond.
+        Loss of a row: half the ``"squared"`` error, the ``"absolute"`` error, or ``"huber"``, the first up to
+        1 in a network's units and the second beyond, less a half.
 
     Raises
     ------
@@ -193,12 +193,12 @@ class Amounts(Target):
         Examples
         --------
         >>> import torch
-        >>> Amounts(0, 10, ()).loss(torch.tensor([[0.25]]), torch.tensor([10.0]))  # (0.25 − 1.25)²
-        tensor([1.])
+        >>> Amounts(0, 10, ()).loss(torch.tensor([[0.25]]), torch.tensor([10.0]))  # (0.25 − 1.25)²/2
+        tensor([0.5000])
         """
         apart = outputs[..., 0] - self.scaled(values).clamp(-_MOST, _MOST)
         if self.error == "squared":
-            return apart.square()
+            return apart.square() / 2
         if self.error == "absolute":
             return apart.abs()
         from torch.nn import functional

@@ -252,12 +252,15 @@ class Times(Target):
         return (time > ends) | happened | (here & ~event & (time >= middles)), happened
 
     def loss(self, outputs: "torch.Tensor", values: "torch.Tensor") -> "torch.Tensor":
-        """Compute the negative log-likelihood of each row's intervals at risk, in nats, shape (n,).
+        """Compute J/2 times the negative log-likelihood of each row's intervals at risk, in nats, shape (n,).
+
+        The factor makes a step move a hazard about as far as it moves the probability of one of two classes:
+        of J intervals, a row's event is in one.
 
         Examples
         --------
         >>> import torch
-        >>> Times((10.0,), 90.0).loss(torch.zeros(1, 2), torch.tensor([[20.0, 1.0]]))  # two intervals of ln 2
+        >>> Times((10.0,), 90.0).loss(torch.zeros(1, 2), torch.tensor([[20.0, 1.0]]))  # ln 2 in both
         tensor([1.3863])
         """
         from torch.nn import functional
@@ -267,7 +270,7 @@ class Times(Target):
         each = functional.binary_cross_entropy_with_logits(
             logits, happened.to(outputs.dtype), reduction="none"
         )
-        return (each * at_risk).sum(-1)
+        return (each * at_risk).sum(-1) * (self.num_intervals / 2)
 
     def scores(
         self, outputs: FloatArray, values: FloatArray | IntArray, correction: FloatArray | None = None

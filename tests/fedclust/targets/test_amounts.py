@@ -41,7 +41,7 @@ def test_outputs_and_amounts() -> None:
 @pytest.mark.parametrize(
     ("error", "losses"),
     # Of 820 by 0, 2 and 7 units away: the last one's amount counts as 6 units, so it is 5 away from 1.
-    [("squared", [1, 4, 25]), ("absolute", [1, 2, 5]), ("huber", [0.5, 1.5, 4.5])],
+    [("squared", [0.5, 2, 12.5]), ("absolute", [1, 2, 5]), ("huber", [0.5, 1.5, 4.5])],
 )
 def test_losses(error: str, losses: list[float]) -> None:
     target = Amounts(100, 900, (), error=error)

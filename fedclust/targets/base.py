@@ -51,6 +51,10 @@ class Target(ABC):
     figure_names: ClassVar[tuple[str, ...]] = ()
     """What people decide by besides the accuracy, see :meth:`figures`."""
 
+    tells: ClassVar[tuple[str, float] | None] = None
+    """One of :attr:`figure_names` that tells whether a model has learnt anything, larger is better, and its
+    value without inputs; None for Brier scores and balanced accuracies."""
+
     fits_correction: ClassVar[bool] = True
     """Whether a client fits its correction to its training rows; if not, it is sent one."""
 

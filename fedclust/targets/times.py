@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 from fedclust.metrics.times import concordance_by_row, integrated_brier
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
-from fedclust.proof.sites import FEW, Words
+from fedclust.proof.sites import FEW, OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes
 from fedclust.targets.base import Target
 from fedclust.typing import FloatArray, IntArray
@@ -33,12 +33,50 @@ _FURTHEST = 10.0  # from what a correction starts at
 
 
 class TimeWords(Words):
-    """What a site's report says of times."""
+    """What results say of times."""
 
     share = "concordance"
+    terms = (
+        ("each client's class shares", "each client's survival curve"),
+        ("label-prior correction", "correction of each client's hazards"),
+        ("prior correction", "correction of its hazards"),
+        ("labels look exchanged", "risks or events look turned round"),
+        ("area under the curve with two classes, else share predicted right", "concordance"),
+        ("A column of areas below", "A column below"),
+        ("whose classes are the wrong way round", "whose times are the wrong way round"),
+        (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
+        ("Brier score", "score"),
+        ("validation brier", "validation score"),
+        ("accuracies", "concordances"),
+        ("accuracy", share),
+        ("Accuracy", "Concordance"),
+        ("another label", "another time"),
+        ("label shares", "shares of the intervals with and without the event"),
+        ("labels", "times"),
+        ("Labels", "Times"),
+        ("class shares", "shares of the intervals with and without the event"),
+        ("classes", "intervals with and without the event"),
+        ("class", "interval with or without the event"),
+    )
+    scale = (
+        "Score: squared error of the predicted hazards in the intervals at risk, on a scale from 0 to 2; "
+        "0 is best."
+    )
+    figures = (("concordance", "Harrell's concordance", 3), ("integrated_brier", "integrated Brier score", 3))
     order_in = "concordance"
     compared = (("accuracy", "concordance"),)
     by_class = False
+    without = OF_CLASSES
+
+    def shares(self, groups: float, common: float) -> str:
+        """Compare two concordances.
+
+        Examples
+        --------
+        >>> TimeWords().shares(0.75, 0.5)
+        'concordance 0.750 instead of 0.500'
+        """
+        return f"concordance {groups:.3f} instead of {common:.3f}"
 
     def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
         """Return the number of events."""
@@ -124,6 +162,7 @@ class Times(Target):
 
     kind: ClassVar[str] = "times"
     figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
+    tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
     right = "in the right order (concordance)"
 
     cuts: tuple[float, ...]

@@ -13,6 +13,7 @@ import fedclust.results.charts.chart as drawing
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
+from fedclust.results.summary import target_of
 from fedclust.typing import FloatArray, IntArray
 
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
@@ -75,7 +76,12 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     small
         The arrays of :func:`small_arrays`, if already read.
     """
-    small = small_arrays(run) if small is None else small
+    words = target_of(run.summary).words
+    for each in _pictures(run, small_arrays(run) if small is None else small):
+        yield replace(each, title=words.said(each.title), note=words.said(each.note))
+
+
+def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
     yield from _rounds(run)
     yield from _accuracies(run)
     yield from _matrices(run)
@@ -88,8 +94,9 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     yield from _gains(run.summary)
     if run.label_counts is not None and run.assignment is not None:
         known = names or list(map(str, range(run.label_counts.shape[1])))
-        yield _labels_per_cluster(run.label_counts, run.assignment, known)
-        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster")
+        bin_name = target_of(run.summary).words.said("class")
+        yield _labels_per_cluster(run.label_counts, run.assignment, known, bin_name)
+        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster", bin_name)
 
 
 def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
@@ -100,7 +107,7 @@ def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
         if one.get("interval")
     ]
     if any(low != high for _, _, low, high, _ in shown):
-        chart = drawing.intervals(shown[:60], "gain in Brier score")
+        chart = drawing.intervals(shown[:60], target_of(summary).words.said("gain in Brier score"))
         yield Picture("gains", "Gain of each cluster, with its 95 % interval", chart, page_only=True)
 
 
@@ -268,12 +275,14 @@ def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> P
     return Picture("answers_between_clusters", title, drawn, note)
 
 
-def _labels_per_cluster(counts: IntArray, assignment: IntArray, names: Sequence[str]) -> Picture:
+def _labels_per_cluster(
+    counts: IntArray, assignment: IntArray, names: Sequence[str], bin_name: str
+) -> Picture:
     clusters, members = np.unique(assignment, return_counts=True)
     sums = np.stack([counts[assignment == cluster].sum(axis=0) for cluster in clusters])
     shares = 100 * sums / np.maximum(sums.sum(axis=1, keepdims=True), 1)
     named = [f"{cluster} ({size})" for cluster, size in zip(clusters, members, strict=True)]
-    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, "class")
+    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, bin_name)
     ends, numbers = (0, float(shares.max()) or 1), ".0f" if shares.size <= _MOST_NUMBERS else ""
     drawn = cells(shares, rows, columns, ends=ends, title="% of its rows", numbers=numbers)
     return Picture("labels_per_cluster", "Labels of each cluster", drawn, file_only=True)
@@ -285,6 +294,7 @@ def label_counts(
     class_names: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
     grouped: str = "group",
+    bin_name: str = "class",
 ) -> Picture:
     """Draw each client's training rows of each class; of more than 400 clients, evenly spaced ones.
 
@@ -298,6 +308,8 @@ def label_counts(
         Names of the C classes and the K clients; their indices unless given.
     grouped
         What `groups` are.
+    bin_name
+        What a class is.
     """
     clients, classes = counts.shape
     order = np.arange(clients) if groups is None else np.argsort(groups, kind="stable")
@@ -310,7 +322,7 @@ def label_counts(
         f"clients, ordered by {grouped}" if several else "clients",
     )
     ends = 0, max(1, int(counts.max()))
-    drawn = cells(counts[order].T, Side(named, named, "class"), columns, "labels", ends=ends, title="rows")
+    drawn = cells(counts[order].T, Side(named, named, bin_name), columns, "labels", ends=ends, title="rows")
     return Picture("labels_per_client", "Training rows of each client by class", drawn)
 
 

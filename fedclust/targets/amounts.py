@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.sites import OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import Target
+from fedclust.targets.base import Target, check_no_moments
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class AmountWords(Words):
             ("A column of areas below", "A column below"),
             ("whose classes are the wrong way round", "whose amounts are the wrong way round"),
             (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
+            ("a column of probabilities per class", "a column of amounts"),
             ("Brier score", "score"),
             ("validation brier", "validation score"),
             ("accuracies", f"shares {self.share.removeprefix('share ')}"),
@@ -178,6 +179,31 @@ class Amounts(Target):
     def outputs(self, num_bins: int) -> int:  # noqa: ARG002
         """Return 1."""
         return 1
+
+    loss_unit: ClassVar[str] = ""
+    predicted: ClassVar[str] = "amounts"
+
+    @property
+    def column(self) -> str:  # type: ignore[override]
+        """Name of the column of predictions."""
+        return f"amount ({self.unit})" if self.unit else "amount"
+
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,  # noqa: ARG002
+    ) -> "torch.Tensor":
+        """Return the amounts in their unit, shape (n,).
+
+        Examples
+        --------
+        >>> import torch
+        >>> Amounts(0, 10, ()).predictions(torch.tensor([[1.25], [0.0]]))
+        tensor([10.,  5.])
+        """
+        check_no_moments(self, moments)
+        return cast("torch.Tensor", self.amounts(outputs))
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the bin of each amount, 0 to C − 1, shape (n,).

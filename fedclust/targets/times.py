@@ -45,6 +45,7 @@ class TimeWords(Words):
         ("A column of areas below", "A column below"),
         ("whose classes are the wrong way round", "whose times are the wrong way round"),
         (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
+        ("a column of probabilities per class", "columns of survival at the intervals' ends, and of risk"),
         ("Brier score", "score"),
         ("validation brier", "validation score"),
         ("accuracies", "concordances"),
@@ -163,6 +164,7 @@ class Times(Target):
     kind: ClassVar[str] = "times"
     figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
     tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
+    predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"
 
     cuts: tuple[float, ...]
@@ -414,6 +416,55 @@ class Times(Target):
         starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
         gone = (np.asarray(moments, dtype=np.float64)[:, None] - starts) / (ends - starts)
         return np.exp(kept @ np.clip(gone, 0.0, 1.0).T)
+
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,  # noqa: ARG002
+    ) -> "torch.Tensor":
+        """Return the probability of no event until given times, shape (n, m), as :meth:`survival` does.
+
+        Examples
+        --------
+        >>> import torch
+        >>> times = Times((10.0,), 90.0)
+        >>> times.predictions(torch.zeros(1, 2)), times.predictions(torch.zeros(1, 2), [50.0])  # ½·√½
+        (tensor([[0.5000, 0.2500]]), tensor([[0.3536]]))
+        """
+        starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
+        at = ends if moments is None else np.asarray(moments, dtype=np.float64)
+        if at.ndim != 1 or not len(at) or not (at > 0).all():
+            raise ValueError(f"times must be numbers > 0, at least one, got {at.tolist()}")
+        gone = np.clip((at[:, None] - starts) / (ends - starts), 0.0, 1.0)
+        logits = outputs[..., : self.num_intervals]
+        if self.base:
+            logits = logits + _like(outputs, self.base)
+        from torch.nn import functional
+
+        kept = -functional.softplus(logits)  # the logarithm of one minus the hazard
+        return (kept @ _like(outputs, gone.T)).exp()
+
+    def table(
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],  # noqa: ARG002
+        moments: Sequence[float] | None = None,
+    ) -> "tuple[list[str], torch.Tensor]":
+        """Return a column of survival at each time, and the risk, see :meth:`risks`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Times((10.0,), 90.0, unit="days").table(torch.zeros(1, 2), ())
+        (['survival at 10 days', 'survival at 90 days', 'risk'], tensor([[ 0.5000,  0.2500, -0.3750]]))
+        """
+        import torch
+
+        at, unit = [*self.cuts, self.last] if moments is None else moments, f" {self.unit}" * bool(self.unit)
+        risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
+        names = [*(f"survival at {each:g}{unit}" for each in at), "risk"]
+        return names, torch.cat([self.predictions(outputs, moments), risk], dim=-1)
 
     def risks(self, outputs: ArrayLike, correction: FloatArray | None = None) -> FloatArray:
         """Return each row's risk, minus its mean survival at the intervals' ends, in [−1, 0], shape (n,).

@@ -34,6 +34,30 @@ class Scores:
     outcomes: Outcomes | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Survival:
+    """A group's survival curve.
+
+    Attributes
+    ----------
+    at
+        Times, beginning with 0, shape (m,).
+    survival, low, high
+        Probability of no event until then, and the ends of its 95 % interval, shape (m,).
+    at_risk
+        Rows that reach each time, shape (m,).
+    unit
+        The times' unit.
+    """
+
+    at: FloatArray
+    survival: FloatArray
+    low: FloatArray
+    high: FloatArray
+    at_risk: FloatArray
+    unit: str = ""
+
+
 def check_no_moments(target: "Target", moments: Sequence[float] | None) -> None:
     """Raise an error if times are asked for that a target does not have."""
     if moments is not None:
@@ -173,6 +197,10 @@ class Target(ABC):
         if self.loss is None:
             return float(np.log(num_bins))
         return float(self.loss(values.new_zeros(len(values), self.outputs(num_bins)), values).mean())
+
+    def survival_of(self, counts: IntArray) -> Survival | None:  # noqa: ARG002
+        """Estimate the survival of a group from its rows in each bin, shape (C,); None without times."""
+        return None
 
     # -- How well rows are ordered, for a handful of sites --------------------------------------------------
 

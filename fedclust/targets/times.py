@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.times import concordance_by_row, integrated_brier
+from fedclust.metrics.times import concordance_by_row, integrated_brier, life_table
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.sites import FEW, OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import Target
+from fedclust.targets.base import Survival, Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ ENDS = 0.025, 0.975
 _SCORED = 3
 _COUNTED = 0.5  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
+_NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _FURTHEST = 10.0  # from what a correction starts at
 
 
@@ -465,6 +466,29 @@ class Times(Target):
         risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
         names = [*(f"survival at {each:g}{unit}" for each in at), "risk"]
         return names, torch.cat([self.predictions(outputs, moments), risk], dim=-1)
+
+    def survival_of(self, counts: IntArray) -> Survival:
+        """Estimate the survival of a group at the inner ends of the intervals, with 95 % intervals.
+
+        Source of the intervals: Kalbfleisch and Prentice, "The Statistical Analysis of Failure Time Data",
+        1980: those of the logarithm of minus the logarithm of the survival, which stay within 0 and 1.
+
+        Examples
+        --------
+        >>> found = Times((10.0,), 90.0).survival_of(np.array([2, 2, 0, 1]))  # censored, event; by interval
+        >>> found.at, found.survival, found.at_risk
+        (array([ 0., 10.]), array([1. , 0.5]), array([5., 1.]))
+        """
+        censored, events = np.asarray(counts, dtype=np.float64).reshape(self.num_intervals, 2).T
+        survival, errors, at_risk = life_table(events, censored)
+        survival, errors = (
+            np.concatenate([[first], each[:-1]]) for first, each in ((1, survival), (0, errors))
+        )
+        inside = (survival > 0) & (survival < 1)
+        logs = np.log(np.where(inside, survival, 0.5))
+        reach = np.exp(_NORMAL * errors / np.where(inside, -survival * logs, 1.0))
+        low, high = (np.where(inside, np.exp(logs * each), survival) for each in (reach, 1 / reach))
+        return Survival(np.array([0.0, *self.cuts]), survival, low, high, at_risk, self.unit)
 
     def risks(self, outputs: ArrayLike, correction: FloatArray | None = None) -> FloatArray:
         """Return each row's risk, minus its mean survival at the intervals' ends, in [−1, 0], shape (n,).

@@ -84,6 +84,8 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
 def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
     yield from _rounds(run)
     yield from _accuracies(run)
+    yield from _figures_of_target(run)
+    yield from _survival(run)
     yield from _matrices(run)
     yield from (_cross_site(run, values) for name, values in run.matrices() if name == "cross_site")
     yield from method_pictures(run, small)
@@ -161,6 +163,45 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
         title = "Accuracy of the clients, from the worst to the best"
         note = "At 10 %: one client in ten has this accuracy or less, on its own test part."
         yield Picture("accuracy_ecdf", title, curves(lines, "% of clients"), note)
+
+
+def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
+    """Draw each of the target's own figures over the clients, from the least to the largest."""
+    percents = np.arange(101)
+    for key, title, _ in target_of(run.summary).words.figures:
+        lines = []
+        for strategy, each in run.side_by_side:
+            if each.clients is not None and key in each.clients:
+                values = each.clients[key].dropna().to_numpy(dtype=float)
+                if values.size > 1:
+                    sorted_ = np.quantile(values, percents / 100, method="inverted_cdf")
+                    lines.append(Line(paper_name(strategy), percents, sorted_))
+        if lines:
+            yield Picture(
+                f"{key}_of_clients",
+                f"{title[:1].upper()}{title[1:]} of the clients, from the least to the largest",
+                curves(lines, "% of clients", form="tight"),
+                page_only=True,
+            )
+
+
+def _survival(run: SavedRun) -> Iterator[Picture]:
+    """Draw the survival of each cluster's clients, from the counts of their rows in each bin."""
+    counts, assignment, target = run.label_counts, run.assignment, target_of(run.summary)
+    if counts is None or assignment is None:
+        return
+    lines, notes, at, unit = [], [], "", ""
+    for cluster in np.unique(assignment)[:_MOST_CLUSTERS]:
+        found = target.survival_of(counts[assignment == cluster].sum(axis=0))
+        if found is None:
+            return
+        lines.append(Line(f"cluster {cluster}", found.at, found.survival, found.low, found.high))
+        notes.append(f"cluster {cluster}: {', '.join(f'{rows:,.0f}' for rows in found.at_risk)}")
+        at, unit = ", ".join(f"{each:.4g}" for each in found.at), found.unit and f" {found.unit}"
+    note = "Life-table estimates of all training rows of a cluster's clients, with 95 % intervals, from the "
+    note += f"counts of their rows by interval. Rows at risk at {at}{unit}: {'; '.join(notes)}."
+    drawn = curves(lines, "time" + (unit and f",{unit}"), "no event until then", zero=True)
+    yield Picture("survival_of_clusters", "Survival of each cluster's clients", drawn, note)
 
 
 def _matrices(run: SavedRun) -> Iterator[Picture]:

@@ -25,6 +25,7 @@ from fedclust.targets.times import Times
 __all__ = [
     "CLASSES",
     "KINDS",
+    "LOWER",
     "Amounts",
     "Classes",
     "Target",
@@ -37,6 +38,9 @@ __all__ = [
 
 KINDS: dict[str, type[Target]] = {each.kind: each for each in (Classes, Amounts, Times)}
 """Every kind of target by its name."""
+
+LOWER = ("rmse", "mae", "integrated_brier")
+"""Figures of targets of which the lowest value is the best."""
 
 
 def to_values(target: Target) -> dict[str, Any]:

@@ -79,12 +79,12 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     words = target_of(run.summary).words
     for each in _pictures(run, small_arrays(run) if small is None else small):
         yield replace(each, title=words.said(each.title), note=words.said(each.note))
+    yield from _figures_of_target(run)
 
 
 def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
     yield from _rounds(run)
     yield from _accuracies(run)
-    yield from _figures_of_target(run)
     yield from _survival(run)
     yield from _matrices(run)
     yield from (_cross_site(run, values) for name, values in run.matrices() if name == "cross_site")

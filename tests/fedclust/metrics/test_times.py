@@ -122,24 +122,3 @@ def test_a_life_table_without_censored_rows_is_kaplan_and_meier_s() -> None:
 
 def test_where_nobody_is_at_risk_the_survival_stays() -> None:
     assert life_table([1, 0], [1, 0])[0].tolist() == [pytest.approx(1 / 3)] * 2  # 1 − 1/1.5
-
-
-def test_a_life_table_counts_half_of_the_censored_as_at_risk() -> None:
-    survival, errors, at_risk = life_table([3, 4, 0], [2, 6, 5])
-    # 20 rows, 3 of 19 exposed; of the 15 left 4 of 12; nobody of the last 5, of whom 2.5 are exposed
-    np.testing.assert_allclose(survival, [16 / 19, 16 / 19 * 8 / 12, 16 / 19 * 8 / 12])
-    variance = 3 / (19 * 16) + 4 / (12 * 8)
-    np.testing.assert_allclose(errors[:2], [16 / 19 * (3 / (19 * 16)) ** 0.5, survival[1] * variance**0.5])
-    assert at_risk.tolist() == [20, 15, 5]
-
-
-def test_a_life_table_without_censored_rows_is_kaplan_and_meier_s() -> None:
-    times = np.repeat([5.0, 15.0, 30.0], [4, 2, 3])
-    _, survival, errors = kaplan_meier(times, np.ones(9))
-    found = life_table([4, 2, 3], [0, 0, 0])
-    np.testing.assert_allclose(found[0], survival)
-    np.testing.assert_allclose(found[1], errors)
-
-
-def test_where_nobody_is_at_risk_the_survival_stays() -> None:
-    assert life_table([1, 0], [1, 0])[0].tolist() == [pytest.approx(1 / 3)] * 2  # 1 − 1/1.5

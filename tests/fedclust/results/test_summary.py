@@ -294,19 +294,3 @@ def test_amounts_and_times_collapse_by_a_figure_of_their_own(target, name, value
     tested = [900, 900, 900]
     clients = pd.DataFrame({"num_test": tested, name: values})
     assert module.collapsed(clients, {}, target) is lost
-
-
-@pytest.mark.parametrize(
-    ("target", "name", "values", "lost"),
-    [
-        (Amounts(0.0, 10.0, (5.0,)), "r2", [0.02, -3.0, np.nan], True),  # mean of 0.02 and −1
-        (Amounts(0.0, 10.0, (5.0,)), "r2", [0.06, 0.0, np.nan], False),  # mean 0.03
-        (Times((10.0,), 90.0), "concordance", [0.53, 0.53, 0.9], True),  # 1800 rows: 0.5/√1800 is 0.012
-        (Times((10.0,), 90.0), "concordance", [0.53, 0.53, 0.53], False),
-        (Times((10.0,), 90.0), "concordance", [np.nan] * 3, False),  # nothing is known
-    ],
-)
-def test_amounts_and_times_collapse_by_a_figure_of_their_own(target, name, values, lost) -> None:
-    tested = [900, 900, 900]
-    clients = pd.DataFrame({"num_test": tested, name: values})
-    assert module.collapsed(clients, {}, target) is lost

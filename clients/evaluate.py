@@ -132,6 +132,9 @@ def predictions(node: Node, asked: Mapping[int, measuring.PredictionsQuestion]) 
     if not where:
         reason = "this node has no folder for predictions: --node-config \"predictions='/folder'\" names one"
         return {}, dict.fromkeys(asked, reason)
+    if not (target := node.data.target).words.by_class:
+        reason = f"predictions are saved of classes only; fedclust predict writes {target.predicted}"
+        return {}, dict.fromkeys(asked, reason)
     from scipy.special import softmax  # few runs ask for predictions
 
     found = {}

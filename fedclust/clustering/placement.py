@@ -308,6 +308,43 @@ def remoteness(own: FloatArray, embeddings: FloatArray, labels: IntArray, cluste
     return distances / np.where(np.isnan(widths), np.fmax.reduce(widths), widths)
 
 
+def nearest_inputs(remote: FloatArray | None, clusters: IntArray) -> Placement:
+    """Place a client whose targets are unknown by its inputs alone.
+
+    It must be at most 1.25 times as far from its cluster's clients as those are from each other, and more
+    than 2 times as far from those of all other clusters.
+
+    Parameters
+    ----------
+    remote
+        How far its inputs are from those of each cluster's clients, see :func:`remoteness`, shape (G,); None
+        or NaN if unknown.
+    clusters
+        Indices of the clusters, shape (G,).
+
+    Examples
+    --------
+    >>> nearest_inputs(np.array([5.0, 0.8]), np.arange(2)).cluster
+    1
+    >>> nearest_inputs(None, np.arange(2)).reason
+    "without targets, the cluster is unknown: the clients' mean inputs are not here to compare with"
+    """
+    if len(clusters) == 1:
+        return Placement(int(clusters[0]), ONE_MODEL)
+    if remote is None or not np.isfinite(remote).all():
+        why = "the clients' mean inputs are not here to compare with"
+        return Placement(None, f"without targets, the cluster is unknown: {why}")
+    evidence = {"remoteness": {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}}
+    best = int(np.argmin(remote))
+    if remote[best] > _ALIKE:
+        return Placement(None, "the client's rows are unlike those of every cluster's clients", evidence)
+    if np.sum(remote <= _UNLIKE) > 1:
+        why = "without targets, the client's rows are like those of more than one cluster's clients"
+        return Placement(None, why, evidence)
+    why = f"the client's rows are like those of cluster {clusters[best]}'s clients alone"
+    return Placement(int(clusters[best]), why, evidence)
+
+
 def most_confident(
     confidences: FloatArray,
     clusters: IntArray,

@@ -162,6 +162,17 @@ def to_targets(values: Any) -> torch.Tensor:
     return y.to(torch.int64)
 
 
+def to_truth(values: Any, kind: str) -> torch.Tensor:
+    """Convert what is known of rows: see :func:`to_targets` and :func:`to_values`.
+
+    Raises
+    ------
+    ValueError
+        If a value is not of the kind.
+    """
+    return to_targets(values) if kind == CLASSES.kind else to_values(values, kind)
+
+
 def to_values(values: Any, kind: str) -> torch.Tensor:
     """Convert amounts to float32, shape (N,), or times and events, shape (N, 2).
 
@@ -242,7 +253,7 @@ def _pair(client: int, given: Any, kind: str) -> Pair:
         raise ValueError(f"client {client} must have (inputs, targets) in each part, got {_sort(given)}")
     try:
         x = to_inputs(given[0])
-        y = to_targets(given[1]) if kind == "classes" else to_values(given[1], kind)
+        y = to_truth(given[1], kind)
     except ValueError as error:
         raise ValueError(f"client {client}: {error}") from error
     if x.dim() < 2 or y.dim() not in (1, 2) or len(x) != len(y):

@@ -18,7 +18,7 @@ from hydra.errors import HydraException
 
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.settings.composition import CONF, ConfigError, join_overrides, quoted
-from fedclust.settings.run_options import COLLAPSED
+from fedclust.settings.run_options import NO_BETTER_THAN
 from fedclust.support.flower import ErrorCode, isolate_unreadable_replies, simulation_actors
 from fedclust.support.reasons import FederationError, RunFailed
 
@@ -163,7 +163,7 @@ class SuperLink:
         with subprocess.Popen(shown, env=_environment() | {"PYTHONUNBUFFERED": "1"}, **piped) as log:
             for line in log.stdout or ():
                 print(line, end="", flush=True)
-                collapsed |= COLLAPSED in line
+                collapsed |= NO_BETTER_THAN in line
         try:
             (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
         except FederationError as error:

@@ -139,6 +139,46 @@ def kaplan_meier(times: ArrayLike, events: ArrayLike) -> tuple[FloatArray, Float
     return at, survival, errors
 
 
+def life_table(events: ArrayLike, censored: ArrayLike) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Estimate the survival of a group from counts of intervals, as :func:`kaplan_meier` does from times.
+
+    Source: Cutler and Ederer, "Maximum utilization of the life table method in analyzing survival", Journal
+    of Chronic Diseases 8, 1958: a row that is censored within an interval counts as half at risk there. The
+    variance is Greenwood's.
+
+    Parameters
+    ----------
+    events, censored
+        Rows with the event in each interval, and rows censored there, in the order of time, shape (J,).
+
+    Returns
+    -------
+    Probability of no event until each interval's end, its standard error, and the rows at risk at each
+    interval's start, each of shape (J,). Where nobody is at risk, the probability stays.
+
+    Raises
+    ------
+    ValueError
+        If the shapes differ.
+
+    Examples
+    --------
+    >>> survival, _, at_risk = life_table(events=[2, 1], censored=[2, 0])
+    >>> survival.round(3), at_risk  # 5 rows; 1 − 2/(5 − 1), and of the one that is left, none
+    (array([0.5, 0. ]), array([5., 1.]))
+    """
+    happened, gone = np.asarray(events, dtype=np.float64), np.asarray(censored, dtype=np.float64)
+    check_shapes(events=(happened, "intervals"), censored=(gone, "intervals"))
+    left = np.cumsum((happened + gone)[::-1])[::-1]
+    exposed = left - gone / 2
+    there = np.where(exposed > 0, exposed, 1.0)
+    survival = np.cumprod(1 - happened / there)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        terms = np.cumsum(np.where(exposed > 0, happened / (there * (there - happened)), 0.0))
+        errors = np.where(survival > 0, survival * np.sqrt(terms), 0.0)
+    return survival, errors, left
+
+
 def survival_at(at: FloatArray, survival: FloatArray, moments: ArrayLike) -> FloatArray:
     """Read a survival curve.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from fedclust.clustering.placement import DistanceRule, LabelRule, SubspaceRule
 from fedclust.clustering.shared.placement import NONE, Placement, least_loss
@@ -54,17 +54,19 @@ def with_unanswered(newcomers: Sequence[int], answered: dict[int, Placement]) ->
     }
 
 
-def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float) -> Placement:
+def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float, unit: str = " nats") -> Placement:
     """Place one client by the loss of each cluster's model.
 
     Parameters
     ----------
     losses
-        Losses of the models of the clusters in `serving`, in nats, shape (k,).
+        Losses of the models of the clusters in `serving`, shape (k,).
     serving
         Indices of the clusters, shape (k,).
     chance
         Loss of a guess, see :func:`~fedclust.clustering.shared.placement.least_loss`.
+    unit
+        Unit of the losses, after a space.
     """
     if len(serving) == 1:
         only, loss = int(serving[0]), float(losses[0])
@@ -72,10 +74,10 @@ def placed_by_losses(losses: FloatArray, serving: IntArray, chance: float) -> Pl
     best = least_loss(losses, chance)
     evidence = {"losses": {str(each): float(loss) for each, loss in zip(serving, losses, strict=True)}}
     if best == NONE:
-        why = f"no cluster's model is better than guessing: the least loss is {np.nanmin(losses):.3g} nats"
+        why = f"no cluster's model is better than guessing: the least loss is {np.nanmin(losses):.3g}{unit}"
         return Placement(None, f"{why}, a guess has {chance:.3g}", {**evidence, "chance": chance})
     others = np.delete(losses, best)
-    why = f"the model of cluster {serving[best]} has the least loss, {losses[best]:.3g} nats"
+    why = f"the model of cluster {serving[best]} has the least loss, {losses[best]:.3g}{unit}"
     return Placement(int(serving[best]), f"{why}; the next one has {np.nanmin(others):.3g}", evidence)
 
 
@@ -96,12 +98,28 @@ def by_least_loss(
         The clients.
     """
     serving = np.flatnonzero(clusters.sizes)
-    losses = federation.losses([clusters.models[each] for each in serving], newcomers)
+    models, target = [clusters.models[each] for each in serving], federation.describe().target
     known = federation.bounds.least_loss == 0 and federation.bounds.num_classes
     chance = float(np.log(known)) if known else np.inf
+    if target.loss is None:
+        losses = federation.losses(models, newcomers)
+        guesses = dict.fromkeys(losses, chance)
+    else:  # what a network that returns 0 predicts depends on the client's rows
+        answers = federation.losses([*models, _returning_zero(models[0])], newcomers)
+        losses = {client: each[:-1] for client, each in answers.items()}
+        guesses = {client: float(each[-1]) for client, each in answers.items()}
     return with_unanswered(
-        newcomers, {client: placed_by_losses(each, serving, chance) for client, each in losses.items()}
+        newcomers,
+        {
+            client: placed_by_losses(each, serving, guesses[client], target.loss_unit)
+            for client, each in losses.items()
+        },
     )
+
+
+def _returning_zero(model: ArrayRecord) -> ArrayRecord:
+    """Return a model without weights, which returns 0 for every row."""
+    return ArrayRecord({name: Array(np.zeros_like(each.numpy())) for name, each in model.items()})
 
 
 def by_rule(rule: Rule, newcomers: Sequence[int], federation: Federation) -> dict[int, Placement]:

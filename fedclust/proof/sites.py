@@ -18,9 +18,12 @@ import numpy as np
 
 from fedclust.proof.coalitions import Choice, Coalition, at_own_shares, turned_sites, ways
 from fedclust.proof.figure import NEGLIGIBLE, Figure
+from fedclust.proof.scores import SCALE
 from fedclust.typing import FloatArray, IntArray
 
 FIGURES = ("accuracy", "balanced_accuracy", "auc")
+OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
+"""Figures that only classes have."""
 SERVED = ("chosen", "everyone", "alone")
 """The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
 
@@ -32,12 +35,20 @@ FEW, FEWEST = 10, 3
 
 
 class Words:
-    """What a site's report says of classes; other targets have words of their own.
+    """What results say of classes; other targets have words of their own.
 
     Attributes
     ----------
     share
         What the first figure is.
+    terms
+        Words that texts about classes use, and what is said instead.
+    scale
+        Explanation of a verdict's figures.
+    figures
+        Keys, titles and digits of the target's own figures.
+    without
+        Keys of figures that the target does not have.
     order_in
         What says how well models order a site's rows.
     compared
@@ -47,6 +58,10 @@ class Words:
     """
 
     share = "accuracy"
+    terms: tuple[tuple[str, str], ...] = ()
+    scale = SCALE
+    figures: tuple[tuple[str, str, int], ...] = ()
+    without: tuple[str, ...] = ()
     order_in = "AUC"
     compared: tuple[tuple[str, str], ...] = (
         ("accuracy", "accuracy"),
@@ -54,6 +69,33 @@ class Words:
         ("auc", "AUC"),
     )
     by_class = True
+
+    def said(self, text: str) -> str:
+        """Say a text about classes in these words.
+
+        Examples
+        --------
+        >>> CLASSES.said("client accuracy, mean")
+        'client accuracy, mean'
+        """
+        for of_classes, own in self.terms:
+            text = text.replace(of_classes, own)
+        return text
+
+    @property
+    def columns(self) -> tuple[tuple[str, str], ...]:
+        """Keys and titles of the figures of a table of sites."""
+        return *self.compared, ("brier", self.said("Brier score"))
+
+    def shares(self, groups: float, common: float) -> str:
+        """Compare the first figure of groups with that of one model.
+
+        Examples
+        --------
+        >>> CLASSES.shares(0.75, 0.5)
+        '0.750 instead of 0.500 of test rows predicted right'
+        """
+        return f"{groups:.3f} instead of {common:.3f} of test rows predicted right"
 
     def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
         """Return how many test rows say something of the first figure.
@@ -292,7 +334,7 @@ def advice(
     'Graz: train with everyone, with the prior correction.'
     """
     alone, corrected = len(site.coalition) == 1, site.choice.arm.corrected
-    correction = ", with the prior correction" * corrected
+    correction = site.words.said(", with the prior correction") * corrected
     chosen = site.figures.get("chosen", {})
     measured = chosen.get("accuracy") is not None
     partners = partners_of(site, names)

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedclust.proof.figure import Figure, Rows, measure
 from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, holm
+from fedclust.proof.sites import CLASSES, Words
 from fedclust.support.checks import plural
 from fedclust.typing import IntArray
 
@@ -138,6 +139,7 @@ def prove_grouping(
     held_out: bool = True,
     unseen: Mapping[str, float] | None = None,
     level: float = 0.05,
+    words: Words = CLASSES,
 ) -> GroupingProof:
     """Test a grouping's models (B) against one model for all (A).
 
@@ -174,6 +176,8 @@ def prove_grouping(
         could have shown, with the number of ``rows`` held out.
     level
         Level of all tests together, in (0, 1).
+    words
+        What is predicted, in words.
 
     Returns
     -------
@@ -219,37 +223,46 @@ def prove_grouping(
     apart = [each for each in proofs if each.proven]
     shown, p_value, grouped = figure(everyone), last, last <= level
     collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
+    no_better = words.said(NO_BETTER)
     if not several:
-        text, grouped = f"Train one model for all: {method} found no groups{_unseen(unseen)}", False
+        text, grouped = f"Train one model for all: {method} found no groups{_unseen(unseen, words)}", False
     elif not held_out and shown.num_rows:
-        text = f"{method}'s {number} clusters have {_better(whole, shown)}; no rows were held out to decide"
+        better = _better(whole, shown, words)
+        text = f"{method}'s {number} clusters have {better}; no rows were held out to decide"
     elif not whole.num_clients:
         why = "no client has held-out rows" if measured else "no client answered"
         text = f"Train one model for all: {why}, so no grouping could be tested"
     elif grouped:
-        text = in_groups + _better(whole, shown)
+        text = in_groups + _better(whole, shown, words)
     elif trusted:
         earlier = "held-out rows showed them to be better during training; at the end"
-        text, grouped = f"{in_groups}{earlier} {_better(whole, shown)}, which by itself may be chance", True
+        text, grouped = (
+            f"{in_groups}{earlier} {_better(whole, shown, words)}, which by itself may be chance",
+            True,
+        )
     elif apart:
         clients = sorted(client for each in apart for client in each.clients)
         shown, p_value, grouped = figure(clients), max(each.p_value for each in apart), True
         names = ", ".join(str(each.cluster) for each in apart)
         text = (
             f"Train {len(clients)} of {len(assignment)} clients apart (cluster{'s' * (len(apart) > 1)} "
-            f"{names}) and one model for the others: {_better(compared(clients), shown)} of them"
+            f"{names}) and one model for the others: {_better(compared(clients), shown, words)} of them"
         )
     else:
         text = "Train one model for all: no grouping was shown to be better; "
-        text += _not_shown(f"{method}'s {number} clusters", whole, shown)
+        text += _not_shown(f"{method}'s {number} clusters", whole, shown, words)
     if collapsed and grouped and shown.groups_inform:
         # Where groups contradict each other, one model for all can be no better.
-        text += f"; {NO_BETTER[0].lower()}{NO_BETTER[1:]}, the groups' models do better"
+        text += f"; {no_better[0].lower()}{no_better[1:]}, the groups' models do better"
     elif collapsed:
         shown = replace(figure(everyone), collapsed=True)
-        named = f"{method}'s {number} clusters have {_figures(shown)}" if several else text.partition(": ")[2]
+        named = (
+            f"{method}'s {number} clusters have {_figures(shown, words)}"
+            if several
+            else text.partition(": ")[2]
+        )
         why = f" ({trouble})" if trouble else ""
-        text, grouped = f"{NO_BETTER}{why}: no verdict on groups against it; {named}", False
+        text, grouped = f"{no_better}{why}: no verdict on groups against it; {named}", False
     common = [each for each in proofs if not each.serves]
     if serve_best and common and several and (trusted or last <= level):
         text += f"; {_served_common(common)}, as theirs was not shown to be better"
@@ -264,13 +277,13 @@ def prove_grouping(
     return GroupingProof(verdict, proofs, too_few, silent)
 
 
-def _unseen(least: Mapping[str, float] | None) -> str:
+def _unseen(least: Mapping[str, float] | None, words: Words) -> str:
     """Describe what a search for groups could not see."""
     if least is None:
         return ""
     if least["gain"] >= LARGEST_BRIER:
         return f", and could have shown none: {least['rows']} held-out rows are too few"
-    return (
+    return words.said(
         f" (groups may still be better by less than {least['gain']:.2g} in Brier score, which "
         f"{least['rows']:,} held-out rows cannot show)"
     )
@@ -287,27 +300,28 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
     return f"{plural(clients, 'client')} of {names} {'are' if clients > 1 else 'is'} served the model for all"
 
 
-def _better(comparison: Comparison, figure: Figure) -> str:
+def _better(comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
-        text = f"on held-out rows their Brier score is lower by {comparison.gain:.2g}"
+        text = words.said(f"on held-out rows their Brier score is lower by {comparison.gain:.2g}")
         return f"{text}, for {comparison.better_for} of {plural(comparison.num_clients, 'client')}"
-    return f"{_figures(figure)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
+    return f"{_figures(figure, words)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
 
 
-def _not_shown(what: str, comparison: Comparison, figure: Figure) -> str:
+def _not_shown(what: str, comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe the figures of groups that were not shown to be better."""
     if not figure.num_rows:
         word = "lower" if comparison.gain >= 0 else "higher"
-        return f"on held-out rows the Brier score of {what} is {word} by {abs(comparison.gain):.2g}"
+        of = words.said("on held-out rows the Brier score of")
+        return f"{of} {what} is {word} by {abs(comparison.gain):.2g}"
     if figure.gain == 0 == figure.accuracy_gain:
         return f"{what} predict every test row just as well"
     low, high = figure.interval
     end = ", which may be chance" if low <= 0 <= high else ", which held-out rows did not show" * (low > 0)
-    return f"{what} would have {_figures(figure)}{end}"
+    return f"{what} would have {_figures(figure, words)}{end}"
 
 
-def _figures(figure: Figure) -> str:
+def _figures(figure: Figure, words: Words) -> str:
     """Write accuracies and Brier scores with their intervals, with digits for the intervals' widths."""
     common, groups = figure.accuracy
     ends = " to ".join(_number(each, figure.accuracy_interval, "+") for each in figure.accuracy_interval)
@@ -315,8 +329,8 @@ def _figures(figure: Figure) -> str:
     lowest, highest = sorted(sign * end for end in figure.interval)
     brier, low, high = (_number(each, figure.interval) for each in (sign * figure.gain, lowest, highest))
     return (
-        f"{groups:.3f} instead of {common:.3f} of test rows predicted right ({figure.accuracy_gain:+z.3f}, "
-        f"{round(100 * figure.confidence, 3):g} % interval {ends}), Brier score "
+        f"{words.shares(groups, common)} ({figure.accuracy_gain:+z.3f}, "
+        f"{round(100 * figure.confidence, 3):g} % interval {ends}), {words.said('Brier score')} "
         f"{'higher' if sign < 0 else 'lower'} by {brier} ({low} to {high})"
     )
 

@@ -10,18 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
+from fedclust import targets
 from fedclust.proof import holm
+from fedclust.proof.sites import CLASSES, Words
 from fedclust.results.names import paper_name
 from fedclust.results.report import MARK, figure, guess_note
 from fedclust.results.saved_run import SavedRun, flat
-from fedclust.results.summary import SERVED_FIGURES
+from fedclust.results.summary import SERVED_FIGURES, target_of
 from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 
 PREFIX = "without_layer."
 """Begins the keys of figures of the models that serve, without their personal layers."""
 
-LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies", "newcomers.none")
+LOWER = (
+    *("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies", "newcomers.none"),
+    *targets.LOWER,
+)
 """Keys of ``summary.json`` of which the lowest value is the best."""
 
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
@@ -121,6 +126,11 @@ class ComparedRuns:
     settings: tuple[str, ...]
     rows: tuple[Row, ...]
     repeats: tuple[Path, ...]
+
+    @property
+    def words(self) -> Words:
+        """What the first run predicts, in words."""
+        return next((target_of(run.summary).words for row in self.rows for run in row.runs), CLASSES)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -465,7 +475,7 @@ def best_lines(comparison: ComparedRuns) -> list[str]:
             shared = best.mean() == second.mean()
             line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
-            line += f" the highest accuracy{over}, {mean_and_spread(best)}"
+            line += f" the highest {comparison.words.share}{over}, {mean_and_spread(best)}"
             line += "" if shared else f"; next {names[other]}, {mean_and_spread(second)}"
             gap = found.get((first, other))
             if not shared and gap is not None and gap.seeds >= LEAST_SEEDS:

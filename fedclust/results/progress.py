@@ -60,7 +60,9 @@ class Progress:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
         self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
-        self._accuracy = "client accuracy" + (f" before {' and '.join(later)}" if later else "")
+        self.share = "accuracy"
+        """What the clients' figure is."""
+        self._before = f" before {' and '.join(later)}" if later else ""
         self._summarised, self._task = summarised, task
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
@@ -136,7 +138,7 @@ class Progress:
         left = passed / (self._round - self._earlier) * (self._total - self._round)
         parts = [f"ETA {_duration(left)}"]
         if "mean_client_accuracy" in shown:
-            parts.append(f"{self._accuracy} {shown['mean_client_accuracy']:.3f}")
+            parts.append(f"client {self.share}{self._before} {shown['mean_client_accuracy']:.3f}")
         if "num_clusters" in shown:
             parts.append(f"{shown['num_clusters']} cluster{'' if shown['num_clusters'] == 1 else 's'}")
         if "loss" in shown:

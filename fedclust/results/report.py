@@ -18,8 +18,7 @@ from rich.text import Text
 
 from fedclust.personal.layers import FINETUNE, NONE
 from fedclust.privacy import FROM_SEED
-from fedclust.proof import SCALE
-from fedclust.proof.sites import FIGURES, SERVED
+from fedclust.proof.sites import CLASSES, SERVED, Words
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
@@ -32,6 +31,7 @@ from fedclust.results.summary import (
     listed,
     never_predicted_line,
     personal_line,
+    target_of,
     warning_lines,
 )
 from fedclust.support.checks import few, plural
@@ -249,7 +249,11 @@ def figures_of(
     ------
     The row's first key, its title, each summary's values, and each summary's cell.
     """
-    for title, keys, digits in _ROWS:
+    words = target_of(summaries[0]).words if summaries else CLASSES
+    place = 1 + [keys for _, keys, _ in _ROWS].index(_MEAN)
+    own = [(title, key, digits) for key, title, digits in words.figures]
+    rows = [(words.said(title), keys, digits) for title, keys, digits in _ROWS if keys not in words.without]
+    for title, keys, digits in (*rows[:place], *own, *rows[place:]):
         values = [
             [value for key in keys.split() for value in np.ravel(figure(each, key)).tolist() if known(value)]
             for each in summaries
@@ -270,7 +274,7 @@ def newcomers_line(summary: Mapping[str, Any]) -> str | None:
     accuracy = "unknown" if newcomers["accuracy"] is None else f"{newcomers['accuracy']:.3f}"
     bare = ", without personal layers" * ("personal" in summary)
     who = f"{plural(newcomers['clients'], 'client')} left out of training"
-    parts = [f"{who}: accuracy {accuracy}{bare}"]
+    parts = [f"{who}: {target_of(summary).words.share} {accuracy}{bare}"]
     if newcomers["adjusted_rand"] is not None:
         parts.append(f"their clusters agree with the known groups to {newcomers['adjusted_rand']:.2f}")
     if newcomers["none"]:
@@ -310,19 +314,20 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
+    words = target_of(summary).words
     tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None and tables:
-        parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS))
+        parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS, words))
     if summary.get("sites") and tables:
-        parts.append(_sites(summary["sites"]))
+        parts.append(_sites(summary["sites"], words))
     if line := decision_line(summary):
         parts.append(Text(line))
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
     if tables:
-        parts += [Text(""), _figures(summary, _BRIEF if brief else None)]
+        parts += [Text(""), _figures(summary, (*_BRIEF, *target_of(summary).figure_names) if brief else None)]
         sides = (summary, *summary.get("compare", {}).values())
         if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
             groups = [] if run.groups is None else [len(np.unique(run.groups))]
@@ -332,7 +337,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     lines += [drift_line(run.rounds), went_back_line(run.rounds), leaving_line(summary)]
     if run.clients is not None and (silent := int(run.clients["accuracy"].isna().sum())):
         lines.append(
-            f"{silent} of {plural(len(run.clients), 'client')} without accuracy: left out of the means"
+            f"{silent} of {plural(len(run.clients), 'client')} without {words.share}: left out of the means"
         )
     return Group(*parts, *(Text(line) for line in lines if line))
 
@@ -341,8 +346,12 @@ EVERYONE = (
     "everyone: one model for all but sites whose labels look exchanged, with the prior correction where that "
     "suits the site"
 )
-SITE_COLUMNS = ("site", "trains with", "accuracy", "95 % interval", "balanced accuracy", "AUC", "Brier score")
-"""Titles of the columns of :func:`site_rows`."""
+
+
+def site_columns(summary: Mapping[str, Any]) -> list[str]:
+    """Return the titles of the columns of :func:`site_rows`."""
+    first, *others = (title for _, title in target_of(summary).words.columns)
+    return ["site", "trains with", first, "95 % interval", *others]
 
 
 def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -353,10 +362,10 @@ def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     summary
         A run's summary; the list is empty if sites chose nothing in it.
     """
-    rows = []
+    rows, columns = [], target_of(summary).words.columns
     for each in summary.get("sites") or ():
         arms = [each.get(arm) or {} for arm in SERVED]
-        figures = [" / ".join(number(arm.get(key), 2) for arm in arms) for key in FIGURES]
+        figures = [" / ".join(number(arm.get(key), 2) for arm in arms) for key, _ in columns]
         ends = span((arms[0].get("accuracy_low"), arms[0].get("accuracy_high")), 2)
         what = ", ".join(each["train_with"]) or "nobody"
         what += " (prior)" if each["correction"] == "prior" else ""
@@ -410,7 +419,7 @@ def job_line(run: SavedRun) -> str:
     summary = run.summary
     given = [each for each in run.config.get("overrides") or () if not each.startswith("output_dir=")]
     figures = [
-        f"mean client accuracy {number(summary.get(_MEAN))}",
+        f"mean client {target_of(summary).words.share} {number(summary.get(_MEAN))}",
         plural(summary["num_clusters"], "cluster"),
     ]
     figures.append(duration(summary["seconds"]))
@@ -432,7 +441,7 @@ _CORRECTED = "The verdict compares models with the label-prior correction."
 
 def verdict_lines(run: SavedRun) -> list[Text]:
     """Report the proof's verdict, which models serve the clients, and which clients did not vote."""
-    summary = run.summary
+    summary, words = run.summary, target_of(run.summary).words
     verdict = summary.get("verdict")
     first = [line for line in (never_predicted_line(summary), *left_out_lines(summary)) if line]
     sites = [each["text"] for each in summary.get("sites") or ()]
@@ -443,7 +452,7 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         sites.append("The sites' figures are those before fine-tuning.")
     lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
     if verdict["gain"] is not None and not sites:  # whose sentences have no Brier score
-        lines.append(Text(f"{_CORRECTED} {SCALE}", style="dim"))
+        lines.append(Text(f"{words.said(_CORRECTED)} {words.scale}", style="dim"))
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
@@ -455,7 +464,7 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone and groups:
             bare = " without layer" * ("without_layer" in summary)
-            text += f"; with every cluster served its own, mean client accuracy{bare} would be "
+            text += f"; with every cluster served its own, mean client {words.share}{bare} would be "
             text += number(clustered)
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own and groups:
@@ -474,7 +483,7 @@ def _with_layers(summary: Mapping[str, Any]) -> str:
     if not layers:
         return ""
     with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
-    figures = f": mean client accuracy {number(with_layer)}"
+    figures = f": mean client {target_of(summary).words.share} {number(with_layer)}"
     if number(with_layer) != number(without):
         figures += f", without layer {number(without)}"
     return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
@@ -488,22 +497,24 @@ def _right(*titles: str) -> list[Column]:
     return [Column(title, justify="right") for title in titles]
 
 
-def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("site", "model", "accuracy", "95 % interval", "balanced", "AUC", "Brier")
-    table.caption = f"on test rows; {EVERYONE}"
+def _sites(sites: Sequence[Mapping[str, Any]], words: Words) -> Table:
+    short = {"balanced accuracy": "balanced", "Brier score": "Brier"}
+    first, *others = (short.get(title, title) for _, title in words.columns)
+    table = _table("site", "model", first, "95 % interval", *others)
+    table.caption = f"on test rows; {words.said(EVERYONE)}"
     for each in sites:
         for name, arm in zip((escape(each["name"]), "", ""), SERVED, strict=True):
             given = each.get(arm) or {}
-            figures = [number(given.get(key), 2) for key in FIGURES]
+            figures = [number(given.get(key), 2) for key, _ in words.columns]
             ends = span((given.get("accuracy_low"), given.get("accuracy_high")), 2)
             table.add_row(name, arm, figures[0], ends, *figures[1:])
     return table
 
 
-def _clusters(clients: pd.DataFrame, most: int) -> RenderableType:
+def _clusters(clients: pd.DataFrame, most: int, words: Words) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
-    table = _table(*_right("cluster", "clients", "samples", "client accuracy"), *more)
+    table = _table(*_right("cluster", "clients", "samples", words.said("client accuracy")), *more)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():

@@ -17,6 +17,7 @@ from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import COLLAPSED, KEEP
 from fedclust.support.checks import few
+from fedclust.targets import CLASSES, Target, from_values
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def without_large(
 _MOST_CLASSES = 100  # for intervals, and for counts of each pair of classes
 _MOST_CLUSTERS = 50
 _MOST_LINES = 5  # about sites, in a report
+_LEARNT = 0.02
 
 
 def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict[str, Any]:
@@ -230,8 +232,13 @@ def collapsed_line(summary: Mapping[str, Any]) -> str | None:
     """
     if not summary.get("collapsed"):
         return None
-    passes = summary.get("few_passes")
-    return f"The models have learnt too little. {passes}" if passes else COLLAPSED
+    passes, words = summary.get("few_passes"), target_of(summary).words
+    return f"The models have learnt too little. {passes}" if passes else words.said(COLLAPSED)
+
+
+def target_of(summary: Mapping[str, Any]) -> Target:
+    """Return what a run predicts, from its summary."""
+    return from_values(summary.get("target"))
 
 
 def decision_line(summary: Mapping[str, Any]) -> str | None:
@@ -261,7 +268,7 @@ def _first_lines(lines: list[str]) -> list[str]:
     return lines[:_MOST_LINES] + [f"and {more} more in summary.json"] * (more > 0)
 
 
-def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
+def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes], target: Target = CLASSES) -> bool:
     """Return whether the models that serve predict test rows no better than each client's class shares.
 
     Neither by their Brier score nor by their balanced accuracy. The score, as for a verdict
@@ -272,13 +279,33 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     up nearly all of a client's rows, as with few classes each, its share alone has a good score, and this
     still tells.
 
+    Of amounts and times, the figure of :attr:`fedclust.targets.Target.tells` is compared in the same way with
+    its value without inputs.
+
     Parameters
     ----------
     clients
         Table of :func:`client_table`.
     outcomes
         Counts of each client's test rows, by client; without any, or without label counts, nothing is known.
+    target
+        What is predicted.
     """
+
+    def mean(of: FloatArray, some: BoolArray, weights: FloatArray) -> float:
+        order = np.flatnonzero(some)[np.argsort(of[some])]
+        aside = num_set_aside(len(order))
+        middle = order[aside : len(order) - aside]
+        return float(np.average(of[middle], weights=weights[middle])) if len(middle) else 0.0
+
+    if target.tells is not None:
+        name, of_nothing = target.tells
+        tested = clients["num_test"].to_numpy(float)
+        values = clients[name].to_numpy(float) if name in clients else np.full(len(clients), np.nan)
+        known = np.isfinite(values) & (tested > 0)
+        chance = max(_LEARNT, of_nothing / math.sqrt(max(1.0, tested[known].sum())))
+        above = np.clip(values - of_nothing, -1.0, 1.0)
+        return bool(known.any()) and mean(above, known, np.minimum(tested, most_rows(tested))) <= chance
     rows = [client for client, each in outcomes.items() if each.there.any()]
     if not rows or "label_counts" not in clients:
         return False
@@ -292,16 +319,9 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes]) -> bool:
     classes, counts = (there > 0).sum(axis=1), there.sum(axis=1)
     balanced = np.nan_to_num(clients["balanced_accuracy"].to_numpy(float)[rows]) - 1 / classes
     weights = np.minimum(counts, most_rows(counts))
-
-    def mean(of: FloatArray, some: BoolArray) -> float:
-        order = np.flatnonzero(some)[np.argsort(of[some])]
-        aside = num_set_aside(len(order))
-        middle = order[aside : len(order) - aside]
-        return float(np.average(of[middle], weights=weights[middle])) if len(middle) else 0.0
-
     several = classes > 1
-    chance = max(0.02, 1 / math.sqrt(max(1, counts[several].sum())))
-    return mean(gains, counts > 0) <= NEGLIGIBLE and mean(balanced, several) <= chance
+    chance = max(_LEARNT, 1 / math.sqrt(max(1, counts[several].sum())))
+    return mean(gains, counts > 0, weights) <= NEGLIGIBLE and mean(balanced, several, weights) <= chance
 
 
 def _means(rates: FloatArray) -> list[float] | FloatArray:

@@ -15,6 +15,7 @@ from fedclust.runs.verbs import Parser
 from fedclust.support.checks import check_choice, few, none_of
 
 if TYPE_CHECKING:
+    from fedclust.proof.sites import Words
     from fedclust.results.comparison import ComparedRuns, Difference, Differences, Row
 
 _EXAMPLES = """
@@ -259,7 +260,8 @@ def _methods(
     """Make the table of methods, and count its columns of text."""
     found = {row: each for (row, _), each in tests.items()}
     tested = any(each.seeds > 1 for each in tests.values())
-    titles = ["strategy", *comparison.settings, "seeds", *map(_title, metrics)]
+    figures = [_title(key, comparison.words) for key in metrics]
+    titles = ["strategy", *comparison.settings, "seeds", *figures]
     table = [titles + [f"from {paper_name(against)} (p)"] * tested]
     for row in comparison.rows:
         cells = [row.name, *row.settings, str(len(row.runs)), *(_cell(row, key) for key in metrics)]
@@ -272,7 +274,7 @@ def _pairs(
 ) -> tuple[list[list[str]], int]:
     """Make the table of every two methods, and count its columns of text."""
     titles, names = ["setting", "strategy", "against", "seeds"], _names(comparison)
-    table = [[*titles, f"{_title(metrics[0])}, difference (p)"]]
+    table = [[*titles, f"{_title(metrics[0], comparison.words)}, difference (p)"]]
     for (row, other), gap in tests.items():
         (setting, name), (_, others) = names[row], names[other]
         table.append([setting, name + row.mark, others + other.mark, str(gap.seeds), _tested(gap)])
@@ -317,20 +319,23 @@ def _print_left_out(what: str, folders: Sequence[Path]) -> None:
 
 
 def _chosen(comparison: "ComparedRuns", asked: str | None) -> list[str]:
-    available = comparison.metrics
+    available, words = comparison.metrics, comparison.words
     if asked is None:
-        return [metric for metric in _METRICS if metric in available] or [*_METRICS[:1]]
+        first, bare, *others = (key for key in _METRICS if key not in words.without)
+        shown = first, bare, *(key for key, _, _ in words.figures), *others
+        return [metric for metric in shown if metric in available] or [first]
     metrics = asked.split(",")
     for metric in metrics:
         check_choice("metrics", metric, available)
     return metrics
 
 
-def _title(metric: str) -> str:
+def _title(metric: str, words: "Words") -> str:
     from fedclust.results.comparison import PREFIX
 
     bare, key = metric.startswith(PREFIX), metric.removeprefix(PREFIX)
-    return key.replace("_", " ") + (", without layer" if bare else "")
+    title = {name: own for name, own, _ in words.figures}.get(key) or words.said(key.replace("_", " "))
+    return title + (", without layer" if bare else "")
 
 
 def _cell(row: "Row", metric: str) -> str:

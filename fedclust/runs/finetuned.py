@@ -18,6 +18,7 @@ from fedclust.federation.answering import Answering, Flower
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import FINETUNE, MODELS, Finetune
 from fedclust.results import Checkpoints, SavedRun
+from fedclust.results.summary import target_of
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.server import USER_ERRORS, connect
 from fedclust.settings.allowed import check_folder
@@ -66,7 +67,11 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
             else:
                 clients = connect(config, nodes, settings, lambda _: None, places, models)
             late = num_held_out(clients.num_clients, settings.holdout_clients)
-            yield Federation(clients, own_metrics=tuple(built["metrics"]), num_newcomers=late)
+            yield Federation(
+                clients,
+                own_metrics=(*target_of(saved.summary).figure_names, *built["metrics"]),
+                num_newcomers=late,
+            )
         except USER_ERRORS as error:
             raise ValueError(f"{_ROWS}: {error}; an export with sites=[] (--sites) has none") from error
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from torch import nn
 
 from fedclust.aggregation.flower import check_aggregator
-from fedclust.clustering.placement import most_confident, remoteness
+from fedclust.clustering.placement import most_confident, nearest_inputs, remoteness
 from fedclust.clustering.shared.placement import Placement
-from fedclust.data.arrays import from_arrays, to_inputs, to_targets
+from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
 from fedclust.data.source import name_of
@@ -42,6 +42,7 @@ from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
 from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
+from fedclust.results.summary import target_of
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
@@ -62,7 +63,7 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
-from fedclust.targets import Target
+from fedclust.targets import CLASSES, Target
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -116,7 +117,7 @@ class Result:
         return (
             f"Result({summary.get('strategy')}, {summary.get('num_clients')} clients, "
             f"{summary.get('rounds')} rounds, clusters of {summary.get('cluster_sizes')}, "
-            f"accuracy {summary.get('mean_client_accuracy')})"
+            f"{self.target.words.share} {summary.get('mean_client_accuracy')})"
         )
 
     @property
@@ -148,6 +149,11 @@ class Result:
         Empty unless ``strategy=auto`` had at most ten clients and trained their coalitions.
         """
         return pd.json_normalize(self.summary.get("sites") or [], sep="_")
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return target_of(self.summary)
 
     @property
     def verdict(self) -> dict[str, Any] | None:
@@ -196,12 +202,12 @@ class Result:
         network.load_state_dict(to_state(self._serving[cluster]))
         return network.eval()
 
-    def predict(self, client: int, inputs: Any) -> torch.Tensor:
-        """Predict class probabilities for rows of a client, with the model that serves it.
+    def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:
+        """Predict class probabilities, amounts or survival for a client's rows, by the model that serves it.
 
-        Where the client uses the label-prior correction (``personal=prior``, or ``auto`` that chose it), that
-        is applied. Where it uses a fine-tuned model, that is made again from its rows, see :meth:`finetuned`;
-        of sites whose rows never were on this machine, the model before fine-tuning predicts.
+        Where the client uses its correction (``personal=prior``, or ``auto`` that chose it), that is applied.
+        Where it uses a fine-tuned model, that is made again from its rows, see :meth:`finetuned`; of sites
+        whose rows never were on this machine, the model before fine-tuning predicts.
 
         Parameters
         ----------
@@ -210,10 +216,14 @@ class Result:
         inputs
             Rows in the format of the client's data, shape (n, *shape): uint8 images are normalised as in
             training.
+        times
+            Of models that predict times to an event: when survival is asked for, > 0, shape (m,); at the ends
+            of the intervals unless given.
 
         Returns
         -------
-        Probabilities, shape (n, C); (n, positions, C) where each position has its own label.
+        Probabilities, shape (n, C); (n, positions, C) where each position has its own label. Amounts in their
+        unit, shape (n,); or probabilities of no event until each time, shape (n, m).
 
         Raises
         ------
@@ -231,7 +241,7 @@ class Result:
             if table is not None and layer == PRIOR:
                 shift = torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
                 logits[..., : len(shift)] += shift  # as in training, where a network may have more outputs
-            return logits.softmax(-1)[..., : self._num_classes(inputs)]
+            return self.target.predictions(logits, times, self._num_classes(inputs))
 
     def finetuned(self, client: int) -> nn.Module:
         """Fine-tune a client's model again, as the run did after its last round.
@@ -347,9 +357,11 @@ class Result:
             Rows of the new client in the format of the others', shape (n, *shape); or raw rows: the path of a
             file or a folder of images, a DataFrame, or a list of texts or paths, see :meth:`Served.predict`.
         targets
-            Their classes, shape (n,); of raw rows their names, or the name of the file's column. None if they
-            are unknown: the cluster whose model is most certain of the rows, see
-            :func:`~fedclust.clustering.placement.most_confident`.
+            Their classes, shape (n,); of raw rows their names, or the name of the file's column. Amounts,
+            shape (n,), or times and events, shape (n, 2), where the run predicts these; of raw rows also the
+            name of the amounts' column. None if they are unknown: the cluster whose model is most certain of
+            the rows, see :func:`~fedclust.clustering.placement.most_confident`; without classes, the one
+            whose clients' inputs are nearest.
 
         Returns
         -------
@@ -371,7 +383,12 @@ class Result:
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         if targets is None:
             rows = self._rows(inputs)
-            x = self._normalised(rows)
+            x, remote, embeddings = self._normalised(rows), None, self._mean_embeddings
+            if embeddings is not None:
+                own = mean_embedding(rows, self._embedding_of(rows), mean, std)
+                remote = remoteness(own, embeddings, self.assignment, serving)
+            if not self.target.words.by_class:
+                return nearest_inputs(remote, serving)
             with torch.no_grad():
                 logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
@@ -381,22 +398,19 @@ class Result:
                 having, members = table[: len(self.assignment)].any(axis=1), self.assignment
                 of_cluster = {int(each): np.flatnonzero(having & (members == each)) for each in serving}
                 counts = {each: table[clients] for each, clients in of_cluster.items() if len(clients)}
-            remote, embeddings = None, self._mean_embeddings
-            if embeddings is not None:
-                own = mean_embedding(rows, self._embedding_of(rows), mean, std)
-                remote = remoteness(own, embeddings, self.assignment, serving)
             return most_confident(certain, serving, predicted, counts, remote=remote)
-        labels = self._targets(inputs, targets)
+        truth, target = self._targets(inputs, targets), self.target
         if rule is None:
             losses = self.losses(inputs, targets)[serving]
             if not np.isfinite(losses).any():
                 raise ValueError("some cluster's model must have a finite loss on the rows, none has")
             known = self._loss is cross_entropy
-            chance = float(np.log(self._num_classes(inputs))) if known else np.inf
-            return placed_by_losses(losses, serving, chance)
+            chance = target.guess(truth, self._num_classes(inputs)) if known else np.inf
+            return placed_by_losses(losses, serving, chance, target.loss_unit)
         rows = self._rows(inputs)
         self._normalised(rows)  # checks the format
         classes = self._num_classes(inputs)
+        labels = torch.from_numpy(target.bins(truth.numpy()))
         return place_rows(rule, rows, labels, self._embedding_of(rows), classes, mean, std)
 
     def _encoded(self, rows: Any, labels: Any) -> tuple[torch.Tensor, Any]:
@@ -407,7 +421,7 @@ class Result:
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
-        if labels is not None:
+        if labels is not None and served.target == CLASSES:
             codes = {str(code): code for code in range(len(served.class_names))}
             codes |= {name: code for code, name in enumerate(served.class_names)}
             named = [name_of(label) for label in labels]
@@ -428,7 +442,9 @@ class Result:
         x, y = self._prepared(inputs), self._targets(inputs, targets)
         with torch.no_grad():
             outputs = (self.model_of(cluster)(x) for cluster in range(len(self._state.models)))
-            return np.array([float(example_losses(logits, y, self._loss).mean()) for logits in outputs])
+            if (loss := self.target.loss) is None:
+                return np.array([float(example_losses(logits, y, self._loss).mean()) for logits in outputs])
+            return np.array([float(loss(each, y).mean()) for each in outputs])
 
     def report(self, folder: Path | str) -> Path:
         """Write the run's tables and pictures into a folder.
@@ -486,10 +502,10 @@ class Result:
             return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
-        y = to_targets(targets)
+        y = to_truth(targets, self.target.kind)
         if len(inputs) != len(y) or not len(y):
             raise ValueError(f"inputs and targets must have one length, got {len(inputs)} and {len(y)}")
-        if int(y.max()) >= (number := self._num_classes(inputs)):
+        if self.target == CLASSES and int(y.max()) >= (number := self._num_classes(inputs)):
             raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
 

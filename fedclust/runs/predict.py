@@ -19,6 +19,8 @@ _EXAMPLES = """
 def main(argv: Sequence[str]) -> int:
     """Write a table with the predicted class and each class's probability, one line per row.
 
+    Of amounts it has the amount, of times the survival at each time and the risk.
+
     Returns
     -------
     Exit status 0.
@@ -35,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
 
     served = _open(given.folder, given.allow)
     rows, names = served.read(given.rows)
-    table = served.predict(rows, site=given.site, cluster=given.cluster)
+    table = served.predict(rows, site=given.site, cluster=given.cluster, times=given.times)
     site = None if given.site is None else served.site(given.site)
     encoder, name = served.encoder, site.label if site else ""
     notes = encoder.notes(rows, name) if isinstance(encoder, TableEncoder) else []
@@ -44,8 +46,9 @@ def main(argv: Sequence[str]) -> int:
             print(f"fedclust predict: {note}", file=sys.stderr)
     if names is not None and len(table) == len(names):
         table.index = pd.Index(map(_inert, names), name="file")
-    predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
-    table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
+    if served.target.words.by_class:
+        predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
+        table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
     table.columns = pd.Index(map(_inert, table.columns))
     table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
     return 0
@@ -83,6 +86,9 @@ def parser() -> Parser:
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--site", help="name or id of the client whose rows they are")
     which.add_argument("--cluster", type=int, help="cluster of a client that was not in the run")
+    parser.add_argument(
+        "--times", type=float, nargs="+", help="of times to an event: when survival is asked for"
+    )
     parser.add_argument("--out", type=Path, help="where to write the table; standard output unless given")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")
     return parser

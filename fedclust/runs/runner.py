@@ -42,6 +42,7 @@ from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import plural
+from fedclust.targets import to_values as values_of_target
 from fedclust.typing import IntArray
 
 OnRound = Callable[[Mapping[str, Any]], None]
@@ -185,6 +186,8 @@ class StrategyRun(Observer):
         """
         strategy, settings, private = self.strategy, self.settings, isinstance(self.privacy, ClientDP)
         described = self._described = federation.describe()
+        if self.display is not None:
+            self.display.share = described.target.words.share
         encoder = questions.ask_encoder(federation) if self.confusion and not private else None
         self._clients, self._separate = federation.clients, private and not federation.clients.simulated
         self._begin = self._clients.traffic  # counts newcomers, too
@@ -223,7 +226,7 @@ class StrategyRun(Observer):
         findings = strategy.findings(strategy.clusters)
         federation.take_failures()  # earlier ones ended the run or are in its records
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
-        if self.confusion:
+        if self.confusion and described.target.words.by_class:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
@@ -265,7 +268,8 @@ class StrategyRun(Observer):
         """Summarise the clients' measurements, and `table` made from them, for ``summary.json``."""
         strategy, seed, names = self.strategy, self.settings.seed, self._described.class_names
         late: dict[str, Any] = {"late_failures": list(self._late), "matrices_left_out": list(self._left_out)}
-        late["collapsed"] = summaries.collapsed(table, measured.outcomes)
+        late["target"] = values_of_target(self._described.target)
+        late["collapsed"] = summaries.collapsed(table, measured.outcomes, self._described.target)
         late["groups_guessed"] = strategy.groups_guessed
         described, cap = (self._described.num_train, self._described.num_test), strategy.options.row_cap
         late["capped"] = sorted(
@@ -343,13 +347,16 @@ class StrategyRun(Observer):
         asking.take_failures()  # of held-out rows; the proof lists them
         tested, trouble = questions.ask_figures(asking, theirs, clusters, shifts), summaries.trouble(rounds)
         self._late = [*self._late, *summaries.named(asking.take_failures(), described.client_names)]
+        how["words"] = described.target.words
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
             text = f"No groups to test: {name} forms none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
-            text = f"{decided.text}. {NO_BETTER}" if verdict.figure.collapsed else decided.text
+            text = decided.text
+            if verdict.figure.collapsed:
+                text += f". {described.target.words.said(NO_BETTER)}"
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:

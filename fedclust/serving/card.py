@@ -52,7 +52,9 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     Figures are of what this folder answers for a client's rows: without its personal layer where that is not
     here, and in a cluster's folder, to which no site is given.
     """
-    clients, of_clients = run.clients, {}
+    clients, of_clients, words = run.clients, {}, served.target.words
+    titles = {key: words.said(title) for key, title in _COLUMNS.items() if key not in words.without}
+    titles |= {key: title for key, title, _ in words.figures}
     if clients is not None:
         clients = clients[clients["cluster"] >= 0 if cluster is None else clients["cluster"] == cluster]
         here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
@@ -62,11 +64,11 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             clients = clients.assign(
                 answer=[_answer(each, served.class_names) for each in clients["confusion"]]
             )
-        columns = [name for name in _COLUMNS if name in clients and clients[name].notna().any()]
+        columns = [name for name in titles if name in clients and clients[name].notna().any()]
         rows = clients[columns].head(_MOST_ROWS).to_dict("records")
         counts = np.stack([np.asarray(each) for each in clients["label_counts"]])
         of_clients = {
-            "titles": [_COLUMNS[name] for name in columns],
+            "titles": [titles[name] for name in columns],
             "rows": [[(_name if k in _NAMES else _number)(v) for k, v in row.items()] for row in rows],
             "silent": int(clients["accuracy"].isna().sum()),
             "absent": list(compress(served.class_names, counts.sum(axis=0) == 0)),
@@ -82,7 +84,13 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     text = (resources.files("fedclust.serving") / "card.md").read_text(encoding="utf-8")
     choices = run.config.get("choices") or {}
     return environment.from_string(text).render(
-        served=served, run=run, cluster=cluster, clients=clients, choices=choices, **of_clients
+        served=served,
+        run=run,
+        cluster=cluster,
+        clients=clients,
+        choices=choices,
+        said=words.said,
+        **of_clients,
     )
 
 

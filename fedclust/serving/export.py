@@ -19,13 +19,14 @@ from fedclust.data.input_encoders import ArrayEncoder, InputEncoder, TableEncode
 from fedclust.personal.layers import weights_file
 from fedclust.serving.card import card
 from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, Site, cluster_folder
+from fedclust.targets import CLASSES, Target, to_values as to_values_of
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
 
 
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
-_TOLERANCE = 1e-4  # of a probability
+_TOLERANCE = 1e-4  # of a probability; of the largest amount
 _ROWS = 5
 _MOST = 50  # fine-tuned models that nobody asked for
 _NOT_ASKED = "this is the model before fine-tuning; `fedclust export … --sites NAME` adds the fine-tuned one"
@@ -96,15 +97,19 @@ def write_export(
         if formats and embedder is not None:  # the files take embeddings, as the network
             shaped = ArrayEncoder((embedder.encoder.dimension,), "float32")
         last = ("", None) if embedder is None else (embedder.fingerprint, frozen)
+        predicts = to_values_of(served.target)
         for folder, site in places:
             folder.mkdir()
             network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
-            part = Part(FORMAT, cluster, served.class_names, encoder, served.csv_options, model, *last)
-            _json(folder / CLUSTER, asdict(part))
+            part = Part(
+                FORMAT, cluster, served.class_names, encoder, served.csv_options, model, *last, predicts
+            )
+            kept = {key: value for key, value in asdict(part).items() if key != "target" or value}
+            _json(folder / CLUSTER, kept)
             for name in formats:
-                write_format(name, network, folder, shaped, example)
+                write_format(name, network, folder, shaped, example, served.target)
             if site not in own:
                 (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
         index = {"format": FORMAT, "strategy": run.strategy, "clusters": list(served.clusters)}
@@ -125,25 +130,30 @@ def _json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(f"{text}\n", encoding="utf-8")
 
 
-class _Probabilities(nn.Module):
-    """A network with its softmax."""
+class _Predictions(nn.Module):
+    """A network with what makes predictions of its outputs."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, target: Target) -> None:
         super().__init__()
-        self.network = network
+        self.network, self.target = network, target
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return probabilities for encoded rows."""
-        chances: torch.Tensor = self.network(inputs).softmax(-1)
-        return chances
+        """Return predictions for encoded rows."""
+        return self.target.predictions(self.network(inputs))
 
 
 def write_format(
-    name: str, network: nn.Module, folder: Path, encoder: InputEncoder, example: torch.Tensor | None = None
+    name: str,
+    network: nn.Module,
+    folder: Path,
+    encoder: InputEncoder,
+    example: torch.Tensor | None = None,
+    target: Target = CLASSES,
 ) -> Path:
     """Write a network in another format, and compare the file with the network on some rows.
 
-    The file takes any number of encoded rows (images normalised) and returns probabilities.
+    The file takes any number of encoded rows (images normalised) and returns probabilities, amounts in their
+    unit, or survival at the ends of the intervals.
 
     Parameters
     ----------
@@ -157,6 +167,8 @@ def write_format(
         Encoder of the network's inputs, for their shape.
     example
         Encoded rows for the comparison, at least 2; random ones unless given.
+    target
+        What is predicted.
 
     Raises
     ------
@@ -166,14 +178,16 @@ def write_format(
         If the network cannot be written, or the file's predictions differ.
     """
     rows = _example(encoder) if example is None else example
-    module = _Probabilities(network).eval()
+    module = _Predictions(network, target).eval()
     with torch.no_grad():
         expected = module(rows).numpy()
     write = _write_onnx if name == "onnx" else _write_torch
     path = folder / _FILES[name]
     # Compared on one row, too, to notice a number of rows that was fixed on export.
     for actual, wanted in zip(write(module, rows, path), (expected, expected[:1]), strict=True):
-        difference = float(np.abs(actual - wanted).max()) if actual.shape == wanted.shape else float("inf")
+        difference = float("inf")
+        if actual.shape == wanted.shape:
+            difference = float(np.abs(actual - wanted).max()) / max(1.0, float(np.abs(wanted).max()))
         if not difference <= _TOLERANCE:
             path.unlink(missing_ok=True)
             raise ValueError(
@@ -182,7 +196,7 @@ def write_format(
     return path
 
 
-def _write_onnx(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.ndarray]:
+def _write_onnx(module: "_Predictions", rows: torch.Tensor, path: Path) -> list[np.ndarray]:
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch.onnx needs it)
@@ -198,7 +212,7 @@ def _write_onnx(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.nd
                 (rows,),
                 str(path),
                 input_names=["inputs"],
-                output_names=["probabilities"],
+                output_names=[module.target.predicted],
                 dynamic_shapes=({0: many},),
                 external_data=False,
                 verbose=False,

@@ -4,7 +4,7 @@ An exported folder may come from anyone: nothing in it is executed or unpickled.
 """
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
 from fedclust.support.untrusted import read_json
+from fedclust.targets import CLASSES, Target, from_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +62,7 @@ class Site:
     personal
         The personal layer that it used in the run, or None.
     prior_shift
-        Values added to its logits, shape (C,); None for none.
+        Values added to its network's outputs, shape (O,); None for none.
     note
         Why its fine-tuned model is not here; None if it is, or if there is none.
     """
@@ -103,7 +104,7 @@ class Served:
     Attributes
     ----------
     class_names
-        Names of the classes in the order of the models' outputs, shape (C,).
+        Names of the classes in the order of the models' outputs, or of the target's bins, shape (C,).
     encoder
         How raw rows become a dataset's, as fitted in training.
     sites
@@ -117,6 +118,8 @@ class Served:
         How the training's CSV files were read; see :class:`fedclust.data.source.Source`.
     embedder
         Embeds the dataset's rows for the networks; None if the networks take them as they are.
+    target
+        What is predicted.
     """
 
     class_names: tuple[str, ...]
@@ -126,6 +129,7 @@ class Served:
     network: Callable[[Site], nn.Module] = field(repr=False)
     csv_options: Mapping[str, Any] = field(default_factory=dict)
     embedder: Embedder | None = None
+    target: Target = CLASSES
 
     @classmethod
     def of_run(
@@ -168,7 +172,8 @@ class Served:
         sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = (run.config.get("dataset") or {}).get("csv_options") or {}
-        return cls(tuple(every), encoder_from(encoder), sites, clusters, network, options, embedder)
+        inputs, target = encoder_from(encoder), from_values(run.summary.get("target"))
+        return cls(tuple(every), inputs, sites, clusters, network, options, embedder, target)
 
     def site(self, site: str | int) -> Site:
         """Find a client by its name or its id.
@@ -187,9 +192,14 @@ class Served:
         raise ValueError(f"site must be one of {known}, got {site}; for another site choose a cluster")
 
     def predict(
-        self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
+        self,
+        rows: Any,
+        *,
+        site: str | int | None = None,
+        cluster: int | None = None,
+        times: Sequence[float] | None = None,
     ) -> "pd.DataFrame":
-        """Predict class probabilities for raw rows.
+        """Predict class probabilities, amounts or survival for raw rows.
 
         Parameters
         ----------
@@ -203,11 +213,16 @@ class Served:
             here; otherwise its cluster's model, with its label-prior correction if it had one.
         cluster
             Cluster whose model is used, for rows of a client that was not in the run.
+        times
+            Of models that predict times to an event: when survival is asked for, > 0; at the ends of the
+            intervals unless given.
 
         Returns
         -------
-        A column per class, named after it, and a row per row, indexed as the DataFrame or from 0; for image
-        files, by their path. Where each position has its own label, a row per row and position.
+        A column per class, named after it; or of the amount, in its unit; or of the survival at each time,
+        ``survival at 90``, and the ``risk``, which is larger the sooner the event is expected. A row per row,
+        indexed as the DataFrame or from 0; for image files, by their path. Where each position has its own
+        label, a row per row and position.
 
         Raises
         ------
@@ -217,28 +232,36 @@ class Served:
         import pandas as pd
 
         rows, index = self.read(rows)
-        chances = self.probabilities(rows, site=site, cluster=cluster).numpy()
+        outputs = self.outputs(rows, site=site, cluster=cluster)
+        names, predicted = self.target.table(outputs, self.class_names, times)
+        chances = predicted.numpy()
         if chances.ndim == 3:
             places = pd.MultiIndex.from_product(
                 [index or range(len(chances)), range(chances.shape[1])], names=["row", "position"]
             )
-            return pd.DataFrame(chances.reshape(-1, chances.shape[-1]), places, list(self.class_names))
+            return pd.DataFrame(chances.reshape(-1, chances.shape[-1]), places, names)
         kept = rows.index if isinstance(rows, pd.DataFrame) else index
-        return pd.DataFrame(chances, kept, list(self.class_names))
+        return pd.DataFrame(chances, kept, names)
 
     def probabilities(
         self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
     ) -> torch.Tensor:
         """Predict like :meth:`predict`, but not from files; return shape (n, C) or (n, positions, C)."""
+        outputs = self.outputs(rows, site=site, cluster=cluster)
+        return self.target.table(outputs, self.class_names)[1]
+
+    def outputs(
+        self, rows: Any, *, site: str | int | None = None, cluster: int | None = None
+    ) -> torch.Tensor:
+        """Return the network's outputs, with a client's correction, shape (n, O) or (n, positions, O)."""
         chosen = self._site(site, cluster)
         inputs = self.inputs(rows)
         network = self.network(chosen)
         with torch.no_grad():
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
-            if chosen.prior_shift is not None:
-                logits[..., : len(self.class_names)] += torch.tensor(chosen.prior_shift).to(logits)
-            chances: torch.Tensor = logits.softmax(-1)
-        return chances[..., : len(self.class_names)]  # as in training, where a network may have more outputs
+            if chosen.prior_shift is not None:  # as in training, where a network may have more outputs
+                logits[..., : len(chosen.prior_shift)] += torch.tensor(chosen.prior_shift).to(logits)
+        return logits
 
     def inputs(self, rows: Any) -> torch.Tensor:
         """Encode rows as inputs of the networks: images normalised, or all rows embedded, as in training.
@@ -298,8 +321,8 @@ class Served:
         except (RuntimeError, IndexError) as error:
             shape, reason = tuple(inputs.shape[1:]), " ".join(str(error).split())
             raise ValueError(f"rows must fit the network, shape {shape} does not: {reason}") from error
-        if logits.shape[-1] < len(self.class_names):
-            names, outputs = len(self.class_names), logits.shape[-1]
+        names, outputs = self.target.outputs(len(self.class_names)), logits.shape[-1]
+        if outputs < names:
             raise ValueError(f"class_names must be at most the network's {outputs} outputs, got {names}")
         return logits
 
@@ -365,9 +388,11 @@ def load_export(
     for cluster, part in parts.items():
         if replace(part, cluster=first.cluster, model=first.model) != first:
             raise ValueError(f"{folders[cluster] / CLUSTER}: must agree with those of the other clusters")
+    target = from_values(first.target)
+    width = target.outputs(len(first.class_names))
     for site in sites:
-        if site.prior_shift is not None and len(site.prior_shift) != len(first.class_names):
-            raise ValueError(f"{root / INDEX}: prior_shift must have {len(first.class_names)} values")
+        if site.prior_shift is not None and len(site.prior_shift) != width:
+            raise ValueError(f"{root / INDEX}: prior_shift must have {width} values")
 
     @lru_cache(maxsize=8)
     def load(folder: Path, cluster: int) -> nn.Module:
@@ -388,7 +413,7 @@ def load_export(
         check_folder({"encoder": first.frozen}, allow, folders[clusters[0]] / CLUSTER, "load_export")
     make = maker(encoder, first.frozen)
     embedder = Embedder.of(first.embedded_by, make, inputs)
-    return Served(first.class_names, inputs, sites, clusters, network, first.csv_options, embedder)
+    return Served(first.class_names, inputs, sites, clusters, network, first.csv_options, embedder, target)
 
 
 @dataclass(frozen=True)
@@ -420,11 +445,13 @@ class Part:
     model: Any = None
     embedded_by: str = ""
     frozen: Mapping[str, Any] | None = None  # how the encoder of that fingerprint is built
+    target: Mapping[str, Any] = field(default_factory=dict)  # unless it is classes
 
     def __post_init__(self) -> None:
         if len(self.class_names) < 2:
             raise ValueError(f"class_names must be at least two texts, got {list(self.class_names)}")
         encoder_from(self.encoder)
+        from_values(self.target)
 
 
 def _read(path: Path, kind: Any) -> Any:

@@ -10,8 +10,11 @@ from fedclust.support.checks import Checked, check, check_held_out
 COMMON = "fedavg"
 """The strategy that trains one model for all, which a grouping must beat."""
 
-COLLAPSED = "The models that serve predict no better than each client's class shares"
-"""Last line of such a run, by which it is recognised where only its log arrives."""
+NO_BETTER_THAN = "The models that serve predict no better than"
+"""Begins the last line of such a run, by which it is recognised where only its log arrives."""
+
+COLLAPSED = f"{NO_BETTER_THAN} each client's class shares"
+"""Last line of such a run."""
 
 AUTO = "auto"
 """Default of ``serve``: each strategy's own rule."""

@@ -13,6 +13,7 @@ Arrays and tensors in, values out: nothing here uses messages, files or networks
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fedclust.support.checks import read_as
@@ -21,10 +22,62 @@ from fedclust.targets.base import Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
-__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times", "from_text", "to_text"]
+__all__ = [
+    "CLASSES",
+    "KINDS",
+    "LOWER",
+    "Amounts",
+    "Classes",
+    "Target",
+    "Times",
+    "from_text",
+    "from_values",
+    "to_text",
+    "to_values",
+]
 
 KINDS: dict[str, type[Target]] = {each.kind: each for each in (Classes, Amounts, Times)}
 """Every kind of target by its name."""
+
+LOWER = ("rmse", "mae", "integrated_brier")
+"""Figures of targets of which the lowest value is the best."""
+
+
+def to_values(target: Target) -> dict[str, Any]:
+    """Return a target as plain values; empty for classes.
+
+    Examples
+    --------
+    >>> to_values(Times((10.0,), 90.0))
+    {'kind': 'times', 'cuts': (10.0,), 'last': 90.0, 'base': (), 'unit': ''}
+    """
+    values: Any = target
+    return {} if target == CLASSES else {"kind": target.kind, **dataclasses.asdict(values)}
+
+
+def from_values(values: Mapping[str, Any] | None) -> Target:
+    """Make a target of the result of :func:`to_values`, which may come from elsewhere.
+
+    Raises
+    ------
+    ValueError
+        If they are no target's.
+
+    Examples
+    --------
+    >>> from_values({"kind": "times", "cuts": [10.0], "last": 90.0})
+    Times(cuts=(10.0,), last=90.0, base=(), unit='')
+    >>> from_values(None)
+    Classes()
+    """
+    if not values:
+        return CLASSES
+    given = dict(values) if isinstance(values, Mapping) else {}
+    kind = given.pop("kind", None)
+    if kind not in KINDS:
+        raise ValueError(f"target.kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    made: Target = read_as(KINDS[kind], given)
+    return made
 
 
 def to_text(target: Target) -> str:
@@ -35,8 +88,8 @@ def to_text(target: Target) -> str:
     >>> to_text(Amounts(0.0, 10.0, (5.0,), unit="days"))
     '{"kind": "amounts", "low": 0.0, "high": 10.0, "edges": [5.0], "unit": "days", "error": "squared"}'
     """
-    values: Any = target
-    return "" if target == CLASSES else json.dumps({"kind": target.kind, **dataclasses.asdict(values)})
+    values = to_values(target)
+    return json.dumps(values) if values else ""
 
 
 def from_text(text: str) -> Target:
@@ -52,11 +105,4 @@ def from_text(text: str) -> Target:
     >>> from_text(to_text(Times((10.0,), 90.0)))
     Times(cuts=(10.0,), last=90.0, base=(), unit='')
     """
-    if not text:
-        return CLASSES
-    values = json.loads(text)
-    kind = values.pop("kind", None) if isinstance(values, dict) else None
-    if kind not in KINDS:
-        raise ValueError(f"target.kind must be one of {', '.join(KINDS)}, got {kind!r}")
-    made: Target = read_as(KINDS[kind], values)
-    return made
+    return from_values(json.loads(text) if text else None)

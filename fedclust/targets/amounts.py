@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedclust.metrics.times import concordance_by_row
-from fedclust.proof.sites import Words
+from fedclust.proof.sites import OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import Target
+from fedclust.targets.base import Target, check_no_moments
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -25,14 +25,58 @@ _WITHIN = 0.2  # of the range: of normal amounts, half a standard deviation
 
 
 class AmountWords(Words):
-    """What a site's report says of amounts."""
+    """What results say of amounts."""
 
     order_in = "concordance"
     by_class = False
+    without = OF_CLASSES
 
-    def __init__(self, within: str) -> None:
-        self.share = f"share {within}"
+    def __init__(self, target: "Amounts") -> None:
+        self._right, unit = target.right, f" {target.unit}" if target.unit else ""
+        self.share = f"share {self._right.removeprefix('predicted ')}"
         self.compared = (("accuracy", self.share), ("r2", "R²"))
+        self.figures = (
+            ("rmse", f"root mean squared error{unit and ','}{unit}", 3),
+            ("mae", f"mean absolute error{unit and ','}{unit}", 3),
+            ("r2", "R²", 3),
+        )
+        self.terms = (
+            ("each client's class shares", "each client's mean amount"),
+            ("label-prior correction", "correction by each client's mean residual"),
+            ("prior correction", "correction by its mean residual"),
+            ("labels look exchanged", "amounts look turned round"),
+            ("area under the curve with two classes, else share predicted right", "concordance"),
+            ("A column of areas below", "A column below"),
+            ("whose classes are the wrong way round", "whose amounts are the wrong way round"),
+            (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
+            ("a column of probabilities per class", "a column of amounts"),
+            ("Brier score", "score"),
+            ("validation brier", "validation score"),
+            ("accuracies", f"shares {self.share.removeprefix('share ')}"),
+            ("accuracy", self.share),
+            ("Accuracy", self.share.capitalize()),
+            ("another label", "another amount"),
+            ("label shares", "shares of the amounts' tenths"),
+            ("labels", "amounts"),
+            ("Labels", "Amounts"),
+            ("class shares", "shares of the amounts' tenths"),
+            ("classes", "tenths of all amounts"),
+            ("class", "tenth of all amounts"),
+        )
+        self.scale = (
+            f"Score: twice the squared error over the squared range of amounts, {target.low:.4g} to "
+            f"{target.high:.4g}{unit}, beyond which an amount counts as its end."
+        )
+
+    def shares(self, groups: float, common: float) -> str:
+        """Compare the shares of rows that are predicted within an error.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, (), unit="days").words.shares(0.75, 0.5)
+        '0.750 instead of 0.500 of test rows predicted within 2 days'
+        """
+        return f"{groups:.3f} instead of {common:.3f} of test rows {self._right}"
 
     def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:  # noqa: ARG002
         """Return that large and small amounts look exchanged."""
@@ -67,6 +111,7 @@ class Amounts(Target):
 
     kind: ClassVar[str] = "amounts"
     figure_names: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
+    tells: ClassVar[tuple[str, float] | None] = ("r2", 0.0)
 
     low: float
     high: float
@@ -129,11 +174,36 @@ class Amounts(Target):
     @property
     def words(self) -> Words:
         """What a site's report says of it."""
-        return AmountWords(self.right.removeprefix("predicted "))
+        return AmountWords(self)
 
     def outputs(self, num_bins: int) -> int:  # noqa: ARG002
         """Return 1."""
         return 1
+
+    loss_unit: ClassVar[str] = ""
+    predicted: ClassVar[str] = "amounts"
+
+    @property
+    def column(self) -> str:  # type: ignore[override]
+        """Name of the column of predictions."""
+        return f"amount ({self.unit})" if self.unit else "amount"
+
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,  # noqa: ARG002
+    ) -> "torch.Tensor":
+        """Return the amounts in their unit, shape (n,).
+
+        Examples
+        --------
+        >>> import torch
+        >>> Amounts(0, 10, ()).predictions(torch.tensor([[1.25], [0.0]]))
+        tensor([10.,  5.])
+        """
+        check_no_moments(self, moments)
+        return cast("torch.Tensor", self.amounts(outputs))
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the bin of each amount, 0 to C − 1, shape (n,).

@@ -34,6 +34,36 @@ class Scores:
     outcomes: Outcomes | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Survival:
+    """A group's survival curve.
+
+    Attributes
+    ----------
+    at
+        Times, beginning with 0, shape (m,).
+    survival, low, high
+        Probability of no event until then, and the ends of its 95 % interval, shape (m,).
+    at_risk
+        Rows that reach each time, shape (m,).
+    unit
+        The times' unit.
+    """
+
+    at: FloatArray
+    survival: FloatArray
+    low: FloatArray
+    high: FloatArray
+    at_risk: FloatArray
+    unit: str = ""
+
+
+def check_no_moments(target: "Target", moments: Sequence[float] | None) -> None:
+    """Raise an error if times are asked for that a target does not have."""
+    if moments is not None:
+        raise ValueError(f"times must be None for {target.kind}, got {list(moments)}")
+
+
 class Target(ABC):
     """What a client learns to predict.
 
@@ -50,6 +80,10 @@ class Target(ABC):
 
     figure_names: ClassVar[tuple[str, ...]] = ()
     """What people decide by besides the accuracy, see :meth:`figures`."""
+
+    tells: ClassVar[tuple[str, float] | None] = None
+    """One of :attr:`figure_names` that tells whether a model has learnt anything, larger is better, and its
+    value without inputs; None for Brier scores and balanced accuracies."""
 
     fits_correction: ClassVar[bool] = True
     """Whether a client fits its correction to its training rows; if not, it is sent one."""
@@ -103,6 +137,70 @@ class Target(ABC):
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
         """Compute the figures of :attr:`figure_names`; NaN where undefined."""
         return {}
+
+    @abstractmethod
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,
+    ) -> "torch.Tensor":
+        """Return what is predicted, from a network's outputs.
+
+        Parameters
+        ----------
+        outputs
+            Corrected outputs, shape (n, O), or (n, positions, O) for classes; a network may have more than O.
+        moments
+            Times at which survival is predicted, > 0, shape (m,); the intervals' ends unless given.
+        num_bins
+            Number of classes C, as a network may have more outputs; all outputs unless given.
+        """
+
+    def table(
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],  # noqa: ARG002
+        moments: Sequence[float] | None = None,
+    ) -> "tuple[list[str], torch.Tensor]":
+        """Return the names of the columns of a table of predictions, M of them, and its values, shape (n, M).
+
+        Parameters
+        ----------
+        outputs, moments
+            As for :meth:`predictions`.
+        class_names
+            Names of the C classes.
+        """
+        check_no_moments(self, moments)
+        return [self.column], self.predictions(outputs)[:, None]
+
+    predicted: ClassVar[str] = "predictions"
+    """What :meth:`predictions` are."""
+
+    column: str = ""
+    """Name of the one column of predictions, if there is one."""
+
+    loss_unit: ClassVar[str] = " nats"
+    """Unit of :attr:`loss`, after a space."""
+
+    def guess(self, values: "torch.Tensor", num_bins: int) -> float:
+        """Return the mean loss of a network that returns 0 for every row: what a guess has.
+
+        Parameters
+        ----------
+        values
+            The rows' values.
+        num_bins
+            C.
+        """
+        if self.loss is None:
+            return float(np.log(num_bins))
+        return float(self.loss(values.new_zeros(len(values), self.outputs(num_bins)), values).mean())
+
+    def survival_of(self, counts: IntArray) -> Survival | None:  # noqa: ARG002
+        """Estimate the survival of a group from its rows in each bin, shape (C,); None without times."""
+        return None
 
     # -- How well rows are ordered, for a handful of sites --------------------------------------------------
 

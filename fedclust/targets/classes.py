@@ -9,7 +9,7 @@ import numpy as np
 from fedclust.metrics import auc, classification_by_client, outcomes
 from fedclust.proof.coalitions import Fit, balance, fit_of, ranking
 from fedclust.proof.scores import brier_scores, hits
-from fedclust.targets.base import Scores, Target
+from fedclust.targets.base import Scores, Target, check_no_moments
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -22,11 +22,35 @@ class Classes(Target):
 
     kind: ClassVar[str] = "classes"
     right = "predicted right"
+    predicted: ClassVar[str] = "probabilities"
     fits_correction: ClassVar[bool] = False  # it follows from label counts: the label-prior correction
 
     def outputs(self, num_bins: int) -> int:
         """Return the number of classes."""
         return num_bins
+
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,
+    ) -> "torch.Tensor":
+        """Return the probabilities of all classes, in the shape of the outputs.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Classes().predictions(torch.tensor([[0.0, 0.0]]))
+        tensor([[0.5000, 0.5000]])
+        """
+        check_no_moments(self, moments)
+        return outputs.softmax(-1)[..., :num_bins]
+
+    def table(
+        self, outputs: "torch.Tensor", class_names: Sequence[str], moments: Sequence[float] | None = None
+    ) -> "tuple[list[str], torch.Tensor]":
+        """Return a column of probabilities for each class."""
+        return list(class_names), self.predictions(outputs, moments, len(class_names))
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the classes themselves."""

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.times import concordance_by_row, integrated_brier
+from fedclust.metrics.times import concordance_by_row, integrated_brier, life_table
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
-from fedclust.proof.sites import FEW, Words
+from fedclust.proof.sites import FEW, OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import Target
+from fedclust.targets.base import Survival, Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -29,16 +29,56 @@ ENDS = 0.025, 0.975
 _SCORED = 4  # intervals at most
 _COUNTED = 1 / 3  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
+_NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _FURTHEST = 10.0  # from what a correction starts at
 
 
 class TimeWords(Words):
-    """What a site's report says of times."""
+    """What results say of times."""
 
     share = "concordance"
+    terms = (
+        ("each client's class shares", "each client's survival curve"),
+        ("label-prior correction", "correction of each client's hazards"),
+        ("prior correction", "correction of its hazards"),
+        ("labels look exchanged", "risks or events look turned round"),
+        ("area under the curve with two classes, else share predicted right", "concordance"),
+        ("A column of areas below", "A column below"),
+        ("whose classes are the wrong way round", "whose times are the wrong way round"),
+        (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
+        ("a column of probabilities per class", "columns of survival at the intervals' ends, and of risk"),
+        ("Brier score", "score"),
+        ("validation brier", "validation score"),
+        ("accuracies", "concordances"),
+        ("accuracy", share),
+        ("Accuracy", "Concordance"),
+        ("another label", "another time"),
+        ("label shares", "shares of the intervals with and without the event"),
+        ("labels", "times"),
+        ("Labels", "Times"),
+        ("class shares", "shares of the intervals with and without the event"),
+        ("classes", "intervals with and without the event"),
+        ("class", "interval with or without the event"),
+    )
+    scale = (
+        "Score: squared error of the predicted hazards in the intervals at risk, on a scale from 0 to 2; "
+        "0 is best."
+    )
+    figures = (("concordance", "Harrell's concordance", 3), ("integrated_brier", "integrated Brier score", 3))
     order_in = "concordance"
     compared = (("accuracy", "concordance"),)
     by_class = False
+    without = OF_CLASSES
+
+    def shares(self, groups: float, common: float) -> str:
+        """Compare two concordances.
+
+        Examples
+        --------
+        >>> TimeWords().shares(0.75, 0.5)
+        'concordance 0.750 instead of 0.500'
+        """
+        return f"concordance {groups:.3f} instead of {common:.3f}"
 
     def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
         """Return the number of events."""
@@ -124,6 +164,8 @@ class Times(Target):
 
     kind: ClassVar[str] = "times"
     figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
+    tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
+    predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"
 
     cuts: tuple[float, ...]
@@ -382,6 +424,78 @@ class Times(Target):
         starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
         gone = (np.asarray(moments, dtype=np.float64)[:, None] - starts) / (ends - starts)
         return np.exp(kept @ np.clip(gone, 0.0, 1.0).T)
+
+    def predictions(
+        self,
+        outputs: "torch.Tensor",
+        moments: Sequence[float] | None = None,
+        num_bins: int | None = None,  # noqa: ARG002
+    ) -> "torch.Tensor":
+        """Return the probability of no event until given times, shape (n, m), as :meth:`survival` does.
+
+        Examples
+        --------
+        >>> import torch
+        >>> times = Times((10.0,), 90.0)
+        >>> times.predictions(torch.zeros(1, 2)), times.predictions(torch.zeros(1, 2), [50.0])  # ½·√½
+        (tensor([[0.5000, 0.2500]]), tensor([[0.3536]]))
+        """
+        starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
+        at = ends if moments is None else np.asarray(moments, dtype=np.float64)
+        if at.ndim != 1 or not len(at) or not (at > 0).all():
+            raise ValueError(f"times must be numbers > 0, at least one, got {at.tolist()}")
+        gone = np.clip((at[:, None] - starts) / (ends - starts), 0.0, 1.0)
+        logits = outputs[..., : self.num_intervals]
+        if self.base:
+            logits = logits + _like(outputs, self.base)
+        from torch.nn import functional
+
+        kept = -functional.softplus(logits)  # the logarithm of one minus the hazard
+        return (kept @ _like(outputs, gone.T)).exp()
+
+    def table(
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],  # noqa: ARG002
+        moments: Sequence[float] | None = None,
+    ) -> "tuple[list[str], torch.Tensor]":
+        """Return a column of survival at each time, and the risk, see :meth:`risks`.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Times((10.0,), 90.0, unit="days").table(torch.zeros(1, 2), ())
+        (['survival at 10 days', 'survival at 90 days', 'risk'], tensor([[ 0.5000,  0.2500, -0.3750]]))
+        """
+        import torch
+
+        at, unit = [*self.cuts, self.last] if moments is None else moments, f" {self.unit}" * bool(self.unit)
+        risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
+        names = [*(f"survival at {each:g}{unit}" for each in at), "risk"]
+        return names, torch.cat([self.predictions(outputs, moments), risk], dim=-1)
+
+    def survival_of(self, counts: IntArray) -> Survival:
+        """Estimate the survival of a group at the inner ends of the intervals, with 95 % intervals.
+
+        Source of the intervals: Kalbfleisch and Prentice, "The Statistical Analysis of Failure Time Data",
+        1980: those of the logarithm of minus the logarithm of the survival, which stay within 0 and 1.
+
+        Examples
+        --------
+        >>> found = Times((10.0,), 90.0).survival_of(np.array([2, 2, 0, 1]))  # censored, event; by interval
+        >>> found.at, found.survival, found.at_risk
+        (array([ 0., 10.]), array([1. , 0.5]), array([5., 1.]))
+        """
+        censored, events = np.asarray(counts, dtype=np.float64).reshape(self.num_intervals, 2).T
+        survival, errors, at_risk = life_table(events, censored)
+        survival, errors = (
+            np.concatenate([[first], each[:-1]]) for first, each in ((1, survival), (0, errors))
+        )
+        inside = (survival > 0) & (survival < 1)
+        logs = np.log(np.where(inside, survival, 0.5))
+        reach = np.exp(_NORMAL * errors / np.where(inside, -survival * logs, 1.0))
+        low, high = (np.where(inside, np.exp(logs * each), survival) for each in (reach, 1 / reach))
+        return Survival(np.array([0.0, *self.cuts]), survival, low, high, at_risk, self.unit)
 
     def risks(self, outputs: ArrayLike, correction: FloatArray | None = None) -> FloatArray:
         """Return each row's risk, minus its mean survival at the intervals' ends, in [−1, 0], shape (n,).

@@ -13,6 +13,7 @@ import fedclust.results.charts.chart as drawing
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
+from fedclust.results.summary import target_of
 from fedclust.typing import FloatArray, IntArray
 
 _MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
@@ -75,9 +76,16 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     small
         The arrays of :func:`small_arrays`, if already read.
     """
-    small = small_arrays(run) if small is None else small
+    words = target_of(run.summary).words
+    for each in _pictures(run, small_arrays(run) if small is None else small):
+        yield replace(each, title=words.said(each.title), note=words.said(each.note))
+    yield from _figures_of_target(run)
+
+
+def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
     yield from _rounds(run)
     yield from _accuracies(run)
+    yield from _survival(run)
     yield from _matrices(run)
     yield from (_cross_site(run, values) for name, values in run.matrices() if name == "cross_site")
     yield from method_pictures(run, small)
@@ -88,8 +96,9 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     yield from _gains(run.summary)
     if run.label_counts is not None and run.assignment is not None:
         known = names or list(map(str, range(run.label_counts.shape[1])))
-        yield _labels_per_cluster(run.label_counts, run.assignment, known)
-        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster")
+        bin_name = target_of(run.summary).words.said("class")
+        yield _labels_per_cluster(run.label_counts, run.assignment, known, bin_name)
+        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster", bin_name)
 
 
 def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
@@ -100,7 +109,7 @@ def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
         if one.get("interval")
     ]
     if any(low != high for _, _, low, high, _ in shown):
-        chart = drawing.intervals(shown[:60], "gain in Brier score")
+        chart = drawing.intervals(shown[:60], target_of(summary).words.said("gain in Brier score"))
         yield Picture("gains", "Gain of each cluster, with its 95 % interval", chart, page_only=True)
 
 
@@ -154,6 +163,45 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
         title = "Accuracy of the clients, from the worst to the best"
         note = "At 10 %: one client in ten has this accuracy or less, on its own test part."
         yield Picture("accuracy_ecdf", title, curves(lines, "% of clients"), note)
+
+
+def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
+    """Draw each of the target's own figures over the clients, from the least to the largest."""
+    percents = np.arange(101)
+    for key, title, _ in target_of(run.summary).words.figures:
+        lines = []
+        for strategy, each in run.side_by_side:
+            if each.clients is not None and key in each.clients:
+                values = each.clients[key].dropna().to_numpy(dtype=float)
+                if values.size > 1:
+                    sorted_ = np.quantile(values, percents / 100, method="inverted_cdf")
+                    lines.append(Line(paper_name(strategy), percents, sorted_))
+        if lines:
+            yield Picture(
+                f"{key}_of_clients",
+                f"{title[:1].upper()}{title[1:]} of the clients, from the least to the largest",
+                curves(lines, "% of clients", form="tight"),
+                page_only=True,
+            )
+
+
+def _survival(run: SavedRun) -> Iterator[Picture]:
+    """Draw the survival of each cluster's clients, from the counts of their rows in each bin."""
+    counts, assignment, target = run.label_counts, run.assignment, target_of(run.summary)
+    if counts is None or assignment is None:
+        return
+    lines, notes, at, unit = [], [], "", ""
+    for cluster in np.unique(assignment)[:_MOST_CLUSTERS]:
+        found = target.survival_of(counts[assignment == cluster].sum(axis=0))
+        if found is None:
+            return
+        lines.append(Line(f"cluster {cluster}", found.at, found.survival, found.low, found.high))
+        notes.append(f"cluster {cluster}: {', '.join(f'{rows:,.0f}' for rows in found.at_risk)}")
+        at, unit = ", ".join(f"{each:.4g}" for each in found.at), found.unit and f" {found.unit}"
+    note = "Life-table estimates of all training rows of a cluster's clients, with 95 % intervals, from the "
+    note += f"counts of their rows by interval. Rows at risk at {at}{unit}: {'; '.join(notes)}."
+    drawn = curves(lines, "time" + (unit and f",{unit}"), "no event until then", zero=True)
+    yield Picture("survival_of_clusters", "Survival of each cluster's clients", drawn, note)
 
 
 def _matrices(run: SavedRun) -> Iterator[Picture]:
@@ -268,12 +316,14 @@ def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> P
     return Picture("answers_between_clusters", title, drawn, note)
 
 
-def _labels_per_cluster(counts: IntArray, assignment: IntArray, names: Sequence[str]) -> Picture:
+def _labels_per_cluster(
+    counts: IntArray, assignment: IntArray, names: Sequence[str], bin_name: str
+) -> Picture:
     clusters, members = np.unique(assignment, return_counts=True)
     sums = np.stack([counts[assignment == cluster].sum(axis=0) for cluster in clusters])
     shares = 100 * sums / np.maximum(sums.sum(axis=1, keepdims=True), 1)
     named = [f"{cluster} ({size})" for cluster, size in zip(clusters, members, strict=True)]
-    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, "class")
+    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, bin_name)
     ends, numbers = (0, float(shares.max()) or 1), ".0f" if shares.size <= _MOST_NUMBERS else ""
     drawn = cells(shares, rows, columns, ends=ends, title="% of its rows", numbers=numbers)
     return Picture("labels_per_cluster", "Labels of each cluster", drawn, file_only=True)
@@ -285,6 +335,7 @@ def label_counts(
     class_names: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
     grouped: str = "group",
+    bin_name: str = "class",
 ) -> Picture:
     """Draw each client's training rows of each class; of more than 400 clients, evenly spaced ones.
 
@@ -298,6 +349,8 @@ def label_counts(
         Names of the C classes and the K clients; their indices unless given.
     grouped
         What `groups` are.
+    bin_name
+        What a class is.
     """
     clients, classes = counts.shape
     order = np.arange(clients) if groups is None else np.argsort(groups, kind="stable")
@@ -310,7 +363,7 @@ def label_counts(
         f"clients, ordered by {grouped}" if several else "clients",
     )
     ends = 0, max(1, int(counts.max()))
-    drawn = cells(counts[order].T, Side(named, named, "class"), columns, "labels", ends=ends, title="rows")
+    drawn = cells(counts[order].T, Side(named, named, bin_name), columns, "labels", ends=ends, title="rows")
     return Picture("labels_per_client", "Training rows of each client by class", drawn)
 
 

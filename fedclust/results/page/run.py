@@ -19,14 +19,16 @@ from fedclust.results.summary import (
     decision_line,
     leaving_line,
     rules_lines,
+    target_of,
     warning_lines,
 )
 from fedclust.support.checks import few, plural
+from fedclust.targets import LOWER
 from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
-_LOWER_IS_BETTER = ("ad", "wadb", "failed_replies")
+_LOWER_IS_BETTER = ("ad", "wadb", "failed_replies", *LOWER)
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
 _COSTS = ("seconds", "bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 _LEFT_OUT = (
@@ -56,6 +58,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     """
     run = ThinnedRun(folder)
     summary, choices = run.summary, run.config.get("choices") or {}
+    words = target_of(summary).words
     title = str(summary.get("strategy") or choices.get("strategy") or folder.name)
     page_of = title, choices.get("dataset"), folder.resolve().name
     finished, total = is_finished(run), run.config.get("rounds") or summary.get("rounds")
@@ -71,9 +74,9 @@ def view_run(folder: Path) -> dict[str, Any]:
     ]
     noted += [*warning_lines(summary), leaving_line(summary), *rules_lines(summary)]
     costs = [_cost(name, each) for name, each in [(title, run), *run.compared.items()]]
-    for key, words in (("proof", "the proof"), ("personal", "personal layers")):
+    for key, what in (("proof", "the proof"), ("personal", "personal layers")):
         if part := summary.get(key):
-            costs.append([words, *map(part.get, _COSTS)])
+            costs.append([what, *map(part.get, _COSTS)])
     of = f"of {int(total):,}" if total and not finished else ""
     width = 0 if run.label_counts is None else run.label_counts.shape[1]
     named = small.get("class_names", ())
@@ -94,8 +97,9 @@ def view_run(folder: Path) -> dict[str, Any]:
         "pictures": made,
         "changes": [{"reason": ""} | change for change in run.changes if change["round"] > 0],
         "sites": report.site_rows(summary),
-        "everyone": report.EVERYONE,
-        "site_columns": [[title, "long"] for title in report.SITE_COLUMNS],
+        "everyone": words.said(report.EVERYONE),
+        "site_columns": [[title, "long"] for title in report.site_columns(summary)],
+        "words": words,
         "ended": _figures(title, summary) if "strategy" in summary else None,
         "clusters": list(_clusters(run, classes)),
         "beside": list(_beside(run)),
@@ -156,8 +160,9 @@ def _tiles(run: SavedRun, done: int, of: str, costs: Sequence[Any]) -> list[tupl
     beside = ", ".join(f"{name} {_accuracy(each)}" for name, each in run.compared.items())
     parts = f"of {report.some(sizes, 6)} clients" if len(sizes) > 1 else ""
     last = "" if "strategy" in run.summary else ", last round"
+    share = target_of(run.summary).words.share
     return [
-        (f"mean client accuracy{last}", _accuracy(run), beside),
+        (f"mean client {share}{last}", _accuracy(run), beside),
         ("clusters", report.number(_last(run, "num_clusters"), 0), parts),
         ("rounds", f"{done:,}", of),
         ("sent and received", report.size((costs[2] or 0) + (costs[3] or 0)), ""),
@@ -337,7 +342,9 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
         if known and len(known[-1]) <= total:
             table["accuracy"] = pd.Series(known[-1], dtype=float).reindex(table.index)
     ends = [name for name in table if str(name).endswith(("_low", "_high"))]
-    table = table.drop(columns=[*ends, *_LEFT_OUT], errors="ignore")
+    absent = target_of(run.summary).words.without
+    dropped = [*ends, *_LEFT_OUT, *absent, *(f"{name}_none" for name in absent)]
+    table = table.drop(columns=dropped, errors="ignore")
     place = list(table).index("accuracy") + 1 if "accuracy" in table else len(table.columns)
     for name, other in reversed(_beside(run).items()):
         table.insert(place, f"accuracy of {name}", other["accuracy"].to_numpy())
@@ -390,7 +397,7 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
     most = MOST_ACCURACIES // max(1, len(run.compared))  # so that many compared runs take no more room
     found = [_client_accuracies("", run, MOST_ACCURACIES)]
     found += [_client_accuracies(name, each, most) for name, each in run.compared.items()]
-    counts = run.label_counts
+    counts, words = run.label_counts, target_of(run.summary).words
     rounds, values = run.series("mean_client_accuracy")
     chosen = evenly(len(rounds), 300)
     empty = chart.curves([chart.Line("client", [0], [0])], "round", marks=[(0, "")])
@@ -400,6 +407,8 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
         "accuracies": [each for each in found if each],
         "labels": None if counts is None or counts.size > _MOST_LABEL_COUNTS else counts.tolist(),
         "classes": [class_name(name) for name in classes],
+        "accuracy": words.said("Accuracy"),
+        "class": words.said("class"),
         "mean": [rounds[chosen].tolist(), np.round(values[chosen], 5).tolist()],
         "history": chart.specification(empty),
     }

@@ -8,6 +8,7 @@ from fedclust.metrics.times import (
     concordance_by_row,
     integrated_brier,
     kaplan_meier,
+    life_table,
     survival_at,
 )
 
@@ -100,3 +101,24 @@ def test_as_other_libraries(seed: int) -> None:
     chances = np.sort(np.random.default_rng(seed).random((200, len(moments))))[:, ::-1]
     theirs = survival.integrated_brier_score(observed, observed, chances, moments)
     assert integrated_brier(times, events, chances, moments) == pytest.approx(theirs, abs=1e-6)
+
+
+def test_a_life_table_counts_half_of_the_censored_as_at_risk() -> None:
+    survival, errors, at_risk = life_table([3, 4, 0], [2, 6, 5])
+    # 20 rows, 3 of 19 exposed; of the 15 left 4 of 12; nobody of the last 5, of whom 2.5 are exposed
+    np.testing.assert_allclose(survival, [16 / 19, 16 / 19 * 8 / 12, 16 / 19 * 8 / 12])
+    variance = 3 / (19 * 16) + 4 / (12 * 8)
+    np.testing.assert_allclose(errors[:2], [16 / 19 * (3 / (19 * 16)) ** 0.5, survival[1] * variance**0.5])
+    assert at_risk.tolist() == [20, 15, 5]
+
+
+def test_a_life_table_without_censored_rows_is_kaplan_and_meier_s() -> None:
+    times = np.repeat([5.0, 15.0, 30.0], [4, 2, 3])
+    _, survival, errors = kaplan_meier(times, np.ones(9))
+    found = life_table([4, 2, 3], [0, 0, 0])
+    np.testing.assert_allclose(found[0], survival)
+    np.testing.assert_allclose(found[1], errors)
+
+
+def test_where_nobody_is_at_risk_the_survival_stays() -> None:
+    assert life_table([1, 0], [1, 0])[0].tolist() == [pytest.approx(1 / 3)] * 2  # 1 − 1/1.5

@@ -197,3 +197,48 @@ def test_a_run_without_a_page_ends_in_how_to_get_it(
     print_report(SavedRun(finished_run), Console(file=out), brief=True)
     (line,) = (each for each in out.getvalue().splitlines() if each.startswith("all figures: "))
     assert line.endswith(ends)
+
+
+AMOUNTS = {"kind": "amounts", "low": 0.0, "high": 62.0, "edges": [31.0], "unit": "mg/dl"}
+TIMES = {"kind": "times", "cuts": [10.0, 20.0], "last": 90.0}
+
+
+@pytest.mark.parametrize(
+    ("target", "own", "shown"),
+    [
+        (
+            AMOUNTS,
+            {"rmse": 9.5, "mae": 7.25, "r2": 0.5},
+            [
+                ("client share within 12.4 mg/dl, mean", "0.750"),  # a fifth of 62
+                ("root mean squared error, mg/dl", "9.500"),
+                ("mean absolute error, mg/dl", "7.250"),
+                ("R²", "0.500"),
+            ],
+        ),
+        (
+            TIMES,
+            {"concordance": 0.75, "integrated_brier": 0.125},
+            [
+                ("client concordance, mean", "0.750"),
+                ("Harrell's concordance", "0.750"),
+                ("integrated Brier score", "0.125"),
+            ],
+        ),
+    ],
+)
+def test_what_is_predicted_has_its_own_words(tmp_path: Path, target: dict, own: dict, shown: list) -> None:
+    figures = {"accuracy": 0.75, "balanced-accuracy": 0.625} | own
+    table = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [figures] * 2)
+    more = {"own_metrics": [*own], "target": target, "verdict": {"text": "Train", "gain": 0.1}}
+    text = told(tmp_path, table, **more)
+    for title, value in shown:
+        assert row(text, title)[-1] == value
+    for word in ("accuracy", "balanced", "class", "label", "nan", SCALE):
+        assert word not in text
+
+
+def test_the_targets_own_figures_are_in_the_brief_table(tmp_path: Path) -> None:
+    table = client_table([0, 0], [1, 1], [1, 1], [[1], [1]], [{"accuracy": 1.0, "rmse": 9.5}] * 2)
+    told(tmp_path, table, own_metrics=["rmse"], target=AMOUNTS)
+    assert row(printed(tmp_path, brief=True), "root mean squared error, mg/dl")[-1] == "9.500"

@@ -7,6 +7,7 @@ from fedclust.federation.questions import Layered
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Auto
 from fedclust.results import client_table, summarise, summary as module
+from fedclust.targets import Amounts, Times
 
 
 @pytest.mark.parametrize(
@@ -277,3 +278,19 @@ def test_an_entry_per_client_and_at_least_one() -> None:
             client_table([0, 0], [1] * trained, [1] * tested, [[1], [1]], [None] * answers, names=given)
     with pytest.raises(ValueError, match="clients must have at least one row"):
         figures(table([], [], None))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "values", "lost"),
+    [
+        (Amounts(0.0, 10.0, (5.0,)), "r2", [0.02, -3.0, np.nan], True),  # mean of 0.02 and −1
+        (Amounts(0.0, 10.0, (5.0,)), "r2", [0.06, 0.0, np.nan], False),  # mean 0.03
+        (Times((10.0,), 90.0), "concordance", [0.5, 0.5, 0.55], True),  # mean 0.017 above one half
+        (Times((10.0,), 90.0), "concordance", [0.53, 0.53, 0.53], False),
+        (Times((10.0,), 90.0), "concordance", [np.nan] * 3, False),  # nothing is known
+    ],
+)
+def test_amounts_and_times_collapse_by_a_figure_of_their_own(target, name, values, lost) -> None:
+    tested = [900, 900, 900]
+    clients = pd.DataFrame({"num_test": tested, name: values})
+    assert module.collapsed(clients, {}, target) is lost

@@ -20,6 +20,7 @@ from fedclust.runs.predict import main
 from fedclust.serving import export as formats
 from fedclust.serving.served import Served, Site
 from fedclust.settings.composition import build as build_settings, compose, plain
+from fedclust.targets import Amounts, Target, Times
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
 
@@ -286,6 +287,80 @@ def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:
         fedclust.load_export(target)
     served = fedclust.load_export(target, torch.nn.Sequential(torch.nn.Linear(4, 2)))
     assert torch.equal(served.probabilities(clients[0][0]), result.predict(0, clients[0][0]))
+
+
+DAYS = Amounts(low=0.0, high=25.0, edges=(12.5,), unit="days")  # a network's unit is 10 days
+UNTIL = Times(cuts=(10.0,), last=30.0, base=(0.5, -0.5), unit="days")
+
+
+def own_target(target: Target) -> fedclust.Result:
+    """Train a run whose second client has larger amounts, or fewer events, and uses its correction."""
+    draw, clients = np.random.default_rng(0), []
+    for client in range(2):
+        inputs = draw.normal(size=(60, 3)).astype(np.float32)
+        truth = 8 + 8 * client + draw.normal(size=60)
+        if target == UNTIL:
+            truth = np.stack([draw.uniform(1, 30, 60), draw.random(60) < 0.9 - 0.8 * client], axis=1)
+        clients.append((inputs, truth.astype(np.float32)))
+    network = torch.nn.Linear(3, target.outputs(4))
+    training = fedclust.LocalTraining(steps=2, batch_size=8, learning_rate=0.05)
+    run = {"rounds": 2, "training": training, "target": target, "personal": "prior"}
+    return fedclust.simulate("fedavg", network, clients, **run)
+
+
+def by_hand(target: Target, outputs: np.ndarray, moments: list[float]) -> np.ndarray:
+    """Compute the amount, or the survival at moments and the risk, of each row."""
+    if target == DAYS:
+        return outputs * 10 + 12.5
+    table = []
+    for first, second in 1 / (1 + np.exp(-(outputs + np.array(UNTIL.base)))):
+        ends = [1 - first, (1 - first) * (1 - second)]
+        at = {10.0: ends[0], 20.0: (1 - first) * (1 - second) ** 0.5, 30.0: ends[1]}
+        table.append([*(at[moment] for moment in moments), -sum(ends) / 2])
+    return np.array(table)
+
+
+@pytest.mark.parametrize(
+    ("target", "times", "columns"),
+    [
+        (DAYS, None, ["amount (days)"]),
+        (UNTIL, None, ["survival at 10 days", "survival at 30 days", "risk"]),
+        (UNTIL, [20.0], ["survival at 20 days", "risk"]),
+    ],
+)
+def test_amounts_and_times_are_predicted_with_the_client_s_correction(
+    tmp_path, target, times, columns
+) -> None:
+    result = own_target(target)
+    rows = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
+    weight, bias = (each.detach().numpy() for each in result.model_for(1).parameters())
+    shift = np.array(result.clients["prior_shift"].iloc[1])
+    assert (np.abs(shift) > 0.1).all()
+    exported = result.export(tmp_path / "out", formats=["torch"])
+    served = fedclust.load_export(exported, torch.nn.Linear(3, target.outputs(4)))
+    assert served.target == target
+    for site, added in ((1, shift), (None, 0)):
+        moments = [10.0, 30.0] if times is None else times
+        expected = by_hand(target, rows @ weight.T + bias + added, moments)
+        found = served.predict(rows, site=site, times=times)
+        assert list(found) == columns
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+        if site is not None:
+            own = result.predict(1, rows, times=times).numpy().reshape(5, -1)
+            np.testing.assert_allclose(own, expected[:, : own.shape[1]], rtol=1e-4)
+        elif times is None:
+            file = torch.export.load(exported / "cluster-0" / "model.pt2").module()
+            own = file(torch.from_numpy(rows)).detach().numpy().reshape(5, -1)
+            np.testing.assert_allclose(own, expected[:, : own.shape[1]], rtol=1e-4)
+    text = (exported / "README.md").read_text()
+    assert target.words.share in text
+    assert not [word for word in ("accuracy", "classes", "label") if word in text]
+
+
+def test_only_times_have_survival_at_times() -> None:
+    served = Served(("a", "b"), ArrayEncoder((2,), "float32"), (), (0,), lambda _: torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"times must be None for classes, got \[3\]"):
+        served.predict(np.zeros((1, 2), dtype=np.float32), times=[3])
 
 
 def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsys, run) -> None:

@@ -190,3 +190,36 @@ def concordance_of_truth(clients: list[tuple[np.ndarray, np.ndarray]]) -> float:
     from fedclust.metrics.times import concordance
 
     return float(np.mean([concordance(y[:, 0], y[:, 1], x[:, 0]) for x, y in clients]))
+
+
+def test_a_group_s_survival_is_that_of_its_counts() -> None:
+    counts = np.array([2, 3, 6, 4, 5, 0, 1, 1])  # censored rows and events of each interval
+    found = replace(TIMES, unit="days").survival_of(counts)
+    first, second = 1 - 3 / 21, (1 - 3 / 21) * (1 - 4 / 14)  # 22 and 17 rows, of whom 2 and 6 are censored
+    np.testing.assert_allclose(found.at, [0, 10, 20, 40])
+    np.testing.assert_allclose(found.survival, [1, first, second, second])
+    assert found.at_risk.tolist() == [22, 17, 7, 2]
+    error = (3 / (21 * 18)) ** 0.5  # of the logarithm of the first; of minus its logarithm, divided by that
+    reach = 1.959964 * error / -math.log(first)
+    np.testing.assert_allclose(found.low[1], first ** math.exp(reach))
+    np.testing.assert_allclose(found.high[1], first ** math.exp(-reach))
+    assert (found.low[0], found.high[0], found.unit) == (1, 1, "days")
+
+
+@pytest.mark.parametrize("moments", [None, [5.0, 20.0, 500.0]])
+def test_survival_is_predicted_by_tensors_as_by_arrays(moments: list[float] | None) -> None:
+    target = replace(TIMES, base=(0.5, -1.0, 0.0, 2.0))
+    outputs = np.random.default_rng(2).normal(size=(6, 4))
+    found, expected = target.predictions(torch.from_numpy(outputs), moments).numpy(), []
+    for row in outputs:
+        hazards = [1 / (1 + math.exp(-(each + base))) for each, base in zip(row, target.base, strict=True)]
+        survival = []
+        for moment in [10.0, 20.0, 40.0, 80.0] if moments is None else moments:
+            kept = 1.0
+            for hazard, (start, end) in zip(hazards, pairwise(ENDS), strict=True):
+                kept *= (1 - hazard) ** min(1.0, max(0.0, (moment - start) / (end - start)))
+            survival.append(kept)
+        expected.append(survival)
+    np.testing.assert_allclose(found, expected)
+    with pytest.raises(ValueError, match="times must be numbers > 0, at least one, got"):
+        target.predictions(torch.from_numpy(outputs), [0.0])

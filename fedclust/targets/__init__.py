@@ -21,10 +21,42 @@ from fedclust.targets.base import Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
-__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times", "from_text", "to_text"]
+__all__ = ["CLASSES", "KINDS", "Amounts", "Classes", "Target", "Times", "from_text", "kind_of", "to_text"]
 
 KINDS: dict[str, type[Target]] = {each.kind: each for each in (Classes, Amounts, Times)}
 """Every kind of target by its name."""
+
+
+def kind_of(name: str | None, event: str | None) -> type[Target]:
+    """Return the kind of target that a dataset's settings name.
+
+    Parameters
+    ----------
+    name
+        ``dataset.target``; None for classes, or for times if there is a column of events.
+    event
+        ``dataset.event``, the column of events.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or the column of events is missing or not needed.
+
+    Examples
+    --------
+    >>> kind_of(None, "died").kind
+    'times'
+    """
+    chosen = name or (Times if event else Classes).kind
+    if chosen not in KINDS:
+        raise ValueError(f"dataset.target must be one of {', '.join(KINDS)}, got {chosen}")
+    kind = KINDS[chosen]
+    if kind.turns_events and not event:
+        rule = "dataset.event must name the column of events, 1, or 0 for a row that is censored"
+        raise ValueError(f"{rule}, with dataset.target={chosen}, got None")
+    if event and not kind.turns_events:
+        raise ValueError(f"dataset.event must be None with dataset.target={chosen}, got {event}")
+    return kind
 
 
 def to_text(target: Target) -> str:

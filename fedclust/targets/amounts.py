@@ -1,6 +1,6 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -12,7 +12,7 @@ from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.sites import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
 from fedclust.targets.base import Target
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -67,6 +67,7 @@ class Amounts(Target):
 
     kind: ClassVar[str] = "amounts"
     figure_names: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
+    width: ClassVar[int] = 1
 
     low: float
     high: float
@@ -87,15 +88,52 @@ class Amounts(Target):
         check_value("target.error", self.error, Literal["squared", "huber", "absolute"])
 
     @classmethod
-    def agreed(cls, values: FloatArray) -> "Amounts":
-        """Make the target of all clients' training amounts, shape (N,).
+    def agreed(cls, values: FloatArray, **given: Any) -> "Amounts":
+        """Make the target of all clients' training amounts, shape (N,), and of other attributes.
 
         Examples
         --------
         >>> Amounts.agreed(np.arange(1001.0)).high
         900.0
         """
-        return cls.of(np.quantile(values, levels()).tolist())
+        return cls.of(np.quantile(values, levels()).tolist(), **given)
+
+    def agreed_again(self, values: FloatArray) -> "Amounts":
+        """Make the target of other training amounts, shape (N,), with this one's unit and loss.
+
+        Examples
+        --------
+        >>> Amounts(0.0, 1.0, (), unit="days").agreed_again(np.arange(1001.0)).unit
+        'days'
+        """
+        return self.agreed(values, unit=self.unit, error=self.error)
+
+    @classmethod
+    def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:
+        """List infinite amounts, and amounts that are all alike but for a tenth at each end.
+
+        Examples
+        --------
+        >>> [(name, rows.tolist()) for name, _, rows in Amounts.faults(np.array([1.0, np.inf, 2.0]))]
+        [('infinite', [False, True, False])]
+        """
+        finite = np.isfinite(values.astype(np.float32))
+        if not finite.all():
+            yield "infinite", 0, ~finite
+        if finite.any():
+            low, *_, high = np.quantile(values[finite], levels())
+            if low == high:
+                yield "one amount", 0, np.ones(len(values), dtype=bool)
+
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return the amounts mirrored at the middle of the range.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).opposite(np.array([1.0, 12.0]))
+        array([ 9., -2.])
+        """
+        return self.low + self.high - values
 
     @classmethod
     def of(cls, quantiles: Sequence[float], **given: Any) -> "Amounts":

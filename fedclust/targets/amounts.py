@@ -117,7 +117,7 @@ class Amounts(Target):
         >>> [(name, rows.tolist()) for name, _, rows in Amounts.faults(np.array([1.0, np.inf, 2.0]))]
         [('infinite', [False, True, False])]
         """
-        finite = np.isfinite(values.astype(np.float32))
+        finite = np.abs(values) <= np.finfo(np.float32).max
         if not finite.all():
             yield "infinite", 0, ~finite
         if finite.any():

@@ -181,11 +181,11 @@ class Times(Target):
         [('time', 0, [False, True, False]), ('event', 1, [False, False, True])]
         """
         time, event = values[:, 0], values[:, 1]
-        finite = np.isfinite(time.astype(np.float32))
+        finite = np.abs(time) <= np.finfo(np.float32).max
         coded = (event == 0) | (event == 1)
         for name, place, rows in (
             ("infinite", 0, ~finite),
-            ("time", 0, finite & (time.astype(np.float32) <= 0)),
+            ("time", 0, finite & (time <= 0)),
             ("event", 1, ~coded),
         ):
             if rows.any():

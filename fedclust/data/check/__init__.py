@@ -291,7 +291,7 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
     for rule, place, rows in kind.faults(values[whole]):
         column, where = columns[place], labels.index[whole][rows]
         if rows.all():
-            found.append(Finding(rule, str(column.name)))
+            found += [Finding(rule, str(column.name))] if whole.all() else []
         else:
             detail = f"{_quoted(column[where].iloc[:1])} {_rows(where)}"
             found.append(Finding(rule, str(column.name), len(where), size, detail))

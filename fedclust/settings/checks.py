@@ -113,10 +113,8 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     """Yield a line for each pair of settings that cannot be combined."""
     if settings.hosts is not None and settings.task == "partition":
         yield f"hosts must be null with task=partition, which asks no node, got {settings.hosts}"
-    if (
-        is_own(config)
-        and (kind := kind_of(config.dataset.get("target"), config.dataset.get("event"))).numeric
-    ):
+    kind = kind_of(config.dataset.get("target"), config.dataset.get("event")) if is_own(config) else Classes
+    if kind.numeric:
         yield f"dataset.target must be classes with partition=own, got {kind.kind}"
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if composition.is_private(config):

@@ -1,7 +1,7 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -91,12 +91,17 @@ class Amounts(Target):
     def agreed(cls, values: FloatArray, **given: Any) -> "Amounts":
         """Make the target of all clients' training amounts, shape (N,), and of other attributes.
 
+        No bin is empty: where a tenth of the amounts or more are the least one, bins begin above it.
+
         Examples
         --------
         >>> Amounts.agreed(np.arange(1001.0)).high
         900.0
+        >>> Amounts.agreed(np.array([0.0, 0.0, 0.0, 1.0, 2.0])).edges[0]
+        0.5
         """
-        return cls.of(np.quantile(values, levels()).tolist(), **given)
+        made = cls.of(np.quantile(values, levels()).tolist(), **given)
+        return replace(made, edges=tuple(edge for edge in made.edges if edge > values.min()))
 
     def agreed_again(self, values: FloatArray) -> "Amounts":
         """Make the target of other training amounts, shape (N,), with this one's unit and loss.

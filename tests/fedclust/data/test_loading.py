@@ -185,7 +185,7 @@ def test_times_that_no_client_trains_on_with_an_event(tmp_path: Path, loaded: Lo
     "partition",
     [
         {"_target_": "fedclust.data.partitioners.Dirichlet", "num_clients": 4, "alpha": 0.3},
-        {"_target_": "fedclust.data.partitioners.Quantity", "num_clients": 4, "alpha": 0.5},
+        {"_target_": "fedclust.data.partitioners.QuantitySkew", "num_clients": 4, "alpha": 0.5},
         {"_target_": "fedclust.data.partitioners.Conventions", "num_clients": 4, "groups": [2, 2]},
         {"_target_": "fedclust.data.partitioners.Domains", "num_clients": 4, "clean": 0.5, "noise": 0.5},
         {**NATURAL},

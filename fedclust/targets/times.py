@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.times import concordance_by_row, integrated_brier
+from fedclust.metrics.times import concordance_by_row, integrated_brier, kaplan_meier, survival_at
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.sites import FEW, Words
@@ -194,20 +194,24 @@ class Times(Target):
             yield "no event", 1, np.ones(len(values), dtype=bool)
 
     def opposite(self, values: FloatArray) -> FloatArray:
-        """Return times in the reverse order, where the row with the shortest has the longest.
+        """Return times and events in the reverse order: whoever had a high risk has a low one.
 
-        Of two events, the later becomes the earlier: whoever had a high risk has a low one. Rows keep their
-        events, and the rows' times stay the same as a whole.
+        Rows are ordered by the share of all that survive longer, by Kaplan and Meier's estimate Ŝ: Ŝ(t) after
+        an event at t, and half of that, its expectation, if censored. The first row gets the time and event
+        of the last and so on: survival and censoring stay the same for the rows as a whole.
 
         Examples
         --------
         >>> Times((10.0,), 90.0).opposite(np.array([[5.0, 1.0], [70.0, 0.0], [20.0, 1.0]]))
-        array([[70.,  1.],
-               [ 5.,  0.],
+        array([[70.,  0.],
+               [ 5.,  1.],
                [20.,  1.]])
         """
-        turned, order = values.copy(), np.argsort(values[:, 0], kind="stable")
-        turned[order, 0] = values[order[::-1], 0]
+        time, event = values[:, 0], values[:, 1] > 0
+        at, survival, _ = kaplan_meier(time, event)
+        longer = survival_at(at, survival, time) * np.where(event, 1.0, 0.5)
+        turned, order = values.copy(), np.argsort(longer, kind="stable")
+        turned[order] = values[order[::-1]]
         return turned
 
     @classmethod

@@ -137,7 +137,7 @@ def test_amounts_are_mirrored_and_risks_turned_round() -> None:
     rows = torch.tensor([[30.0, 1.0], [10.0, 1.0], [80.0, 0.0], [10.0, 0.0]])
     _, turned = TIMES.apply(SQUARE, rows, draws())
     # Of 4 rows 3/4 survive 10, and of the 2 that are left then, half survive 30: 3/8. So rows are outlived by
-    # 3/8, 3/4, and if censored 3/16 and 3/8 of all: rows 2, 0, 3 and 1 in this order get those of 1, 3, 0 and 2.
+    # 3/8, 3/4, and if censored 3/16 and 3/8 of all: rows 2, 0, 3, 1 in this order get 1's, 3's, 0's, 2's.
     assert turned.tolist() == [[10, 0], [80, 0], [10, 1], [30, 1]]
     assert rows[0].tolist() == [30.0, 1.0]
 

@@ -380,7 +380,7 @@ def test_what_changes_a_tensor_is_decoded_anew(tmp_path: Path) -> None:
         (Tables, {"num_classes": 1}, "dataset.num_classes must be >= 2, got 1"),
         (Tables, {"input_shape": []}, r"input_shape must be sizes >= 1, got \[\]"),
         (Tables, {"input_shape": [0]}, r"got \[0\]"),
-        (Tables, {"target": "sums"}, "target must be one of classes, amounts, times or null, got 'sums'"),
+        (Tables, {"target": "sums"}, "target must be one of classes, amounts, times, got 'sums'"),
         (Tables, {"target": "times"}, "event must name the column of events, .*target=times, got None"),
         (
             Tables,

@@ -180,7 +180,8 @@ def _write_shifted(folder: Path, data: Dataset, parts: ClientRows, seed: int) ->
         if shift is None:
             continue
         rows = np.concatenate([parts.train[client], parts.test[client]])
-        before = tuple(each[rows] for each in unshifted.values())
+        inputs, truth = (each[rows] for each in unshifted.values())
+        before = inputs, truth
         after = shift.apply(*before, generator(seed, "shift", client))
         for name, old, new in zip(unshifted, before, after, strict=True):
             if new is not old:

@@ -278,7 +278,7 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
     columns = [labels] if events is None else [labels, events]
     values = measured_values(labels, events)
     for column, numbers in zip(columns, values.reshape(size, -1).T, strict=True):
-        name, missing = str(column.name), column.isna().to_numpy()
+        name, missing = str(column.name), np.asarray(column.isna(), dtype=bool)
         if gaps := int(missing.sum()):
             found.append(Finding("missing", name, gaps, size, _rows(column.index[missing])))
         if (words := np.isnan(numbers) & ~missing).any():
@@ -287,11 +287,11 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
             rule = "words" if column is labels else "event"
             stray = _strays(texts, name, size) if column is labels else []
             found += stray or [Finding(rule, name, int(words.sum()), size, _examples(texts, chosen))]
-    whole = ~np.isnan(values.reshape(size, -1)).any(axis=1)
+    whole = np.flatnonzero(~np.isnan(values.reshape(size, -1)).any(axis=1))
     for rule, place, rows in kind.faults(values[whole]):
-        column, where = columns[place], labels.index[whole][rows]
+        column, where = columns[place], labels.index[whole[rows]]
         if rows.all():
-            found += [Finding(rule, str(column.name))] if whole.all() else []
+            found += [Finding(rule, str(column.name))] if len(whole) == size else []
         else:
             detail = f"{_quoted(column[where].iloc[:1])} {_rows(where)}"
             found.append(Finding(rule, str(column.name), len(where), size, detail))

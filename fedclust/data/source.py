@@ -655,10 +655,15 @@ class SourcedDataset(Source, DatasetBuilder):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = kind_of(self.target, self.event)
-        if kind.numeric and (self.per_position or self.class_names is not None):
-            wrong = "per_position be false" if self.per_position else "class_names be null"
-            raise ValueError(f"dataset.target={kind.kind} needs a number in each row: let dataset.{wrong}")
+        try:
+            kind = kind_of(self.target, self.event)
+        except ValueError as error:
+            raise SourceError(str(error)) from error
+        if kind.numeric and self.per_position:
+            raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
+        if kind.numeric and self.class_names is not None:
+            rule = f"dataset.class_names must be null with dataset.target={kind.kind}"
+            raise SourceError(f"{rule}, got {few(self.class_names)}")
 
     @property
     def kind(self) -> type[Target]:

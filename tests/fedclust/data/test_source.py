@@ -387,8 +387,16 @@ def test_what_changes_a_tensor_is_decoded_anew(tmp_path: Path) -> None:
             {"target": "amounts", "event": "e"},
             "event must be None with .*target=amounts, got e",
         ),
-        (Tables, {"event": "e", "per_position": True}, "target=times .*: let dataset.per_position be false"),
-        (Images, {"target": "amounts", "class_names": ["a"]}, "let dataset.class_names be null"),
+        (
+            Tables,
+            {"event": "e", "per_position": True},
+            "per_position must be false with .*=times, got true",
+        ),
+        (
+            Images,
+            {"target": "amounts", "class_names": ["a"]},
+            "class_names must be null with .*=amounts, got a",
+        ),
         (Tables, {"encoding": "hash"}, "encoding must be one of onehot, index, got 'hash'"),
         (Tables, {"numbers": ["a", "b"], "categories": ["b"]}, "must not share columns, got b"),
         (Images, {"input_shape": [2, 8, 8]}, r"must be \[1 or 3 channels, height, width\], got \[2, 8, 8\]"),

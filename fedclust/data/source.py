@@ -588,7 +588,9 @@ def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any]]:
         raise SourceError(f"{rule}; name them in drop_labels to leave their examples out")
     if len(values) != num_classes:
         labels = few(values.tolist())
-        raise SourceError(f"num_classes must be {len(values)}, as the labels are {labels}, got {num_classes}")
+        hint = "; to predict amounts give dataset.target=amounts" if everything.dtype.kind in "if" else ""
+        rule = f"num_classes must be {len(values)}, as the labels are {labels}"
+        raise SourceError(f"{rule}, got {num_classes}{hint}")
     return inverse.reshape(everything.shape).astype(np.int64), values.tolist()
 
 

@@ -19,7 +19,7 @@ from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncode
 from fedclust.support.checks import Checked, check_held_out
 from fedclust.support.reasons import Sendable, is_open
 from fedclust.support.rng import generator
-from fedclust.targets import CLASSES, Target
+from fedclust.targets import CLASSES, Target, from_text, to_text
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
 PERSONS = "persons.npy"
+VALUES = "values.npy"
 OWNERS = "natural_names.json"  # not part of the fingerprint: names do not affect any result
 
 Refit: TypeAlias = Callable[[IntArray, Path], None]
@@ -90,6 +91,11 @@ class Dataset:
         Names of the writers, users or regions, in index order; None if they have none.
     persons
         Number of the person that each row is of, shape (N,); None where every row is a person of its own.
+    target
+        What is predicted, with the range or the intervals of the official training part.
+    values
+        What is known of each row where that is not a class: its amount, shape (N,), or its time and event,
+        shape (N, 2), float32; `labels` are then the rows' bins.
     encoder
         Function that returns the encoder of raw rows, given the training rows (those that `refit` was called
         with, or all of the official training part) and the folder that `refit` wrote to. It returns None if
@@ -115,6 +121,8 @@ class Dataset:
     natural_names: tuple[str, ...] | None = None
     persons: IntArray | None = None
     encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
+    target: Target = CLASSES
+    values: "torch.Tensor | None" = None
 
     def __post_init__(self) -> None:
         rows, classes, shape = len(self.inputs), self.num_classes, tuple(self.labels.shape)
@@ -229,12 +237,20 @@ class DatasetBuilder(Checked, ABC):
         return cache.new_array(folder / "inputs.npy", dtype, (rows, *shape))
 
     def describe(
-        self, folder: Path, class_names: Sequence[str], num_train: int, statistics: Statistics = ((), ())
+        self,
+        folder: Path,
+        class_names: Sequence[str],
+        num_train: int,
+        statistics: Statistics = ((), ()),
+        target: Target = CLASSES,
     ) -> None:
         """Write ``dataset.json``: all values that are not arrays, and a fingerprint of the files' content."""
-        values = self.name, self.num_classes, *statistics, class_names, num_train
+        num_classes = len(class_names) if target.numeric else self.num_classes
+        values = self.name, num_classes, *statistics, class_names, num_train
         names = "name", "num_classes", "mean", "std", "class_names", "num_train"
         description: dict[str, Any] = dict(zip(names, values, strict=True))
+        if text := to_text(target):
+            description["target"] = text
         content = {file.name: cache.file_digest(file) for file in sorted(folder.glob("*.npy"))}
         description["fingerprint"] = cache.digest(description, content)
         (folder / "dataset.json").write_text(json.dumps(description, indent=1))
@@ -243,7 +259,9 @@ class DatasetBuilder(Checked, ABC):
         description = json.loads((folder / "dataset.json").read_text())
         for key, value in description.items():
             description[key] = tuple(value) if isinstance(value, list) else value
+        description["target"] = from_text(description.get("target", ""))
         natural, names, persons = folder / "natural.npy", folder / OWNERS, folder / PERSONS
+        values = folder / VALUES
         return Dataset(
             inputs=cache.map_tensor(folder / "inputs.npy"),
             labels=cache.map_tensor(folder / "labels.npy"),
@@ -252,6 +270,7 @@ class DatasetBuilder(Checked, ABC):
             persons=cache.map_array(persons) if persons.exists() else None,
             refit=self.refitting(folder),
             encoder=partial(self.encoding_of, folder),
+            values=cache.map_tensor(values) if values.exists() else None,
             **description,
         )
 

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedclust.data.cache as cache
-from fedclust.data.dataset import Dataset, DatasetBuilder, FederatedData, SourceError
+from fedclust.data.dataset import VALUES, Dataset, DatasetBuilder, FederatedData, SourceError
 from fedclust.data.partition import ClientRows, fraction_of, hold_out, rows_of_clients, save_client_rows
 from fedclust.data.source import SourcedDataset
 from fedclust.support.rng import generator
+from fedclust.targets import from_text, to_text
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _VALIDATION = "validation_fraction"
+_TARGET = "target.json"
 _NOT_IN_SETTINGS = ("file", "seed", "group", _VALIDATION)  # a group is part of the dataset
 FORMAT = 3  # increase it when the same data, partition and seed give another federation
 
@@ -60,7 +62,8 @@ def load(
     fingerprint = _fingerprint(data, partition, seed)
     folder = cache.cache_folder("federations", data.name, fingerprint, cache_dir)
     cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
-    names = data.natural_names
+    names, agreed = data.natural_names, folder / _TARGET
+    target = from_text(agreed.read_text()) if agreed.exists() else data.target
     with np.load(folder / "clients.npz", allow_pickle=False) as clients:
         parts = cache.load_parts(clients)
         left_out = zip(clients["left_out"].tolist(), clients["left_out_rows"].tolist(), strict=True)
@@ -69,11 +72,11 @@ def load(
             name=data.name,
             inputs=_written_or(folder / "inputs.npy", data.inputs),
             labels=_written_or(folder / "labels.npy", data.labels),
-            num_classes=data.num_classes,
+            num_classes=len(target.bin_names()) or data.num_classes,
             mean=data.mean,
             std=data.std,
             groups=clients.get("groups"),
-            class_names=data.class_names,
+            class_names=target.bin_names() or data.class_names,
             fingerprint=fingerprint,
             client_names=_client_names(data, parts["train"]),
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
@@ -82,6 +85,8 @@ def load(
             train=parts["train"],
             test=parts["test"],
             validation=parts["validation"],
+            target=target,
+            values=None if data.values is None else _written_or(folder / VALUES, data.values),
         )
 
 
@@ -158,17 +163,25 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     about["left_out_rows"] = np.array(list(parts.left_out.values()), dtype=np.int64)
     cache.save_parts(folder / "clients.npz", train, parts.test, held_out if fraction else (), **about)
     _write_shifted(folder, data, parts, seed)  # held-out rows included: noise is drawn row by row
+    if data.values is not None:
+        values = _written_or(folder / VALUES, data.values).numpy()
+        # The range of amounts, the intervals of times: of exactly the rows that somebody trains on.
+        target = data.target.agreed_again(values[trained].astype(np.float64))
+        (folder / _TARGET).write_text(to_text(target))
+        np.save(folder / "labels.npy", target.bins(values))
 
 
 def _write_shifted(folder: Path, data: Dataset, parts: ClientRows, seed: int) -> None:
-    """Write ``inputs.npy`` and ``labels.npy``, each only if a client's shift changes it."""
-    unshifted = {"inputs": _written_or(folder / "inputs.npy", data.inputs), "labels": data.labels}
+    """Write ``inputs.npy`` and ``labels.npy`` or ``values.npy``, each if a client's shift changes it."""
+    unshifted = {"inputs": _written_or(folder / "inputs.npy", data.inputs)}
+    unshifted |= {"labels": data.labels} if data.values is None else {"values": data.values}
     written: dict[str, NDArray[Any]] = {}
     for client, shift in enumerate(parts.shifts):
         if shift is None:
             continue
         rows = np.concatenate([parts.train[client], parts.test[client]])
-        before = unshifted["inputs"][rows], data.labels[rows]
+        inputs, truth = (each[rows] for each in unshifted.values())
+        before = inputs, truth
         after = shift.apply(*before, generator(seed, "shift", client))
         for name, old, new in zip(unshifted, before, after, strict=True):
             if new is not old:

@@ -144,6 +144,7 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
             dataset.num_classes,
             lambda: features(dataset.inputs[first], _DIMENSIONS, draws),
             owners,
+            dataset.target,
         )
         assigned = partitioner.assignment(examples, seed)
     else:

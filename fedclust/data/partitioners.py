@@ -12,9 +12,10 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate, Shift
+from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate, Shift
 from fedclust.support.checks import Checked, check
 from fedclust.support.rng import generator
+from fedclust.targets import CLASSES, Target, to_text
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 NOBODY = -1  # stands for no client: nobody holds this example
@@ -35,12 +36,15 @@ class Examples:
     natural
         Writer, user or region of each example, negative if it has none, shape (N,); None if the data has no
         such owners.
+    target
+        What is predicted; the classes are its bins.
     """
 
     labels: IntArray
     num_classes: int
     features: Callable[[], FloatArray]
     natural: IntArray | None = None
+    target: Target = CLASSES
 
     @property
     def size(self) -> int:
@@ -782,13 +786,13 @@ class _Shifted(ClientPartitioner):
         """Assign by the underlying partition, renumber its clients at random, and shift each group."""
         clients = self._below().assign(examples, draws).clients
         renumbered = np.append(draws.permutation(clients.max() + 1), NOBODY)  # index -1 is NOBODY's
-        sizes, kinds = self.kinds(examples.num_classes, draws)
+        sizes, kinds = self.kinds(examples, draws)
         kind_of = np.repeat(np.arange(len(kinds)), sizes)
         _, groups = np.unique(kind_of, return_inverse=True)
         return Assignment(renumbered[clients], groups, tuple(kinds[kind] for kind in kind_of.tolist()))
 
     @abstractmethod
-    def kinds(self, num_classes: int, draws: np.random.Generator) -> tuple[Any, Sequence[Shift | None]]:
+    def kinds(self, examples: Examples, draws: np.random.Generator) -> tuple[Any, Sequence[Shift | None]]:
         """Return how many clients have each shift, and the shifts."""
 
 
@@ -841,7 +845,7 @@ class Domains(_Shifted):
         noise, blur = Noise(self.noise_std), Blur(self.blur_sigma)
         return None, noise, blur, Rotate(self.rotation_degrees), Invert()
 
-    def kinds(self, _: int, draws: np.random.Generator) -> Any:
+    def kinds(self, _: Examples, draws: np.random.Generator) -> Any:
         """Draw how many clients each domain has."""
         sizes = apportion(np.array(self._shares()) * self.num_clients, self.num_clients, draws)
         return sizes, self._domains()
@@ -851,7 +855,8 @@ class Domains(_Shifted):
 class Conventions(_Shifted):
     """Groups of clients with different names for the classes, over any partition.
 
-    Group 0 keeps the dataset's names; see :func:`conventions` for the others.
+    Group 0 keeps the dataset's names; see :func:`conventions` for the others. Of amounts, a second group has
+    the mirror images at the middle of their range; of times, those of opposite risks.
 
     Attributes
     ----------
@@ -876,9 +881,20 @@ class Conventions(_Shifted):
         super().__post_init__()
         _check_groups(self.groups, self.num_clients)
 
-    def kinds(self, num_classes: int, draws: np.random.Generator) -> Any:
-        """Draw each group's class names."""
-        names = conventions(len(self.groups), num_classes, draws)
+    def kinds(self, examples: Examples, draws: np.random.Generator) -> Any:
+        """Draw each group's class names; turn round amounts or times in the second of two groups.
+
+        Raises
+        ------
+        ValueError
+            If there are more groups than classes, or more than two for amounts or times.
+        """
+        if examples.target.numeric:
+            if len(self.groups) > 2:
+                rule = f"groups must be at most two for {examples.target.kind}, as they are and turned round"
+                raise ValueError(f"{rule}, got {len(self.groups)} groups")
+            return self.groups, (None, Opposite(to_text(examples.target)))[: len(self.groups)]
+        names = conventions(len(self.groups), examples.num_classes, draws)
         return self.groups, (None, *(Relabel(tuple(each)) for each in names[1:].tolist()))
 
 
@@ -915,7 +931,7 @@ class FlippedFeatures(_Shifted):
         if len(self.groups) != 2:
             raise ValueError(f"groups must be two sizes, unchanged and flipped, got {list(self.groups)}")
 
-    def kinds(self, _: int, __: np.random.Generator) -> Any:
+    def kinds(self, _: Examples, __: np.random.Generator) -> Any:
         """Flip the labels of the second group."""
         return self.groups, (None, FlipLabels(self.most))
 

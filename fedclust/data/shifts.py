@@ -1,4 +1,4 @@
-"""Shifts of one client's distribution: renamed labels or altered images.
+"""Shifts of one client's distribution: renamed labels, amounts or times turned round, altered images.
 
 A shift is applied once, when the data is prepared, to all training and test rows of a client
 (FedGWC, Section 7.3 and Appendix H: clean, noisy and blurred clients; FedGMCC, Section IV: the same features
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import numpy as np
 
 from fedclust.support.checks import Checked, read_as
+from fedclust.targets import from_text
 
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
@@ -33,7 +34,8 @@ class Shift(Checked, ABC):
         inputs
             The client's rows, shape (n, *shape): uint8 images, int64 tokens or float32 numbers.
         labels
-            Their class indices, int64, shape (n,) or (n, positions).
+            Their class indices, int64, shape (n,) or (n, positions); or amounts, or times and
+            events, float32.
         draws
             Random generator, for shifts that are random.
 
@@ -73,8 +75,10 @@ class Relabel(Shift):
         Raises
         ------
         ValueError
-            If a label is not in the permutation.
+            If a label is not in the permutation, or is none.
         """
+        if labels.is_floating_point():
+            raise ValueError("renamed labels must be classes, got amounts or times")
         if labels.numel() and (most := int(labels.max())) >= (size := len(self.permutation)):
             raise ValueError(f"labels must be below the permutation's {size} classes, got {most}")
         return inputs, labels.new_tensor(self.permutation)[labels]
@@ -244,8 +248,37 @@ class FlipLabels(Shift):
         return inputs, torch.where(frequent, 1 - labels, labels)
 
 
-_CLASSES: tuple[type[Any], ...] = (Relabel, FlipLabels, Noise, Blur, Rotate, Invert)
-_KINDS = dict(zip(("relabel", "flip", "noise", "blur", "rotate", "invert"), _CLASSES, strict=True))
+@dataclass(frozen=True)
+class Opposite(Shift):
+    """Amounts mirrored at the middle of their range; times of events with risks turned round.
+
+    Attributes
+    ----------
+    target
+        What is predicted, as :func:`fedclust.targets.to_text` writes it; see
+        :meth:`fedclust.targets.Target.opposite`.
+
+    Raises
+    ------
+    ValueError
+        If `target` is none, or classes.
+    """
+
+    target: str
+
+    def __post_init__(self) -> None:
+        if not from_text(self.target).numeric:
+            raise ValueError("target must be amounts or times, got classes")
+
+    def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
+        """Turn the values round; see :meth:`Shift.apply`."""
+        turned = from_text(self.target).opposite(labels.numpy())
+        return inputs, labels.new_tensor(turned)
+
+
+_CLASSES: tuple[type[Any], ...] = (Relabel, FlipLabels, Noise, Blur, Rotate, Invert, Opposite)
+_NAMES = "relabel", "flip", "noise", "blur", "rotate", "invert", "opposite"
+_KINDS = dict(zip(_NAMES, _CLASSES, strict=True))
 
 
 def shift_to_dict(shift: Shift) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import codecs
 import fnmatch
 import gzip
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -21,17 +22,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.check import is_number, not_classes
-from fedclust.data.dataset import OWNERS, PERSONS, DatasetBuilder, SettingError, SourceError, Statistics
+from fedclust.data.check import check_values, is_number, measured_values, not_classes
+from fedclust.data.dataset import (
+    OWNERS,
+    PERSONS,
+    VALUES,
+    DatasetBuilder,
+    SettingError,
+    SourceError,
+    Statistics,
+)
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
-from fedclust.typing import BoolArray, IntArray
+from fedclust.targets import CLASSES, Target, kind_of
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -382,12 +392,19 @@ class Labels:
         Number of kept examples in the training part.
     class_names
         Names in label order.
+    target
+        What is predicted.
+    values
+        Amount of each kept example, float32, shape (N,), or its time and event, shape (N, 2), where
+        `indices` are the bins of these; None for classes.
     """
 
     indices: IntArray
     kept: BoolArray
     num_train: int
     class_names: tuple[str, ...]
+    target: Target = CLASSES
+    values: FloatArray | None = None
 
 
 def _part(rows: "ds.Dataset", root: Path | None, place: str) -> Part:
@@ -571,7 +588,9 @@ def _indices(arrays: list[Any], num_classes: int) -> tuple[IntArray, list[Any]]:
         raise SourceError(f"{rule}; name them in drop_labels to leave their examples out")
     if len(values) != num_classes:
         labels = few(values.tolist())
-        raise SourceError(f"num_classes must be {len(values)}, as the labels are {labels}, got {num_classes}")
+        hint = "; to predict amounts give dataset.target=amounts" if everything.dtype.kind in "if" else ""
+        rule = f"num_classes must be {len(values)}, as the labels are {labels}"
+        raise SourceError(f"{rule}, got {num_classes}{hint}")
     return inverse.reshape(everything.shape).astype(np.int64), values.tolist()
 
 
@@ -589,7 +608,15 @@ class SourcedDataset(Source, DatasetBuilder):
     only
         Keep only examples with these values, by column, as in ``{YEAR: 2018}``.
     label
-        Column with the label; from a list of names, the first that exists is used.
+        Column with the label, the amount or the time; from a list of names, the first that exists is used.
+    target
+        What is predicted: ``"classes"``; ``"amounts"``, a number in each row; or ``"times"`` until an event.
+        None for classes, or for times if there is a column of events.
+    event
+        Column with 1 or true where the event happened at the time in `label`, and 0 or false where the row
+        was censored then; None except for times.
+    unit
+        The unit of amounts or times, for people.
     per_position
         Whether each example has a label per position: a list of numbers, or a string of digits.
     drop_labels
@@ -614,6 +641,9 @@ class SourcedDataset(Source, DatasetBuilder):
 
     only: Mapping[str, Any] = field(default_factory=dict)
     label: str | Sequence[str] = "label"
+    target: Literal["classes", "amounts", "times"] | None = None
+    event: str | None = None
+    unit: str = ""
     per_position: bool = False
     drop_labels: Sequence[Any] = ()
     class_names: Sequence[str] | None = None
@@ -625,18 +655,37 @@ class SourcedDataset(Source, DatasetBuilder):
     # The source enters the key through its identity, so that a folder may be moved.
     not_in_key: ClassVar[tuple[str, ...]] = ("path", "hub", "hub_options", "csv_options")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            kind = kind_of(self.target, self.event)
+        except ValueError as error:
+            raise SourceError(str(error)) from error
+        if kind.numeric and self.per_position:
+            raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
+        if kind.numeric and self.class_names is not None:
+            rule = f"dataset.class_names must be null with dataset.target={kind.kind}"
+            raise SourceError(f"{rule}, got {few(self.class_names)}")
+
+    @property
+    def kind(self) -> type[Target]:
+        """What is predicted."""
+        return kind_of(self.target, self.event)
+
     def write(self, folder: Path) -> None:
         """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""
         with self.opened() as parts:
-            labels = self.encode_labels(parts)
+            labels = self.encode_values(parts) if self.kind.numeric else self.encode_labels(parts)
             np.save(folder / "labels.npy", labels.indices)
+            if labels.values is not None:
+                np.save(folder / VALUES, labels.values)
             if (natural := self.encode_natural(parts, labels.kept)) is not None:
                 np.save(folder / "natural.npy", natural[0])
                 (folder / OWNERS).write_text(json.dumps(natural[1]))
             if (persons := self.persons(parts, labels.kept)) is not None:
                 np.save(folder / PERSONS, persons)
             statistics = self.encode(parts, labels, folder)
-            self.describe(folder, labels.class_names, labels.num_train, statistics)
+            self.describe(folder, labels.class_names, labels.num_train, statistics, labels.target)
 
     @contextmanager
     def opened(self) -> Iterator[list[Part]]:
@@ -655,8 +704,9 @@ class SourcedDataset(Source, DatasetBuilder):
 
     @property
     def columns(self) -> list[str]:
-        """Columns that `sha256` covers: the label and the natural one."""
-        named = [[name] if isinstance(name, str) else name or [] for name in (self.label, self.natural)]
+        """Columns that `sha256` covers: the label, the event and the natural one."""
+        roles = self.label, self.event, self.natural
+        named = [[name] if isinstance(name, str) else name or [] for name in roles]
         return [name for names in named for name in names]
 
     def _filtered(self, part: Part) -> Part:
@@ -678,10 +728,20 @@ class SourcedDataset(Source, DatasetBuilder):
         import pandas as pd
 
         with self.opened() as parts:
+            if self.kind.numeric:
+                return {"num_classes": self.count(parts[0])[0]}
             labels = pd.Series(self.read_labels(parts[:1])[0][0].ravel(), name=str(self.label))
             for wrong in not_classes(labels):
                 raise SourceError(wrong.line)
             return {"num_classes": labels.nunique()}
+
+    def count(self, part: Part) -> tuple[int, BoolArray]:
+        """Count the classes, or the bins, of the training part; return its rows that are kept, too."""
+        if self.kind.numeric:
+            labels = self.encode_values([part])
+            return len(labels.class_names), labels.kept
+        (labels_of_rows,), kept = self.read_labels([part])
+        return len(set(labels_of_rows.tolist())), kept
 
     def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
         """Read the label column unchanged.
@@ -752,6 +812,39 @@ class SourcedDataset(Source, DatasetBuilder):
         if len(names) != size:
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
+
+    def encode_values(self, parts: Sequence[Part]) -> Labels:
+        """Read the columns of amounts, or of times and events, and the bins of the training part's.
+
+        Parameters
+        ----------
+        parts
+            As for :meth:`read_labels`.
+
+        Raises
+        ------
+        SourceError
+            If a value is missing or impossible, or the training part's amounts are alike or it has no event.
+        """
+        label = find_column(parts[0], self.label, "label")
+        columns = [label] if self.event is None else [label, find_column(parts[0], self.event, "event")]
+        for part, (name, role) in itertools.product(parts, zip(columns, ("label", "event"), strict=False)):
+            check_plain(part, find_column(part, name, role))
+        frame = table_of(parts, columns, slice(None))
+        kept = ~frame[label].isin(list(self.drop_labels)).to_numpy(dtype=bool)
+        num_train = int(kept[: parts[0].rows.count_rows()].sum())
+        if not num_train:
+            raise SourceError("the training part must hold at least one example, got none")
+        read = [frame.loc[kept, name] for name in columns]
+        found = check_values(self.kind, *read)
+        if wrong := [each.line for each in found if each.severity == "error"]:
+            raise SourceError("; ".join(wrong))
+        values = measured_values(*read).astype(np.float32)
+        try:
+            target = self.kind.agreed(values[:num_train].astype(np.float64), unit=self.unit)
+        except ValueError as error:
+            raise SourceError(f"{label}: {error}") from error
+        return Labels(target.bins(values), kept, num_train, target.bin_names(), target, values)
 
     def names_in(self, part: Part) -> list[str] | None:
         """Return the names of the label's indices, where ``datasets`` saved them with the table."""

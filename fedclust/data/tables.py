@@ -111,7 +111,7 @@ class Tables(SourcedDataset):
             for name in kinds:
                 check_plain(part, name)
             return kinds
-        roles = {"label": self.label, "natural": self.natural, "group": self.group}
+        roles = {"label": self.label, "event": self.event, "natural": self.natural, "group": self.group}
         taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 
@@ -132,14 +132,16 @@ class Tables(SourcedDataset):
         if label is not None and not self.per_position:
             check_plain(parts[0], label)
         group = self.group and find_column(parts[0], self.group, "group")
+        event = self.event and find_column(parts[0], self.event, "event")
         kinds, schema = self.kinds(parts[0]), parts[0].rows.schema
-        wanted = dict.fromkeys(filter(None, [label, *kinds, group]))
+        wanted = dict.fromkeys(filter(None, [label, event, *kinds, group]))
         table = table_of(parts, wanted, slice(None))
         if label is not None:
             table = table[~table[label].isin(list(self.drop_labels))]
         # Columns that are configured as categories may hold anything.
         other = {name: str(schema.field(name).type) for name, kind in kinds.items() if kind is None}
-        return check_table(table, label, group, {*self.keep, *(self.categories or ())}, other)
+        keep = {*self.keep, *(self.categories or ())}
+        return check_table(table, label, group, keep, other, event, self.kind)
 
     def unfit(self, findings: Sequence[Finding]) -> dict[str, str]:
         """Return why some columns must not be inputs, by name: identifiers and dates that nobody named."""
@@ -147,7 +149,7 @@ class Tables(SourcedDataset):
         return {each.column: each.detail for each in found}
 
     def sizes_in_data(self) -> dict[str, Any]:
-        """Count the classes, the width of an encoded row, and the values of each category column.
+        """Count the classes or bins, the width of an encoded row, and the values of each category column.
 
         Raises
         ------
@@ -155,7 +157,7 @@ class Tables(SourcedDataset):
             If the source is missing or unreadable, or a column cannot be used.
         """
         with self.opened() as parts:
-            arrays, kept = self.read_labels(parts[:1])
+            classes, kept = self.count(parts[0])
             kinds = self._fit_columns(parts[0])
             categories = [name for name in kinds if kinds[name] == "category"]
             counts = [len(set(category_texts(values_of(parts[:1], name, kept)))) for name in categories]
@@ -164,7 +166,6 @@ class Tables(SourcedDataset):
             if not width:
                 raise SourceError(f"the source must have a column besides {self.label}, got none")
             sizes = [each + 1 for each in counts] if index else None
-            classes = len(set(arrays[0].tolist()))
             return {"num_classes": classes, "input_shape": [width], "category_sizes": sizes}
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:

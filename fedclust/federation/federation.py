@@ -591,7 +591,8 @@ class Federation:
         limits = {name: getattr(described, name) for name in rows}
         if rows and self._num_steps is not None:
             limits["num_steps"] = self._num_steps(np.maximum(1, described.rows))
-        self.bounds = replace(self.bounds, num_classes=described.num_classes, **limits)
+        names = frozenset(self.bounds.own_metrics) | {*described.target.figure_names}
+        self.bounds = replace(self.bounds, num_classes=described.num_classes, own_metrics=names, **limits)
         return described
 
     def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:

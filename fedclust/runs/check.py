@@ -21,10 +21,12 @@ from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
 from fedclust.data.source import UNREADABLE
 from fedclust.runs.verbs import Parser
 from fedclust.support.checks import few
+from fedclust.targets import KINDS
 
 _EXAMPLES = """
   fedclust check north.csv south.csv --target diagnosis --group patient_id
   fedclust check patients.csv --target diagnosis --rules site.toml
+  fedclust check patients.csv --target days --event died
   fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
@@ -55,7 +57,8 @@ def main(argv: Sequence[str]) -> int:
             for line in lines(found, most, lambda each: f"{each.severity}: {each.line}"):
                 _print(f"  {line}")
             counts.update(each.severity for each in found)
-            if given.target and not any(each.severity == "error" for each in found):
+            readable = given.target and not builder.kind.numeric  # sites predict classes only
+            if readable and not any(each.severity == "error" for each in found):
                 stated = describe(read_site(file.name, builder, OwnSitesPartition(group=given.group), 0))
                 statements[str(file)] = stated
                 _print(f"  a run would send: {stated.summary()}")
@@ -92,6 +95,7 @@ def _together(statements: dict[str, Statement], given: argparse.Namespace) -> It
 
 def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     dataset = {"_target_": "fedclust.data.tables.Tables", "name": "csv", "label": given.target or ""}
+    dataset |= {"target": given.kind, "event": given.event}
     columns = {"ignore": given.ignore, "keep": given.keep, "group": given.group}
     return builder_of({**dataset, **columns, "csv_options": _csv_options(given)}, path)
 
@@ -121,6 +125,8 @@ def parser() -> Parser:
         "files", type=Path, nargs="+", metavar="FILE", help="a CSV or Parquet file, or a folder"
     )
     parser.add_argument("--target", metavar="COLUMN", help="the column with the label")
+    parser.add_argument("--kind", choices=list(KINDS), help="what the labels are; classes unless given")
+    parser.add_argument("--event", metavar="COLUMN", help="1 where the event happened, 0 where censored")
     parser.add_argument("--group", metavar="COLUMN", help="the key of the person that a row belongs to")
     rules = "write first rules of what may leave, unless they exist, and list what a run gets under them"
     parser.add_argument("--rules", type=Path, metavar="FILE", nargs="?", const=Path("site.toml"), help=rules)

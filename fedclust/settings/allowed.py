@@ -43,6 +43,7 @@ EVERYTHING = "*"
 
 # Exact names: a prefix such as ``fedclust.`` would reach ``fedclust.data.cache.shutil.rmtree``.
 _TARGET = r"^ *(?:_target_: |- /defaults_of/)([\w.]+)"
+_CLASSES = "${dataset.num_classes}"  # in networks of users' own
 _REFERENCE = r"\$\{(?:[^{}]|\$\{[^}]*\})*\}"  # one may stand in another
 _GROUPS: Mapping[str, tuple[str, ...]] = {
     "dataset": ("dataset",),
@@ -118,7 +119,7 @@ def check_allowed(settings: Mapping[str, Any], allow: str = "") -> None:
         return
     own = tuple(part.strip() for part in allow.split(",") if part.strip())
     below = tuple(name for name in own if name.endswith("."))
-    harmless = _in_conf(_REFERENCE, tuple(_GROUPS))
+    harmless = _in_conf(_REFERENCE, tuple(_GROUPS)) | {_CLASSES}
     for key, node in settings.items():
         groups = _GROUPS.get(key, ())
         listed = _in_conf(_TARGET, groups) | (_LAYERS if "model" in groups else frozenset()) | {*own}

@@ -28,6 +28,7 @@ from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
+from fedclust.targets import kind_of
 
 COMPOSED, OVERRIDES = "config", "overrides"
 
@@ -61,10 +62,17 @@ def _embedding_shape(*, _root_: DictConfig) -> Any:
     return OmegaConf.create([_dimension(json.dumps(plain(_root_.encoder), sort_keys=True))])
 
 
+def _num_outputs(*, _root_: DictConfig) -> Any:
+    """Resolve ``${num_outputs:}``: how many outputs a network needs, one per class if classes."""
+    dataset = _root_.dataset
+    return kind_of(dataset.get("target"), dataset.get("event")).width or dataset.num_classes
+
+
 # Hydra 1.4's OmegaConf 2.4 deprecates the first name; in 2.3 the second is a different function.
 _register: Any = OmegaConf.register_new_resolver if VERSION_BASE else OmegaConf.register_resolver
 _register("in_data", _in_data, replace=True)
 _register("embedding_shape", _embedding_shape, replace=True)
+_register("num_outputs", _num_outputs, replace=True)
 choices.register()
 
 TARGET = "fedclust.data.sites.OwnSitesPartition"

@@ -32,6 +32,7 @@ __all__ = [
     "Times",
     "from_text",
     "from_values",
+    "kind_of",
     "to_text",
     "to_values",
 ]
@@ -78,6 +79,38 @@ def from_values(values: Mapping[str, Any] | None) -> Target:
         raise ValueError(f"target.kind must be one of {', '.join(KINDS)}, got {kind!r}")
     made: Target = read_as(KINDS[kind], given)
     return made
+
+
+def kind_of(name: str | None, event: str | None) -> type[Target]:
+    """Return the kind of target that a dataset's settings name.
+
+    Parameters
+    ----------
+    name
+        ``dataset.target``; None for classes, or for times if there is a column of events.
+    event
+        ``dataset.event``, the column of events.
+
+    Raises
+    ------
+    ValueError
+        If there is no such kind, or the column of events is missing or not needed.
+
+    Examples
+    --------
+    >>> kind_of(None, "died").kind
+    'times'
+    """
+    chosen = name or (Times if event else Classes).kind
+    if chosen not in KINDS:
+        raise ValueError(f"dataset.target must be one of {', '.join(KINDS)}, got {chosen}")
+    kind = KINDS[chosen]
+    if kind.turns_events and not event:
+        rule = "dataset.event must name the column of events, 1, or 0 for a row that is censored"
+        raise ValueError(f"{rule}, with dataset.target={chosen}, got None")
+    if event and not kind.turns_events:
+        raise ValueError(f"dataset.event must be None with dataset.target={chosen}, got {event}")
+    return kind
 
 
 def to_text(target: Target) -> str:

@@ -1,7 +1,7 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
@@ -12,7 +12,7 @@ from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.sites import OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
 from fedclust.targets.base import Target, check_no_moments
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -112,6 +112,7 @@ class Amounts(Target):
     kind: ClassVar[str] = "amounts"
     figure_names: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
     tells: ClassVar[tuple[str, float] | None] = ("r2", 0.0)
+    width: ClassVar[int] = 1
 
     low: float
     high: float
@@ -132,15 +133,57 @@ class Amounts(Target):
         check_value("target.error", self.error, Literal["squared", "huber", "absolute"])
 
     @classmethod
-    def agreed(cls, values: FloatArray) -> "Amounts":
-        """Make the target of all clients' training amounts, shape (N,).
+    def agreed(cls, values: FloatArray, **given: Any) -> "Amounts":
+        """Make the target of all clients' training amounts, shape (N,), and of other attributes.
+
+        No bin is empty: where a tenth of the amounts or more are the least one, bins begin above it.
 
         Examples
         --------
         >>> Amounts.agreed(np.arange(1001.0)).high
         900.0
+        >>> Amounts.agreed(np.repeat([0.0, 1.0, 2.0], 100)).edges
+        (1.0, 2.0)
         """
-        return cls.of(np.quantile(values, levels()).tolist())
+        made = cls.of(np.quantile(values, levels()).tolist(), **given)
+        return replace(made, edges=tuple(edge for edge in made.edges if edge > values.min()))
+
+    def agreed_again(self, values: FloatArray) -> "Amounts":
+        """Make the target of other training amounts, shape (N,), with this one's unit and loss.
+
+        Examples
+        --------
+        >>> Amounts(0.0, 1.0, (), unit="days").agreed_again(np.arange(1001.0)).unit
+        'days'
+        """
+        return self.agreed(values, unit=self.unit, error=self.error)
+
+    @classmethod
+    def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:
+        """List infinite amounts, and amounts that are all alike but for a tenth at each end.
+
+        Examples
+        --------
+        >>> [(name, rows.tolist()) for name, _, rows in Amounts.faults(np.array([1.0, np.inf, 2.0]))]
+        [('infinite', [False, True, False])]
+        """
+        finite = np.abs(values) <= np.finfo(np.float32).max
+        if not finite.all():
+            yield "infinite", 0, ~finite
+        if finite.any():
+            low, *_, high = np.quantile(values[finite], levels())
+            if low == high:
+                yield "one amount", 0, np.ones(len(values), dtype=bool)
+
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return the amounts mirrored at the middle of the range.
+
+        Examples
+        --------
+        >>> Amounts(0, 10, ()).opposite(np.array([1.0, 12.0]))
+        array([ 9., -2.])
+        """
+        return self.low + self.high - values
 
     @classmethod
     def of(cls, quantiles: Sequence[float], **given: Any) -> "Amounts":

@@ -1,7 +1,7 @@
 """What every kind of target can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 from fedclust.metrics import Outcomes
 from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
 from fedclust.proof.sites import CLASSES as WORDS, Words
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -91,10 +91,46 @@ class Target(ABC):
     loss: Callable[[Any, Any], Any] | None = None
     """Loss of each row, shape (n,), from outputs and values; None for the run's cross-entropy."""
 
+    numeric: ClassVar[bool] = True
+    """Whether rows have numbers, which fall into bins; if not, their classes are the bins."""
+
+    width: ClassVar[int] = 0
+    """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
+
     @classmethod
-    def agreed(cls, values: FloatArray) -> "Target":
-        """Make the target of all clients' training values, shape (N,) or (N, 2)."""
+    def agreed(cls, values: FloatArray, **given: Any) -> "Target":
+        """Make the target of all clients' training values, shape (N,) or (N, 2), and of other attributes."""
         raise NotImplementedError(f"{cls.kind} need no agreement")
+
+    def agreed_again(self, values: FloatArray) -> "Target":
+        """Make the target of other training values; what people have chosen stays."""
+        raise NotImplementedError(f"{self.kind} need no agreement")
+
+    @classmethod
+    def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:  # noqa: ARG003
+        """List what keeps rows from being learned from.
+
+        Parameters
+        ----------
+        values
+            None missing, shape (n,), or (n, 2).
+
+        Yields
+        ------
+        A fault's name, see :mod:`fedclust.data.check`; the column of the values that has it; and which rows
+        have it, shape (n,).
+        """
+        yield from ()
+
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return values that contradict those of the same rows, as at a site that turns them round.
+
+        Parameters
+        ----------
+        values
+            Those of a client's rows.
+        """
+        raise NotImplementedError(f"{self.kind} are renamed")
 
     @abstractmethod
     def outputs(self, num_bins: int) -> int:

@@ -23,6 +23,7 @@ class Classes(Target):
     kind: ClassVar[str] = "classes"
     right = "predicted right"
     predicted: ClassVar[str] = "probabilities"
+    numeric: ClassVar[bool] = False
     fits_correction: ClassVar[bool] = False  # it follows from label counts: the label-prior correction
 
     def outputs(self, num_bins: int) -> int:

@@ -6,20 +6,20 @@ model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Men
 "Federated survival analysis with discrete-time Cox models", 2020.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.times import concordance_by_row, integrated_brier, life_table
+from fedclust.metrics.times import concordance_by_row, integrated_brier, kaplan_meier, life_table, survival_at
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.sites import FEW, OF_CLASSES, Words
 from fedclust.support.checks import check_entries, check_shapes
 from fedclust.targets.base import Survival, Target
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -167,6 +167,7 @@ class Times(Target):
     tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
     predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"
+    width: ClassVar[int] = INTERVALS
 
     cuts: tuple[float, ...]
     last: float
@@ -186,8 +187,8 @@ class Times(Target):
             )
 
     @classmethod
-    def agreed(cls, values: FloatArray) -> "Times":
-        """Make the target of all clients' training times and events, shape (N, 2).
+    def agreed(cls, values: FloatArray, **given: Any) -> "Times":
+        """Make the target of all clients' training times and events, shape (N, 2), and of other attributes.
 
         Raises
         ------
@@ -203,8 +204,57 @@ class Times(Target):
         happened = values[values[:, 1] > 0, 0]
         if not len(happened):
             raise ValueError(f"events must happen to some rows, all {len(values)} are censored")
-        made = cls.of(np.quantile(happened, levels()).tolist(), float(np.quantile(values[:, 0], ENDS[1])))
+        last = float(np.quantile(values[:, 0], ENDS[1]))
+        made = cls.of(np.quantile(happened, levels()).tolist(), last, **given)
         return replace(made, base=tuple(made.without_inputs(values, 0).tolist()))
+
+    def agreed_again(self, values: FloatArray) -> "Times":
+        """Make the target of other training times and events, shape (N, 2), with this one's unit."""
+        return self.agreed(values, unit=self.unit)
+
+    @classmethod
+    def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:
+        """List times that are not above 0, events that are neither 0 nor 1, and rows that all are censored.
+
+        Examples
+        --------
+        >>> rows = np.array([[5.0, 0.0], [0.0, 1.0], [7.0, 2.0]])
+        >>> [(name, place, rows.tolist()) for name, place, rows in Times.faults(rows)]
+        [('time', 0, [False, True, False]), ('event', 1, [False, False, True])]
+        """
+        time, event = values[:, 0], values[:, 1]
+        finite = np.abs(time) <= np.finfo(np.float32).max
+        coded = (event == 0) | (event == 1)
+        for name, place, rows in (
+            ("infinite", 0, ~finite),
+            ("time", 0, finite & (time <= 0)),
+            ("event", 1, ~coded),
+        ):
+            if rows.any():
+                yield name, place, rows
+        if len(values) and coded.all() and not event.any():
+            yield "no event", 1, np.ones(len(values), dtype=bool)
+
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return times and events in the reverse order: whoever had a high risk has a low one.
+
+        Rows are ordered by the share of all that survive longer, by Kaplan and Meier's estimate Ŝ: Ŝ(t) after
+        an event at t, and half of that, its expectation, if censored. The first row gets the time and event
+        of the last and so on: survival and censoring stay the same for the rows as a whole.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).opposite(np.array([[5.0, 1.0], [70.0, 0.0], [20.0, 1.0]]))
+        array([[70.,  0.],
+               [ 5.,  1.],
+               [20.,  1.]])
+        """
+        time, event = values[:, 0], values[:, 1] > 0
+        at, survival, _ = kaplan_meier(time, event)
+        longer = survival_at(at, survival, time) * np.where(event, 1.0, 0.5)
+        turned, order = values.copy(), np.argsort(longer, kind="stable")
+        turned[order] = values[order[::-1]]
+        return turned
 
     @classmethod
     def of(cls, quantiles: Sequence[float], last: float, **given: Any) -> "Times":

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from fedclust.support.checks import few
+from fedclust.targets import Classes, Target
 from fedclust.typing import FloatArray
 
 if TYPE_CHECKING:
@@ -83,10 +84,24 @@ _ERRORS = {
         "label them or leave them out; if 'None' or 'NA' is a class, give "
         "dataset.csv_options.keep_default_na=false",
     ),
+    "missing": ("rows without a value", "fill them in or leave these rows out"),
+    "words": (
+        "texts where numbers are needed",
+        "write plain numbers, or leave out dataset.target for classes",
+    ),
+    "time": (
+        "times that are not above 0",
+        "correct them, or leave these rows out, as in 'dataset.drop_labels=[0]'",
+    ),
+    "event": (
+        "events that are neither 0 nor 1, false nor true",
+        "write 1 where the event happened, and 0 where a row was censored: observed until then, without it",
+    ),
     "labels alike": ("labels that differ in case or blanks only", "spell each class in one way"),
     "continuous": (
         "too many different values to be classes",
-        "fedclust classifies, it does not predict amounts: group the values into classes, low and high",
+        "to predict amounts give dataset.target=amounts, or dataset.event=COLUMN if they are times until an "
+        "event; or group the values into classes, low and high",
     ),
     "multi-label": (
         "several labels in one row",
@@ -103,7 +118,9 @@ _WARNINGS = {
     ),
     "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
     "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
-    "many classes": ("more than 20 numbers as classes", "group them into classes if they are amounts"),
+    "many classes": ("more than 20 numbers as classes", "give dataset.target=amounts if they are amounts"),
+    "one amount": ("one amount in at least eight of ten rows", "others are needed for a model to learn from"),
+    "no event": ("no row with an event", "rows with an event are needed elsewhere for a model to learn from"),
     "rare": ("a class in fewer than 5 % of the rows", "read its sensitivity and the balanced accuracy"),
     "no key": ("rows without a person's key", "each counts as a person of its own; fill in keys you know"),
     "copies": ("rows that repeat another of the same person", "remove them: they count twice"),
@@ -177,13 +194,15 @@ def check_table(
     group: str | None = None,
     keep: Collection[str] = (),
     other: Mapping[str, str] = MappingProxyType({}),
+    event: str | None = None,
+    kind: type[Target] = Classes,
 ) -> list[Finding]:
     """Check a table.
 
     Parameters
     ----------
     table
-        A row per example; all columns but `target` and `group` are inputs.
+        A row per example; all columns but `target`, `event` and `group` are inputs.
     target
         Column with the labels; None if it is not known.
     group
@@ -192,6 +211,10 @@ def check_table(
         Columns to use as they are.
     other
         Type of each column that holds neither numbers nor texts, such as dates or lists.
+    event
+        Column that says whether the event happened; None if there is none.
+    kind
+        What the labels are.
 
     Returns
     -------
@@ -205,14 +228,16 @@ def check_table(
         return [Finding("rows", "")]
     found: list[Finding] = []
     for name in table.columns:
-        if name in (target, group):
+        if name in (target, event, group):
             continue
         if name in other:
             rule = "identifier" if re.match("date|time", other[name]) else "type"
             found.append(Finding(rule, str(name), detail=f"its type, {other[name]}"))
         elif name not in keep:
             found += _column(table[name], str(name))
-    if target is not None and target not in keep:
+    if target is not None and kind.numeric:
+        found += check_values(kind, table[target], None if event is None else table[event])
+    elif target is not None and target not in keep:
         found += check_target(table[target])
     found += _persons(table, group)
     return sorted(found, key=lambda each: each.severity != "error")
@@ -245,6 +270,51 @@ def check_target(labels: "Values") -> list[Finding]:
         detail = ", ".join(f"{_quoted([value])}: {count}" for value, count in list(rare.items())[:3])
         found.append(Finding("rare", name, int(rare.sum()), size, detail))
     return found
+
+
+def check_values(kind: type[Target], labels: "Values", events: "Values | None" = None) -> list[Finding]:
+    """Check a column of amounts or of times, and that of the events of times."""
+    size, found = len(labels), list[Finding]()
+    columns = [labels] if events is None else [labels, events]
+    values = measured_values(labels, events)
+    for column, numbers in zip(columns, values.reshape(size, -1).T, strict=True):
+        name, missing = str(column.name), np.asarray(column.isna(), dtype=bool)
+        if gaps := int(missing.sum()):
+            found.append(Finding("missing", name, gaps, size, _rows(column.index[missing])))
+        if (words := np.isnan(numbers) & ~missing).any():
+            texts = column[~missing].astype(str).str.strip()
+            chosen = list(dict.fromkeys(column[words].astype(str).str.strip()))
+            rule = "words" if column is labels else "event"
+            stray = _strays(texts, name, size) if column is labels else []
+            found += stray or [Finding(rule, name, int(words.sum()), size, _examples(texts, chosen))]
+    whole = np.flatnonzero(~np.isnan(values.reshape(size, -1)).any(axis=1))
+    for rule, place, rows in kind.faults(values[whole]):
+        column, where = columns[place], labels.index[whole[rows]]
+        if rows.all():
+            found += [Finding(rule, str(column.name))] if len(whole) == size else []
+        else:
+            detail = f"{_quoted(column[where].iloc[:1])} {_rows(where)}"
+            found.append(Finding(rule, str(column.name), len(where), size, detail))
+    return found
+
+
+def measured_values(labels: "Values", events: "Values | None" = None) -> FloatArray:
+    """Read amounts, shape (n,), or times and events, shape (n, 2); NaN where missing or no number.
+
+    Events may be written as ``true`` and ``false``.
+    """
+    import pandas as pd
+
+    read = []
+    for column in [labels] if events is None else [labels, events]:
+        numbers = column
+        if not pd.api.types.is_numeric_dtype(column):  # booleans are; dates would become large numbers
+            texts = column.astype("string").str.strip()
+            if column is events:
+                texts = texts.str.lower().replace({"true": "1", "false": "0"})
+            numbers = pd.to_numeric(texts, errors="coerce")
+        read.append(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
+    return read[0] if events is None else np.stack(read, axis=1)
 
 
 def not_classes(labels: "Values") -> list[Finding]:

@@ -205,6 +205,8 @@ def read_site(
     """
     floor = max(own.min_samples, rules.min_cell if rules else 0)
     with private(builder), builder.opened() as parts:
+        if builder.kind.numeric:
+            raise SiteError(f"partition=own predicts classes only, got dataset.target={builder.kind.kind}")
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         builder = dataclasses.replace(builder, group=own.group)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fedclust.data.check import Finding, check_table, lines, suspicion
+from fedclust.targets import Amounts, Times
 
 _AGES = [20 + 1.5 * k for k in range(40)]  # 40 different numbers
 _SEXES = ["f", "m"] * 20
@@ -108,6 +109,51 @@ def test_a_column_of_another_type_is_never_an_input() -> None:
 def test_labels(labels: list, expected: tuple[str, str, int] | None) -> None:
     found = _found({"x": np.arange(len(labels)) % 7}, labels)
     assert found == ([] if expected is None else [(expected[0], expected[1], "y", expected[2])])
+
+
+_DAYS = [5.0 + 3 * k for k in range(40)]
+_DIED = [1, 0] * 20
+
+
+@pytest.mark.parametrize(
+    ("days", "died", "expected"),
+    [
+        (_DAYS, None, None),
+        ([str(each) for each in _DAYS], None, None),
+        (_with(_DAYS, {3: None, 5: None}), None, ("error", "missing", "y", 2)),
+        (_with(_DAYS, {3: np.inf}), None, ("error", "infinite", "y", 1)),
+        (_with(_DAYS, {3: 1e39}), None, ("error", "infinite", "y", 1)),  # as float32
+        (_with(_DAYS, {3: "27,5"}), None, ("error", "stray", "y", 1)),
+        (_SEXES, None, ("error", "words", "y", 40)),
+        (["2024-01-31"] * 40, None, ("error", "words", "y", 40)),
+        ([7.0] * 36 + [1.0, 2.0, 8.0, 9.0], None, ("warning", "one amount", "y", 0)),
+        ([7.0] * 31 + _DAYS[-9:], None, None),  # nine of forty are above: the last tenth begins there
+        (_DAYS, _DIED, None),
+        (_DAYS, [True, False] * 20, None),
+        (_DAYS, ["TRUE", "false "] * 20, None),
+        (_DAYS, [1, 2] * 20, ("error", "event", "died", 20)),
+        (_DAYS, ["yes", "0"] * 20, ("error", "event", "died", 20)),
+        (_DAYS, _with(_DIED, {3: None}), ("error", "missing", "died", 1)),
+        (_with(_DAYS, {3: 0, 7: -2}), _DIED, ("error", "time", "y", 2)),
+        (_DAYS, [0] * 40, ("warning", "no event", "died", 0)),
+    ],
+)
+def test_amounts_and_times(days: list, died: list | None, expected: tuple[str, str, str, int] | None) -> None:
+    columns = {"x": np.arange(40) % 7} | ({} if died is None else {"died": died})
+    kind, event = (Amounts, None) if died is None else (Times, "died")
+    found = _found(columns, days, kind=kind, event=event)
+    assert found == ([] if expected is None else [expected])
+
+
+def test_where_a_time_is_wrong_and_what_to_do() -> None:
+    table = pd.DataFrame({"y": _with(_DAYS, {3: -2.0, 7: 0}), "died": _DIED})
+    (found,) = check_table(table, "y", kind=Times, event="died")
+    assert found.line == (
+        "y: times that are not above 0, in 2 of 40 rows ('-2.0' in rows 4, 8); correct them, or leave these "
+        "rows out, as in 'dataset.drop_labels=[0]'"
+    )
+    (found,) = check_table(pd.DataFrame({"y": _DAYS}), "y")  # as classes
+    assert "to predict amounts give dataset.target=amounts, or dataset.event=COLUMN" in found.line
 
 
 def test_rows_of_persons() -> None:

@@ -11,10 +11,11 @@ from fedclust.data import FederatedData, load, loading
 from fedclust.data.dataset import Dataset
 from fedclust.data.loading import make_builder, save_partition, sizes_in_data
 from fedclust.data.partition import ClientRows, save_client_rows
-from fedclust.data.shifts import Invert, Noise, Relabel
+from fedclust.data.shifts import Invert, Noise, Opposite, Relabel
 from fedclust.data.source import SourceError
 from fedclust.settings.composition import ConfigError, compose, plain
 from fedclust.support.rng import generator
+from fedclust.targets import KINDS, Amounts, to_text
 
 DIGITS = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
 DIGITS |= {"num_classes": 10, "input_shape": [1, 8, 8]}
@@ -149,6 +150,66 @@ def test_a_table_is_fitted_on_training_rows_only(tmp_path, loaded: Load, monkeyp
     noisy, _ = Noise(0.5).apply(own, data.labels[[2, 3]], generator(5, "shift", 1))
     torch.testing.assert_close(data.inputs[[2, 3]], noisy)
     assert data.inputs[[0, 1, 4]].tolist() == [expected[row] for row in (0, 1, 4)]
+
+
+def test_amounts_are_agreed_on_the_rows_that_clients_train_on(tmp_path, loaded: Load, monkeypatch) -> None:
+    stay = {"age": [1.0] * 24, "label": [float(k) for k in range(22)] + [1000.0, 2000.0]}
+    node = table(tmp_path, stay, 1, target="amounts", unit="days")
+    # Rows 0 to 10 train; 22 and 23, which nobody trains on, would move every tenth.
+    dealt(monkeypatch, [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]], [[11], [12, 22]])
+    data = loaded(node)
+    assert data.target == Amounts(1.0, 9.0, tuple(map(float, range(1, 10))), unit="days")
+    assert data.values.tolist() == stay["label"]
+    assert data.labels[:13].tolist() == [*range(10), 9, 9, 9]
+    assert (data.num_classes, data.num_outputs, len(data.class_names)) == (10, 1, 10)
+    assert data.label_counts().sum(axis=0).tolist() == [1] * 9 + [2]
+    # The second client's are mirrored at the middle of all rows' tenths, 2.3 and 20.7: y becomes 23 − y.
+    opposite = Opposite(to_text(make_builder(node).load(tmp_path / "cache").target))
+    dealt(monkeypatch, [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]], [[11], [12, 22]], None, opposite)
+    turned = loaded(node, seed=1)
+    assert turned.values[[0, 2, 11, 22]].tolist() == [0, 2, 11, -977]
+    assert turned.values[[1, 3, 5, 7, 9]].tolist() == pytest.approx([22, 20, 18, 16, 14], abs=1e-5)
+    # Training amounts 0, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22: tenths 2 to 20.
+    assert (turned.target.low, turned.target.high) == (2.0, pytest.approx(20.0))
+    assert turned.labels.tolist() == turned.target.bins(turned.values.numpy()).tolist()
+
+
+def test_times_that_no_client_trains_on_with_an_event(tmp_path: Path, loaded: Load, monkeypatch) -> None:
+    rows = {"age": [1.0, 2.0, 3.0, 4.0], "label": [5.0, 6.0, 7.0, 8.0], "died": [0, 0, 1, 1]}
+    dealt(monkeypatch, [[0, 1]], [[2, 3]])
+    with pytest.raises(ValueError, match="events must happen to some rows, all 2 are censored"):
+        loaded(table(tmp_path, rows, 1, event="died"))
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        {"_target_": "fedclust.data.partitioners.Dirichlet", "num_clients": 4, "alpha": 0.3},
+        {"_target_": "fedclust.data.partitioners.QuantitySkew", "num_clients": 4, "alpha": 0.5},
+        {"_target_": "fedclust.data.partitioners.Conventions", "num_clients": 4, "groups": [2, 2]},
+        {"_target_": "fedclust.data.partitioners.Domains", "num_clients": 4, "clean": 0.5, "noise": 0.5},
+        {**NATURAL},
+    ],
+)
+@pytest.mark.parametrize("kind", ["amounts", "times"])
+def test_partitions_of_amounts_and_times(tmp_path: Path, partition: dict, kind: str) -> None:
+    draws = np.random.default_rng(3)
+    rows = {"x": draws.normal(size=400), "label": 1 + draws.exponential(50, 400), "died": [0, 1] * 200}
+    rows["at"] = list("abcd") * 100
+    about = {"event": "died"} if kind == "times" else {"target": "amounts", "ignore": ["died"]}
+    node = table(tmp_path, {name: list(each) for name, each in rows.items()}, 1, natural="at", **about)
+    data = load(node, {**partition, "test": "holdout", "test_fraction": 0.25}, 0, tmp_path / "cache")
+    assert data.num_clients == 4
+    held = np.concatenate([*data.train, *data.test])
+    assert len(set(held.tolist())) == len(held)
+    trained = np.concatenate(data.train)
+    assert data.target == KINDS[kind].agreed(data.values[np.sort(trained)].double().numpy())
+    assert data.labels.tolist() == data.target.bins(data.values.numpy()).tolist()
+    before = torch.tensor(rows["label"], dtype=torch.float32)
+    after = data.values if kind == "amounts" else data.values[:, 0]
+    turned = [not torch.equal(after[rows], before[rows]) for rows in data.train]
+    is_turned = partition["_target_"].endswith("Conventions")
+    assert turned == (data.groups == 1).tolist() if is_turned else not any(turned)
 
 
 def text_node(path: Path, **changes) -> dict:

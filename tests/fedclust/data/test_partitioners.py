@@ -9,7 +9,8 @@ from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitio
 
 from fedclust.data import partitioners as rules
 from fedclust.data.emd import EmdKMeans
-from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate
+from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate
+from fedclust.targets import Amounts, to_text
 
 
 def assigned(partitioner, labels: list[int], seed: int = 0, natural=None) -> rules.Assignment:
@@ -373,6 +374,15 @@ def test_conventions_group_and_relabel() -> None:
     flipped = assigned(rules.FlippedFeatures(4, [3, 1], most=7), [0, 1] * 20)
     assert (flipped.groups.tolist(), flipped.shifts) == ([0, 0, 0, 1], (None, None, None, FlipLabels(7)))
     assert np.bincount(flipped.clients).tolist() == [10] * 4
+
+
+def test_conventions_of_amounts_turn_one_group_round() -> None:
+    amounts = Amounts(0.0, 10.0, (5.0,))
+    examples = rules.Examples(np.array(LABELS), 2, NotImplemented, target=amounts)
+    found = rules.Conventions(3, groups=[2, 1]).assignment(examples, 0)
+    assert found.shifts == (None, None, Opposite(to_text(amounts)))
+    with pytest.raises(ValueError, match="groups must be at most two for amounts, .* got 3 groups"):
+        rules.Conventions(3, groups=[1, 1, 1]).assignment(examples, 0)
 
 
 def test_no_two_groups_agree_on_any_class() -> None:

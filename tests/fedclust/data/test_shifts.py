@@ -6,7 +6,8 @@ import torch
 from scipy import stats
 
 from fedclust.data import shifts
-from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Relabel, Rotate
+from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate
+from fedclust.targets import Amounts, Times, to_text
 
 SQUARE = torch.tensor([[[[10, 20], [30, 40]]]], dtype=torch.uint8)
 LABELS = torch.tensor([1])
@@ -114,6 +115,8 @@ TOKENS = torch.ones(1, 4, dtype=torch.int64)
         (lambda: FlipLabels(1).apply(SQUARE, LABELS, draws()), "int64 tokens with a label each"),
         (lambda: FlipLabels(1).apply(TOKENS, LABELS, draws()), r"labels of \(1,\)"),
         (lambda: FlipLabels(1).apply(TOKENS, 2 * TOKENS, draws()), "must be 0 or 1, got 2"),
+        (lambda: Relabel((1, 0)).apply(SQUARE, torch.tensor([0.5]), draws()), "must be classes, got amounts"),
+        (lambda: Opposite(""), "target must be amounts or times, got classes"),
         (lambda: shifts.shift_from_dict({"kind": "sepia"}), r"must be one of \['blur', .*\], got 'sepia'"),
         (lambda: shifts.shift_from_dict({"kind": "blur", "std": 1.0}), "must have the values sigma, got std"),
     ],
@@ -123,7 +126,25 @@ def test_what_means_nothing_is_refused(made, message: str) -> None:
         made()
 
 
-@pytest.mark.parametrize("shift", [Relabel((1, 0)), Noise(0.2), Blur(2), Rotate(45), Invert(), FlipLabels(2)])
+AMOUNTS = Opposite(to_text(Amounts(0.0, 10.0, (5.0,))))
+TIMES = Opposite(to_text(Times((10.0,), 90.0)))
+
+
+def test_amounts_are_mirrored_and_risks_turned_round() -> None:
+    inputs, mirrored = AMOUNTS.apply(SQUARE, torch.tensor([1.0, 5.0, 12.0]), draws())
+    assert (mirrored.tolist(), mirrored.dtype) == ([9.0, 5.0, -2.0], torch.float32)
+    assert inputs is SQUARE
+    rows = torch.tensor([[30.0, 1.0], [10.0, 1.0], [80.0, 0.0], [10.0, 0.0]])
+    _, turned = TIMES.apply(SQUARE, rows, draws())
+    # Of 4 rows 3/4 survive 10, and of the 2 that are left then, half survive 30: 3/8. So rows are outlived by
+    # 3/8, 3/4, and if censored 3/16 and 3/8 of all: rows 2, 0, 3, 1 in this order get 1's, 3's, 0's, 2's.
+    assert turned.tolist() == [[10, 0], [80, 0], [10, 1], [30, 1]]
+    assert rows[0].tolist() == [30.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "shift", [Relabel((1, 0)), Noise(0.2), Blur(2), Rotate(45), Invert(), FlipLabels(2), AMOUNTS, TIMES]
+)
 def test_a_shift_survives_being_written_as_plain_values(shift: shifts.Shift) -> None:
     assert shifts.shift_from_dict(shifts.shift_to_dict(shift)) == shift
 

@@ -380,6 +380,23 @@ def test_what_changes_a_tensor_is_decoded_anew(tmp_path: Path) -> None:
         (Tables, {"num_classes": 1}, "dataset.num_classes must be >= 2, got 1"),
         (Tables, {"input_shape": []}, r"input_shape must be sizes >= 1, got \[\]"),
         (Tables, {"input_shape": [0]}, r"got \[0\]"),
+        (Tables, {"target": "sums"}, "target must be one of classes, amounts, times, got 'sums'"),
+        (Tables, {"target": "times"}, "event must name the column of events, .*target=times, got None"),
+        (
+            Tables,
+            {"target": "amounts", "event": "e"},
+            "event must be None with .*target=amounts, got e",
+        ),
+        (
+            Tables,
+            {"event": "e", "per_position": True},
+            "per_position must be false with .*=times, got true",
+        ),
+        (
+            Images,
+            {"target": "amounts", "class_names": ["a"]},
+            "class_names must be null with .*=amounts, got a",
+        ),
         (Tables, {"encoding": "hash"}, "encoding must be one of onehot, index, got 'hash'"),
         (Tables, {"numbers": ["a", "b"], "categories": ["b"]}, "must not share columns, got b"),
         (Images, {"input_shape": [2, 8, 8]}, r"must be \[1 or 3 channels, height, width\], got \[2, 8, 8\]"),

@@ -1,5 +1,6 @@
 import hashlib
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fedclust.data.dataset import Dataset, SourceError
 from fedclust.data.tables import Tables
+from fedclust.targets import Amounts
 
 TRAIN = {"age": [1.0, 3.0], "job": ["cook", "baker"], "label": [0, 1]}
 
@@ -185,6 +187,58 @@ def test_sizes_are_counted_in_the_data(tmp_path: Path, encoding: str, width: int
     assert builder(write(tmp_path, TRAIN), 1, encoding=encoding).sizes_in_data() == expected
     with pytest.raises(SourceError, match="must have a column besides label, got none"):
         builder(write(tmp_path, {"label": [0, 1]}), 1, encoding=encoding).sizes_in_data()
+
+
+def test_amounts_of_a_table(tmp_path: Path) -> None:
+    # The training part's 1 … 11 have the tenths 2 … 10; the test part's 0 and 99 are in the end bins.
+    train = {"age": [float(k % 3) for k in range(11)], "stay": list(range(1, 12))}
+    made = builder(write(tmp_path, train, {"age": [1.0, 2.0], "stay": [0.0, 99.0]}), 1)
+    made = replace(made, label="stay", target="amounts", unit="days")
+    assert made.sizes_in_data()["num_classes"] == 10
+    data = made.load(tmp_path / "cache")
+    assert data.target == Amounts(2.0, 10.0, tuple(map(float, range(2, 11))), unit="days")
+    assert data.values.tolist() == [*range(1, 12), 0, 99]
+    assert data.labels.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 9, 0, 9]
+    assert (data.num_classes, data.class_names[0], data.num_train) == (10, "< 2", 11)
+    assert data.inputs.shape == (13, 1)  # the amount is no input
+
+
+@pytest.mark.parametrize("died", [[1, 0, 1, 0, 1], [True, False, True, False, True], list("10101")])
+def test_times_of_a_table(tmp_path: Path, died: list) -> None:
+    rows = {"age": [1.0, 3.0, 2.0, 3.0, 1.0], "days": [10, 20, 30, 40, -9], "died": died}
+    made = builder(write(tmp_path, rows), 1, label="days", event="died", drop_labels=[-9])
+    data = made.load(tmp_path / "cache")
+    # Events at 10 and 30: eighths between them; the 97.5 % quantile of 10, 20, 30, 40 is 39.25.
+    assert data.target.cuts == (12.5, 15.0, 17.5, 20.0, 22.5, 25.0, 27.5)
+    assert data.target.last == 39.25
+    assert data.values.tolist() == [[10, 1], [20, 0], [30, 1], [40, 0]]
+    # Each interval has a bin of censored rows and one of events: 20 is in the fourth.
+    assert data.labels.tolist() == [1, 6, 15, 14]
+    assert data.inputs.shape == (4, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stay": [1.0, None, 3.0]}, "stay: rows without a value, in 1 of 3 rows"),
+        ({"stay": ["a", "b", "a"]}, "stay: texts where numbers are needed"),
+        (
+            {"stay": [4.0, 4.0, 4.0]},
+            "stay: target.low must be < target.high, got 4 and 4: amounts that are",
+        ),
+        ({"stay": [[1.0], [2.0], [3.0]]}, "stay must hold one text or number in each row"),
+        ({"died": [0, 0, 0]}, "stay: events must happen to some rows, all 3 are censored"),
+        ({"died": [0, 1, 2]}, "died: events that are neither 0 nor 1, .*1 of 3 rows .*'2' in row 3"),
+        ({"died": [0, 1, 1], "stay": [0, 1, 2]}, "stay: times that are not above 0, in 1 of 3 rows"),
+        ({"dead": [0, 1, 1]}, "event must be a column of the source, got died; did you mean dead"),
+    ],
+)
+def test_amounts_and_times_that_cannot_be_learned(tmp_path: Path, changes: dict, message: str) -> None:
+    rows = {"age": [1.0, 3.0, 2.0], "stay": [1.0, 2.0, 3.0], **changes}
+    times = "died" in changes or "dead" in changes
+    about = {"event": "died"} if times else {"target": "amounts"}
+    with pytest.raises(SourceError, match=message):
+        builder(write(tmp_path, rows), 1, label="stay", **about).load(tmp_path / "cache")
 
 
 def test_an_owner_in_another_unit_keeps_its_size(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedclust.messages.description import Description, DescriptionQuestion, Host
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state
 from fedclust.messages.training import UpdateQuestion
+from fedclust.targets import CLASSES, Amounts
 
 
 class Nodes(WrappedGrid):
@@ -120,7 +121,7 @@ def test_updates_many_times_as_long_as_the_others_are_left_out(toy) -> None:
 # -- Descriptions -------------------------------------------------------------------------------------------
 
 
-def described(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Descriptions:
+def federation_of(names: list[str | None], classes: list[tuple[str, ...]], **more: object) -> Federation:
     """Ask a node per client, of these names and names of classes."""
     app, num_clients = ClientApp(), len(names)
 
@@ -143,7 +144,18 @@ def described(names: list[str | None], classes: list[tuple[str, ...]], **more: o
 
     grid = ClientGrid(LocalGrid(app, {}, num_clients))
     grid.connect()
-    return Federation(grid).describe()
+    return Federation(grid)
+
+
+def described(*arguments, **more) -> Descriptions:
+    return federation_of(*arguments, **more).describe()
+
+
+def test_clients_may_report_the_figures_of_what_is_predicted() -> None:
+    for target, names in ((Amounts(0.0, 9.0, (5.0,)), {"rmse", "mae", "r2"}), (CLASSES, set())):
+        federation = federation_of(["a", "b"], [("low", "high")] * 2, target=target)
+        assert federation.describe().target == target
+        assert federation.bounds.own_metrics == names
 
 
 def test_names_of_classes_and_clients() -> None:

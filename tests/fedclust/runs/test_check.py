@@ -23,6 +23,20 @@ def write_tables(folder: Path, **tables: pd.DataFrame) -> list[str]:
     return [str(folder / f"{name}.csv") for name in tables]
 
 
+def test_a_keeper_checks_amounts_and_times(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = example_table(60, 1).drop(columns="y").assign(days=[3.5, 8.0, 2.0] * 20, died=[True, False] * 30)
+    (file,) = write_tables(tmp_path, table=table)
+    assert main([file, "--target", "days", "--event", "died"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [f"{file}: 60 rows, 4 columns", "errors: 0, warnings: 0"]
+    table.loc[[1, 4], "days"] = [0, -2]
+    write_tables(tmp_path, table=table)
+    assert main([file, "--target", "days", "--event", "died"]) == 1
+    assert "error: days: times that are not above 0, in 2 of 60 rows" in capsys.readouterr().out
+    assert main([file, "--target", "sex", "--kind", "amounts"]) == 1
+    assert "error: sex: texts where numbers are needed, in 60 of 60 rows" in capsys.readouterr().out
+
+
 def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     clean, stray = example_table(60, 1), example_table(60, 2).astype({"age": object})
     stray.loc[[3, 5], "age"] = "<500"

@@ -114,6 +114,9 @@ def test_nothing_is_looked_up_on_a_node(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(allowed.NotAllowed) as caught:
         allowed.node_settings({"config": json.dumps(config)}, "")
     assert "hunter2" not in str(caught.value)
+    allowed.check_allowed(
+        {"model": {"num_classes": "${dataset.num_classes}", "input_shape": "${num_outputs:}"}}
+    )
     for overrides in ("+dataset.path=${oc.env:SECRET}", "hydra.searchpath=[/tmp]", "+hydra.x=1"):
         with pytest.raises(allowed.NotAllowed, match="overrides must not look anything up on this node"):
             allowed.node_settings({"overrides": overrides}, "")

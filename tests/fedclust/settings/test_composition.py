@@ -121,6 +121,16 @@ def test_the_network_has_the_shape_of_what_it_is_trained_on() -> None:
         plain(compose([*encoded[:2], "encoder=transformers", "encoder.path=/nowhere"]).model)
 
 
+@pytest.mark.parametrize(
+    ("about", "outputs"), [([], 10), (["target=amounts"], 1), (["event=died"], 8), (["target=classes"], 10)]
+)
+def test_a_network_has_as_many_outputs_as_what_is_predicted_needs(about: list[str], outputs: int) -> None:
+    chosen = [f"dataset.{each}" for each in ("num_classes=10", "input_shape=[3]", *about)]
+    for model in "linear", "mlp":
+        config = compose(["dataset=csv", f"model={model}", *chosen])
+        assert plain(config.model)["num_classes"] == outputs
+
+
 def test_what_must_be_given_is_named() -> None:
     incomplete = compose(["dataset=csv", "dataset.num_classes=???", "dataset.input_shape=???"])
     said = "^dataset.num_classes, dataset.input_shape must be given$"

@@ -46,7 +46,7 @@ def test_plain_lines_when_rounds_are_slow() -> None:
     assert len(lines) == 50
     # 49 rounds of 40 s are left: 1,960 s.
     assert "ETA 32:40" in lines[0]
-    assert "ETA 1:20:00" in run(121, seconds_per_round=40).splitlines()[0]  # 120 rounds: 4,800 s
+    assert "ETA 1:20:00" in run(121, seconds_per_round=40).splitlines()[1]  # 120 rounds: 4,800 s
     assert len(run(2_000, seconds_per_round=0.01).splitlines()) == 1
 
 

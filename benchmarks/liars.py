@@ -20,7 +20,9 @@ from fedclust.clients import app as honest
 from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
 from fedclust.messages.description import Prototypes
+from fedclust.messages.evaluation import ProofAnswer
 from fedclust.messages.training import NUM_EXAMPLES
+from fedclust.proof import evidence
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
@@ -213,14 +215,14 @@ def _prototypes(
     return lie
 
 
-def _votes(mean: float, variance: float = 0.0, count: int | None = None) -> Tell:
-    """Say how models differ, and on how many rows; by default on as many as there are."""
+def _votes(*differences: float) -> Tell:
+    """Say by how much model A's Brier score of each row is worse; a short list is said again and again."""
 
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            rows = count or answers[liar]["difference"]["count"]
-            told = ConfigRecord({"mean": mean, "variance": variance, "count": rows})  # type: ignore[dict-item]
-            answers[liar] = RecordDict({"difference": told})
+            told = np.resize(differences, int(answers[liar]["difference"]["count"]))  # type: ignore[arg-type]
+            margin = float(asked.questions[liar]["prior-shifts"].get("margin", 0.0))  # type: ignore[arg-type]
+            answers[liar] = encode(ProofAnswer.of(evidence(told, [margin])))
 
     return lie
 
@@ -325,7 +327,7 @@ LIES: dict[str, Lie] = {
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
-    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _votes(0.0, 8.0, 2)),  # the most of two rows
+    "votes_wide": Lie("votes of −2 and +2 in turn", PROOF, _votes(-2.0, 2.0)),
 }
 
 

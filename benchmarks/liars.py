@@ -220,9 +220,9 @@ def _votes(*differences: float) -> Tell:
 
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            told = np.resize(differences, int(answers[liar]["difference"]["count"]))  # type: ignore[arg-type]
+            said = np.resize(differences, int(answers[liar]["difference"]["count"]))  # type: ignore[arg-type]
             margin = float(asked.questions[liar]["prior-shifts"].get("margin", 0.0))  # type: ignore[arg-type]
-            answers[liar] = encode(ProofAnswer.of(evidence(told, [margin])))
+            answers[liar] = encode(ProofAnswer.of(evidence(said, [margin])))
 
     return lie
 

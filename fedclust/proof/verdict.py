@@ -110,7 +110,7 @@ class GroupingProof:
     too_few
         Clients that did not vote because they have no held-out rows.
     silent
-        Clients that did not vote because they did not answer.
+        Clients that did not vote because they did not answer, or whose answer or vote could not be used.
     """
 
     verdict: Verdict

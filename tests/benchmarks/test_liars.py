@@ -1,4 +1,4 @@
-"""Clients that say to have many rows, in whole runs: the others hardly lose, and who says so is named."""
+"""Clients that claim rows, or vote against groups, in whole runs: the others hardly lose, and they are named."""
 
 import json
 from pathlib import Path
@@ -48,3 +48,23 @@ def test_one_client_cannot_make_the_global_accuracy_by_its_test_rows(honest_accu
     summary = json.loads((tmp_path / "test_rows_1" / "summary.json").read_text())
     assert summary["global_accuracy"] == pytest.approx((29 * accuracy + 3) / 32, abs=0.005)
     assert "client 2 says" in printed
+
+
+def test_three_of_thirty_cannot_vote_groups_away(run, scripts, tmp_path: Path) -> None:
+    liars, accuracies = scripts("liars"), []
+    for where in ("none_0", "votes_against_3"):
+        outcome = run(
+            *("strategy=auto", "partition=conventions", "partition.groups=[20,10]", "rounds=40"),
+            *("evaluate_every=99", "seed=71", f"client_app=liars.{where}", f"output_dir={where}"),
+        )
+        assert outcome.code == 0, outcome.complained
+        rows = pd.read_parquet(tmp_path / where / "clients.parquet")
+        accuracies.append(rows[~rows["client"].isin(liars.who(3))]["accuracy"].mean())
+    summary = json.loads((tmp_path / "votes_against_3" / "summary.json").read_text())
+    assert summary["verdict"]["grouped"]
+    assert accuracies[1] > accuracies[0] - 0.05
+    # The votes were accepted as such, and left out for their value; and nobody else's were.
+    unheard = {each["client"]: each["reason"] for each in summary["proof"]["did_not_vote"]}
+    assert [*unheard] == [*liars.who(3)]
+    assert all("vote must be likely" in reason and "got -2.00 on" in reason for reason in unheard.values())
+    assert json.loads((tmp_path / "none_0" / "summary.json").read_text())["failed_replies"] == 0

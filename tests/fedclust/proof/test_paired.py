@@ -319,7 +319,7 @@ def test_bad_numbers_are_refused(function: Callable[..., object], arguments: tup
         function(*arguments)
 
 
-# -- Votes that the others' rows make unlikely ----------------------------------------------------------------
+# -- Votes that the others' rows make unlikely ---------------------------------------------------------------
 
 
 def literal_unlikely(rows: list[list[float]]) -> list[int]:
@@ -358,8 +358,9 @@ def test_unlikely_votes_as_a_slow_loop_finds_them(value: float, count: int, liar
 
 def test_how_many_rows_a_vote_needs_to_be_unlikely() -> None:
     # Nine of 100 rows of 0: centre 0, of the core's 7 · 100 rows v = 12/703 = 0.01707, farthest 0. For a
-    # vote of −2 b = t = 2: u = 4/v = 234.3, and ((1 + u)ln(1 + u) − u)·v/4 = (235.3·5.4610 − 234.3)·0.0042674 = 4.483
-    # for each of its rows: e^−4.483 = 0.011 of one, e^−8.97 = 0.00013 of two.
+    # vote of −2 b = t = 2: u = 4/v = 234.3, and ((1 + u)ln(1 + u) − u)·v/4, which is
+    # (235.3·5.4610 − 234.3)·0.0042674 = 4.483, for each of its rows: e^−4.483 = 0.011 of one, e^−8.97 =
+    # 0.00013 of two.
     honest = [evidence(np.zeros(100))] * 9
     assert unlikely([*honest, evidence(np.full(1, -2.0))]) == []
     assert unlikely([*honest, evidence(np.full(2, -2.0))]) == [9]

@@ -1,4 +1,4 @@
-"""Clients that claim rows, or vote against groups, in whole runs: the others hardly lose, and they are named."""
+"""Clients that claim rows, or vote against groups, in whole runs: others hardly lose, and they are named."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """The ClientApp, which replies for many clients at once."""
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
 def _settled(work: Work) -> Work:
     """Return an answer or an error for each client that is asked, whatever a function returns."""
 
+    @wraps(work)
     def settled(node: Node, asked: Mapping[int, Any]) -> Answers:
         replies, errors = work(node, asked)
         failed = {

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -268,13 +269,24 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
             if client not in errors
         }
 
-    def measure(layer: str, states: Mapping[int, State], shifts: Shifts = MappingProxyType({})) -> None:
-        """Measure clients with a layer, each with its model and its shift of the logits."""
-        held_out = jobs(_held_out(node), states, shifts)
-        some = {client: job for client, job in held_out.items() if len(job.rows)}
-        validated, failed = measured(some, node.trainer.losses)
+    def validated(states: Mapping[int, State]) -> Mapping[int, Any]:
+        """Return the logits and labels of validation rows, of the clients that have some."""
+        some = {client: job for client, job in jobs(_held_out(node), states, {}).items() if len(job.rows)}
+        answered, failed = measured(some, node.trainer.logits)
         errors.update(failed)
-        for client, rows in validated.items():
+        return answered
+
+    def measure(
+        layer: str,
+        states: Mapping[int, State],
+        held: Mapping[int, Any],
+        shifts: Shifts = MappingProxyType({}),
+    ) -> None:
+        """Measure clients with a layer, each with its model and its shift of the logits."""
+        for client in states.keys() & held.keys():
+            logits, labels = held[client]
+            known = bool(np.isfinite(logits).all())
+            rows = brier_scores(logits, labels, shifts.get(client)) if known else np.full(len(labels), np.nan)
             by_row[client][layer], found[client].losses[layer] = rows, float(rows.mean())
         if layer == NONE:
             return
@@ -285,9 +297,10 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
             if each.outcomes is not None:
                 found[client].outcomes[layer] = each.outcomes
 
-    measure(NONE, served)
+    held = validated(served)  # the correction has the same logits
+    measure(NONE, served, held)
     corrected = {client: question.shift for client, question in asked.items() if question.shift is not None}
-    measure(PRIOR, {client: served[client] for client in corrected}, corrected)
+    measure(PRIOR, {client: served[client] for client in corrected}, held, corrected)
     kinds: dict[tuple[Finetune, int], dict[int, State]] = {}
     for client, question in asked.items():
         if (finetune := question.finetune) is not None:
@@ -298,7 +311,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
             for client, reason in update.failed.items():
                 found[client].failed[FINETUNE] = reason
             tuned = update.models()
-            measure(FINETUNE, tuned)
+            measure(FINETUNE, tuned, validated(tuned))
             errors |= _keep(node, tuned)
     return {
         client: replace(each, chosen=choose(by_row[client]) if by_row[client] else NONE)

@@ -210,7 +210,7 @@ def own_sites(context: Context) -> OwnSites | None:
     try:
         if "rules" in context.node_config:
             rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
-        rules.check_choices(*allowed.chosen(context.run_config, allow))
+        rules.check_choices(*allowed.chosen(context.run_config, allow, encoders))
         if settings["encoder"] is not None:
             allowed.check_encoder(settings["encoder"], rules.encoders)
     except (RulesError, allowed.NotAllowed) as error:

@@ -84,7 +84,8 @@ def test_warnings_and_a_class_that_is_never_predicted_are_shown(tmp_path: Path) 
     warned = [line.partition(":")[0] for line in result.summary["data_warnings"]]
     assert warned == ["east", "north"]
     never = {"rows": 100, "classes": [{"name": "0"}, {"name": "1"}], "confusion": [[96, 0], [4, 0]]}
-    expected = "Never predicted: 1 (4 of 100 test rows); accuracy 0.960, and 0.960 by always answering 0"
+    expected = "Never predicted: 1 (4 of 100 test rows); accuracy over all test rows 0.960, and 0.960 by "
+    expected += "always answering 0"
     assert never_predicted_line({"decisions": never}) == expected
     assert never_predicted_line({"decisions": never | {"confusion": [[95, 1], [4, 0]]}}) is None
 

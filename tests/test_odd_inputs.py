@@ -234,7 +234,7 @@ SPELT = PLAIN.replace("well", "ges\u00fcnder")
         (ZIPPED[:-12], "cannot read its data: Compressed file ended before the end-of-stream marker"),
         (ZIPPED[:30] + b"\0\xff" * 9 + ZIPPED[48:], "cannot read its data: Error -3 while decompressing"),
         (_lines("age,x,y", "4{k}.5,1000000000000000000000{k:03},{y}"), "column x looks like an identifier"),
-        (_lines("age,y", "4{k}.5,{y},"), "cannot read its data: line 2 must have at most 2 cells"),
+        (_lines("age,y", "4{k}.5,{y},"), "a CSV file must have a name for every cell of a row, divided"),
         (_lines("age,y,y", "4{k}.5,{y},{y}"), "its data has several columns called y"),
         (_lines("age,x,y", "4{k}.5,{k}%,{y}"), "x: numbers with a unit, or two numbers in a cell; write one"),
         (_lines("age,x,y", '4{k}.5,"1,2{k:02}.5",{y}'), "x: numbers with a comma between thousands; give"),
@@ -574,7 +574,7 @@ def test_a_missing_package_names_its_extra(
         monkeypatch.delitem(sys.modules, name, raising=False)
     outcome = run(*ONE, *arguments)
     assert outcome.code == 2
-    assert outcome.complained.endswith(f"; pip install 'fedclust[{extra}]'\n")
+    assert outcome.complained.endswith(f" pip install 'fedclust[{extra}]'\n")
 
 
 def test_unlabelled_examples_are_no_class(run: Run, tmp_path: Path) -> None:

@@ -105,9 +105,11 @@ def test_fine_tuning_by_hand() -> None:
     #   from p = 1/2: ±0.4, so p(0) = 1/(1 + e^−0.8) = 0.6900; then ±(0.4 + 0.9 − 0.6900) = ±0.6100.
     # They answer class 1 where x > 1.2200: right but for x = 2. The others, where x > −1.2200, but for −2.
     assert found.clients["accuracy"].tolist() == [0.75] * 4
-    # Losses ln(1 + e^±(x − 1.2200)) of −1, 1, 2 and 3, of which 2 is wrong.
+    # The wrong class has odds e^±(x − 1.2200), of −1, 1, 2 and 3, of which 2 is wrong; a row's Brier score is
+    # 2p², of that class's chance p.
     odds = np.exp([-1 - 1.22, 1 - 1.22, 2 - 1.22, 1.22 - 3])
-    np.testing.assert_allclose(found.clients["validation_loss_finetune"], np.log(1 + odds).mean(), atol=1e-4)
+    brier = 2 * np.square(odds / (1 + odds)).mean()
+    np.testing.assert_allclose(found.clients["validation_brier_finetune"], brier, atol=1e-4)
 
 
 @pytest.mark.parametrize("layers", ["all", "last"])
@@ -132,8 +134,9 @@ def test_fine_tuning_is_the_literal_loop(layers: str) -> None:
         for own, literal in zip(found.finetuned(client).parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(own, literal)
         row = found.clients.iloc[client]
-        expected = nn.functional.cross_entropy(model(held_out[0]), held_out[1])
-        assert row["validation_loss_finetune"] == pytest.approx(expected.item(), rel=1e-3)
+        right = nn.functional.one_hot(held_out[1], 2)
+        expected = (model(held_out[0]).softmax(1) - right).square().sum(1).mean()
+        assert row["validation_brier_finetune"] == pytest.approx(expected.item(), rel=1e-3)
         right = (model(test[0]).argmax(1) == test[1]).float().mean()
         assert row["accuracy"] == pytest.approx(right.item())
 
@@ -218,7 +221,9 @@ def test_every_strategy_has_its_layers_beside_none(whole: SavedRun) -> None:
             assert personal["figures"]["auto"][key] == summary[key]
         assert sum(personal["clients"].values()) == 8
     # Each client's figures are of the layer that it uses, whose validation loss is none's at most.
-    losses = table[["validation_loss_none", "validation_loss_prior", "validation_loss_finetune"]].to_numpy()
+    losses = table[
+        ["validation_brier_none", "validation_brier_prior", "validation_brier_finetune"]
+    ].to_numpy()
     used = [["none", "prior", "finetune"].index(layer) for layer in table["personal"]]
     assert all(own[place] <= own[0] for own, place in zip(losses, used, strict=True) if place)
     accuracies = table[["accuracy_none", "accuracy_prior", "accuracy_finetune"]].to_numpy()
@@ -384,7 +389,7 @@ def test_printed_is_served(
         if "personal" in summary and "verdict" in summary:
             bare = f"{summary['without_layer']['mean_client_accuracy']:.3f}"
             beside = f", without layer {bare}" * (bare != accuracy)
-            assert re.search(rf"mean accuracy {re.escape(accuracy + beside)}[ ;]", printed)
+            assert re.search(rf"mean client accuracy {re.escape(accuracy + beside)}[ ;]", printed)
         if "verdict" in summary and summary["num_clusters"] == 1:
             assert "Served: every client one model for all" in printed
 

@@ -50,8 +50,9 @@ USUAL: dict[str, Any] = {
     "comment": None,
     "header": "infer",
     "skiprows": None,
+    "na_values": None,
+    "keep_default_na": True,
 }
-USUAL |= {"na_values": None, "keep_default_na": True}
 CSV_OPTIONS = (*_FORMAT, "na_values", "keep_default_na")
 _WRONG = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError)
 UNREADABLE = (OSError, EOFError, zlib.error, struct.error, *_WRONG)
@@ -239,12 +240,13 @@ class Source(Checked):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             if longer := _LONGER.search(str(error)):
                 names, line, cells = longer.groups()
+                found = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
                 advice = (
                     "remove separators at the ends of lines, name every column in the first line, or leave "
                 )
                 advice += "out lines above the names with dataset.csv_options.skiprows=1"
-                rule = f"line {line} must have at most {names} cells, as the lines above it, got {cells}"
-                raise SourceError(f"cannot read {file}: {rule}; {advice}") from error
+                rule = "a CSV file must have a name for every cell of a row, divided by its separator"
+                raise SettingError(rule, f"; cannot read {file}: {found}; {advice}") from error
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
     def _read_csv(self, file: Path) -> "pd.DataFrame":

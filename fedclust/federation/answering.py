@@ -218,7 +218,7 @@ class Here:
             except BaseException as error:
                 if interrupted(error):
                     raise
-                found, errors = {}, dict.fromkeys(asked, one_line(f"{type(error).__name__}: {error}"))
+                found, errors = {}, dict.fromkeys(asked, one_line(reason_of(error)))
         failures = dict(errors)
         replies: dict[int, Any] = {}
         sizes: dict[int, Sizes] = {}

@@ -209,7 +209,7 @@ class PersonalAnswer:
     figures, outcomes
         Scores of each layer on the client's test part, as in an evaluation.
     losses
-        Mean loss of its validation rows with each layer and with ``"none"``, in nats, NaN if not finite;
+        Mean Brier score of its validation rows with each layer and with ``"none"``, NaN if not finite;
         empty without such rows.
     failed
         Why the client could not make a layer, by layer.

@@ -16,7 +16,7 @@ from fedclust.support.checks import Checked
 from fedclust.typing import FloatArray, IntArray
 
 NONE, PRIOR, FINETUNE = "none", "prior", "finetune"
-_SIMPLEST_FIRST = NONE, PRIOR, FINETUNE
+_ERRORS = 2.0  # standard errors by which a layer must be worse than the best not to be chosen
 
 Layers = Literal["all", "last"]
 
@@ -182,19 +182,20 @@ def check_validation(personal: Personal, num_validation: IntArray) -> None:
 
 
 def choose(losses: Mapping[str, FloatArray]) -> str:
-    """Choose a client's layer: the simplest within one standard error of the best.
+    """Choose a client's layer: the first of prior, none and fine-tuning that is not shown to be worse.
 
-    No layer is simpler than the label-prior correction, and that is simpler than fine-tuning. The standard
-    error is that of the mean difference from the best layer's losses, row by row. With one row it is unknown,
-    and ``"none"`` is chosen.
+    A layer is shown to be worse than the best one if its mean is higher by more than two standard errors of
+    the mean difference, row by row. The label-prior correction is first: it learns nothing from the rows but
+    shares, which are shrunk already. ``"none"`` is chosen where it corrects nothing, and with one row, whose
+    standard error is unknown.
 
-    Source: the rule of one standard error, Breiman, Friedman, Olshen and Stone, "Classification and
+    Source: after the rule of one standard error, Breiman, Friedman, Olshen and Stone, "Classification and
     Regression Trees", 1984, Section 3.4.3, on paired differences.
 
     Parameters
     ----------
     losses
-        By layer, ``"none"`` included, the loss of each of the client's validation rows in nats, each of shape
+        By layer, ``"none"`` included, the Brier score of each of the client's validation rows, each of shape
         (n,).
 
     Returns
@@ -204,20 +205,28 @@ def choose(losses: Mapping[str, FloatArray]) -> str:
     Examples
     --------
     >>> none = np.array([1.0, 1.0, 1.0, 1.0])
-    >>> choose({"none": none, "prior": none - [0.1, 0.2, 0.1, 0.2]})  # better on every row
+    >>> choose({"none": none, "prior": none + [0.4, -0.2, 0.4, -0.2]})  # worse by chance
     'prior'
-    >>> choose({"none": none, "prior": none - [1.0, -0.8, 1.0, -0.8]})  # better by chance
+    >>> choose({"none": none, "prior": none + [0.1, 0.2, 0.1, 0.2]})  # worse on every row
     'none'
     """
-    known = {each: losses[each] for each in _SIMPLEST_FIRST if each in losses}
+    known = {each: losses[each] for each in _first(losses)}
     known = {each: values for each, values in known.items() if np.isfinite(values).all()}
     if NONE not in known or len(known[NONE]) < 2:
         return NONE
     best = min(known.values(), key=np.mean)
     more = {each: values - best for each, values in known.items()}
     return next(
-        each for each, values in more.items() if values.mean() <= values.std(ddof=1) / math.sqrt(len(values))
+        each
+        for each, values in more.items()
+        if values.mean() <= _ERRORS * values.std(ddof=1) / math.sqrt(len(values))
     )
+
+
+def _first(losses: Mapping[str, FloatArray]) -> list[str]:
+    """List layers as they are preferred, without a correction that corrects nothing."""
+    idle = PRIOR in losses and np.array_equal(losses[PRIOR], losses[NONE], equal_nan=True)
+    return [each for each in (PRIOR, NONE, FINETUNE) if each in losses and not (idle and each == PRIOR)]
 
 
 OWN_ROWS = 50
@@ -225,7 +234,7 @@ OWN_ROWS = 50
 
 
 def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int = 0) -> str:
-    """Choose a layer for clients with few validation rows: the simplest within a standard error of the best.
+    """Choose one layer for all clients with few validation rows, in the order of :func:`choose`.
 
     Five rows favour fine-tuning in one client of four where no layer helps, and rows of all clients show it.
     A client counts for its rows; the standard error is that of the weighted mean of the clients' differences
@@ -234,7 +243,7 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int
     Parameters
     ----------
     losses
-        By layer, ``"none"`` included, the mean loss of each client's validation rows in nats, NaN if it is
+        By layer, ``"none"`` included, the mean Brier score of each client's validation rows, NaN if it is
         not finite or not known, each of shape (K,).
     rows
         Validation rows of each client, shape (K,).
@@ -257,7 +266,7 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int
         return NONE
     weights = rows[having].astype(float)
     means = {}
-    for layer in (each for each in _SIMPLEST_FIRST if each in losses):
+    for layer in _first(losses):
         more = np.nan_to_num((losses[layer] - losses[NONE])[having], nan=np.inf)
         middle = np.argsort(more)[aside : len(having) - aside]
         if np.isfinite(more[middle]).all():
@@ -271,6 +280,6 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int
         error = math.sqrt(
             float(np.square(share) @ np.square(apart[middle] - mean)) * len(middle) / (len(middle) - 1)
         )
-        if mean <= error:
+        if mean <= _ERRORS * error:
             return layer
     return best

@@ -20,6 +20,8 @@ class Progress:
     ``flwr run``'s log, ``TERM=dumb``) a plain line is printed at the end, and before it 30 s after the
     previous line.
 
+    After the first round a line says how long the run and the later ones will take, if that is 30 s or more.
+
     Parameters
     ----------
     total_rounds
@@ -32,6 +34,8 @@ class Progress:
         Function that returns the time in seconds; for tests.
     task
         Number of this run and number of runs, such as (2, 3) for the second of three; the bar shows it.
+    summarised
+        Whether someone else prints how the run ended: no line is printed at the end.
     later
         What follows the rounds and changes the models that serve, such as ``("proof", "layers")``: the
         accuracy is named as that before it.
@@ -50,12 +54,14 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         task: tuple[int, int] = (1, 1),
         later: Sequence[str] = (),
+        summarised: bool = False,
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
         self._total, self._title, self._clock = total_rounds, title, clock
         self._console = console or Console()
-        self._accuracy = "accuracy" + (f" before {' and '.join(later)}" if later else "")
+        self._accuracy = "client accuracy" + (f" before {' and '.join(later)}" if later else "")
+        self._summarised, self._task = summarised, task
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -84,7 +90,7 @@ class Progress:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
             self._bar.stop()
-        if self._round != self._last:
+        if self._round != self._last and not self._summarised:
             self._print()
 
     def update(self, record: Mapping[str, Any]) -> None:
@@ -100,15 +106,25 @@ class Progress:
             if record.get(key) is not None:
                 self._shown[key] = record[key]
         first, self._round = not self._round, int(record["round"])
+        self._updated = self._clock()
         if first:
             self._earlier = self._round - 1
-        self._updated = self._clock()
+            self._estimate()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._round, text=", ".join(self._parts()))
             return
         if self._updated - self._printed >= _SECONDS_BETWEEN_LINES:
             self._print()
             self._printed, self._last = self._updated, self._round
+
+    def _estimate(self) -> None:
+        """Print how long all runs will take if every round takes as long as the first one."""
+        place, runs = self._task
+        seconds = (self._updated - self._started) * (self._total * (runs - place + 1) - self._earlier - 1)
+        if seconds >= _SECONDS_BETWEEN_LINES and place == 1 and not self._summarised:
+            what = f"{self._total - self._round} more rounds" + f", and {runs - 1} compared" * (runs > 1)
+            line = f"{self._title}: about {_duration(seconds)} to go by the first round: {what}"
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _print(self) -> None:
         line = ", ".join([f"{self._title}: round {self._round}/{self._total}", *self._parts()])

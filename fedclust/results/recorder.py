@@ -353,8 +353,8 @@ def comparable(records: Sequence[Mapping[str, object]]) -> list[dict[str, object
 
     Returns
     -------
-    The lines without keys named ``seconds``, ending in ``_seconds`` or starting with ``bytes_``, at any
-    depth.
+    The lines without keys named ``seconds`` or ``made``, ending in ``_seconds`` or starting with
+    ``bytes_``, at any depth.
     """
     return [_without_costs(record) for record in records]
 
@@ -366,7 +366,7 @@ def _without_costs(value: Any) -> Any:
 
 
 def _is_cost(key: str) -> bool:
-    return key == "seconds" or key.endswith("_seconds") or key.startswith("bytes_")
+    return key in ("seconds", "made") or key.endswith("_seconds") or key.startswith("bytes_")
 
 
 class CannotWrite(Exception):

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -133,6 +134,8 @@ FORMS = {
 
 def written(value: Any, kind: str) -> str:
     """Format a value by its kind; leave a text as it is."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str) or kind not in FORMS:
         return "–" if value is None else str(value)
     return FORMS[kind](value)
@@ -288,8 +291,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     run
         A run with its ``summary.json``.
     brief
-        Whether to show the main figures only, in about 20 lines; of a sweep's jobs, whose tables follow, the
-        verdict only.
+        Whether to show the main figures only, in about 20 lines.
 
     Returns
     -------
@@ -308,8 +310,6 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
-    if brief and (run.folder.parent / "multirun.yaml").is_file():
-        return Group(*verdict_lines(run))
     tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
@@ -374,7 +374,8 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console
         Where to print; standard output unless given. Lines are not wrapped unless it is a terminal.
     brief
-        Whether to print the main figures only, and how to get the others.
+        Whether to print the main figures only, and how to get the others; of a sweep's job, whose tables
+        follow, one line.
 
     Raises
     ------
@@ -382,6 +383,9 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         If the run has no summary.
     """
     console = unwrapped(console or Console())
+    if brief and of_sweep(run.folder):
+        console.print(job_line(run), markup=False, highlight=False, soft_wrap=True)
+        return
     plain: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}  # paths can be copied
     console.print(final_table(run, brief))
     if brief:
@@ -394,6 +398,28 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     console.print(f"results: {run.folder.resolve()}", **plain)
     if line := collapsed_line(run.summary):
         console.print(line, **plain)
+
+
+def of_sweep(folder: Path) -> bool:
+    """Return whether a run is a job of a sweep, by Hydra's file beside it."""
+    return (folder.parent / "multirun.yaml").is_file()
+
+
+def job_line(run: SavedRun) -> str:
+    """Report a sweep's job in one line: its folder, what it was given, and its main figures."""
+    summary = run.summary
+    given = [each for each in run.config.get("overrides") or () if not each.startswith("output_dir=")]
+    figures = [
+        f"mean client accuracy {number(summary.get(_MEAN))}",
+        plural(summary["num_clusters"], "cluster"),
+    ]
+    figures.append(duration(summary["seconds"]))
+    for name, each in summary.get("compare", {}).items():
+        if "taken_from" in each:
+            figures.append(
+                f"{name} taken from {os.path.normpath(run.folder.name + '/' + each['taken_from'])}"
+            )
+    return f"{shlex.quote(os.path.relpath(run.folder))} ({' '.join(given)}): {', '.join(figures)}"
 
 
 def unwrapped(console: Console) -> Console:
@@ -429,7 +455,8 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         clustered = (summary.get("serve_cluster") or {}).get("mean_client_accuracy")
         if clustered is not None and own < everyone and groups:
             bare = " without layer" * ("without_layer" in summary)
-            text += f"; with every cluster served its own, mean accuracy{bare} would be {number(clustered)}"
+            text += f"; with every cluster served its own, mean client accuracy{bare} would be "
+            text += number(clustered)
         text = f"{text} (serve={summary.get('serve')})"
         if (run.config.get("choices") or {}).get("strategy") != "auto" and own and groups:
             text += "; strategy=auto trains in groups only where that proves to be better"
@@ -447,7 +474,7 @@ def _with_layers(summary: Mapping[str, Any]) -> str:
     if not layers:
         return ""
     with_layer, without = (each.get(_MEAN) for each in (summary, summary.get("without_layer") or {}))
-    figures = f": mean accuracy {number(with_layer)}"
+    figures = f": mean client accuracy {number(with_layer)}"
     if number(with_layer) != number(without):
         figures += f", without layer {number(without)}"
     return f", with a personal layer where it chose one ({', '.join(layers)}){figures}"
@@ -476,7 +503,7 @@ def _sites(sites: Sequence[Mapping[str, Any]]) -> Table:
 def _clusters(clients: pd.DataFrame, most: int) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
-    table = _table(*_right("cluster", "clients", "samples", "accuracy"), *more)
+    table = _table(*_right("cluster", "clients", "samples", "client accuracy"), *more)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():

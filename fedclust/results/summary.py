@@ -196,8 +196,9 @@ def never_predicted_line(summary: Mapping[str, Any]) -> str | None:
     names = [str(each["name"]) for each in values["classes"]]
     shown = few((f"{names[label]} ({rows[label]:,} of {total:,} test rows)" for label in never), 3)
     most = names[int(rows.argmax())]
-    accuracy = f"accuracy {counts.trace() / total:.3f}, and {rows.max() / total:.3f} by always answering"
-    return f"Never predicted: {shown}; {accuracy} {most}"
+    accuracy, guess = counts.trace() / total, rows.max() / total
+    right = f"accuracy over all test rows {accuracy:.3f}, and {guess:.3f} by always answering {most}"
+    return f"Never predicted: {shown}; {right}"
 
 
 def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -478,7 +479,7 @@ def personal_table(
     Returns
     -------
     The table with the columns ``personal`` (the layer that the client uses); ``accuracy_none`` and the others
-    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_loss_<layer>`` of each layer that
+    of :data:`LAYERED` (without one); ``accuracy_<layer>`` and ``validation_brier_<layer>`` of each layer that
     was tried; and, if the label-prior correction was, ``prior_shift`` (lists: what it adds to the logits).
     """
     columns: dict[str, Any] = {"personal": layered.used[personal.choice].tolist()}
@@ -489,7 +490,7 @@ def personal_table(
         measured = layered.measured[layer].figures.get("accuracy", unknown)
         columns[f"accuracy_{layer}"] = np.where(made, measured, np.nan)
     for layer, losses in layered.losses.items():
-        columns[f"validation_loss_{layer}"] = losses
+        columns[f"validation_brier_{layer}"] = losses
     if layered.shifts is not None and PRIOR in personal.asked:
         columns["prior_shift"] = layered.shifts.tolist()
     return table.assign(**columns)

@@ -48,6 +48,7 @@ from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
+from fedclust.results.report import of_sweep
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
@@ -60,6 +61,7 @@ from fedclust.settings.run_options import AUTO, COMMON, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.strategies.yardsticks import Pooling
 from fedclust.support.checks import few
+from fedclust.support.provenance import made_with
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.cohort import num_steps
 from fedclust.training.losses import least_loss
@@ -533,6 +535,9 @@ def saved_state(folder: Path, rounds: int) -> RunState | None:
         return Checkpoints(folder / "checkpoints", rounds).newest(Recorder.rounds_in(folder))
 
 
+_PRINTED: set[tuple[str, str]] = set()  # notes of this process's jobs, with the folder of their sweep
+
+
 @dataclass(eq=False)
 class Session:
     """The runs of one command: the chosen strategy's, and those of the strategies it is compared with.
@@ -561,7 +566,12 @@ class Session:
     runs: dict[str, StrategyRun] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
-        """Print a line."""
+        """Print a line; of a sweep's jobs, only if none before it in this process has printed it."""
+        if of_sweep(self.folder):
+            sweep = str(self.folder.parent)
+            if (sweep, line) in _PRINTED:
+                return
+            _PRINTED.add((sweep, line))
         if self.console is None:
             logger.warning(line)
         else:
@@ -634,8 +644,8 @@ class Session:
         plan.settle_rows(federation, network, state)
         cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
         often = plan.settings.rounds, cohort / federation.num_clients
-        few_passes = few_passes_line(federation.describe(), *often, plan.configs[plan.chosen]["training"])
-        if self.console is not None:
+        few_passes = few_passes_line(federation.describe(), *often, plan.config["training"])
+        if self.console is not None and not of_sweep(self.folder):
             say_data(federation.describe(), self.say)
             if few_passes:
                 self.say(few_passes)
@@ -652,6 +662,7 @@ class Session:
                 line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
                 self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
             summary["left_clients"] = left_clients(federation.asked, plan.privacy)
+            summary["made"] = made_with()
             write_summary(self.folder, summary)
             if self.live is not None:
                 self.live.write()
@@ -674,7 +685,7 @@ class Session:
     ) -> dict[str, object]:
         compared: dict[str, dict[str, object]] = {}
         row_cap = plan.strategies[plan.chosen].options.row_cap
-        for line in capped_lines(federation.describe(), row_cap, plan.configs[plan.chosen]["training"]):
+        for line in capped_lines(federation.describe(), row_cap, plan.config["training"]):
             self.say(line)
         for name in plan.strategies:
             chosen = name == plan.chosen
@@ -717,6 +728,8 @@ class Session:
         done = 0 if state is None else state.server_round
         if done > rounds:
             raise ConfigError(f"rounds must be >= {done}, the rounds that {folder} has, got {rounds}")
+        if self.resumed:
+            self.say(f"{name}: {f'resumed after round {done} of {rounds}' if done else 'starts at round 1'}")
         with writing(folder):
             recorder = Recorder.resume(folder, done, written) if self.resumed else Recorder(folder, written)
             self._opened.enter_context(recorder)
@@ -725,7 +738,9 @@ class Session:
             later = ["proof"] * (plan.proves and plan.serves(name) == "best") + ["layers"] * bool(
                 plan.layers[name].asked
             )
-            progress = Progress(rounds, name, self.console, task=place, later=later)
+            progress = Progress(
+                rounds, name, self.console, task=place, later=later, summarised=of_sweep(self.folder)
+            )
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
@@ -835,9 +850,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session) -> dict[str, obj
             return inspect(recorder, *facts, session.console or Console())
 
     def take(name: str) -> dict[str, object] | None:
-        if taken := take_from_sweep(name, plan.configs[name], folder):
-            say(f"{name}: taken from {(folder / str(taken['taken_from'])).resolve()}")
-        return taken
+        return take_from_sweep(name, plan.configs[name], folder)
 
     return session.carry_out(plan, federation, plan.build_network(), take=take, sites=sites)
 

@@ -1,10 +1,15 @@
-"""The verbs of the command line, and the helps that they print; imports only the standard library."""
+"""The verbs of the command line, and the helps that they print; quick to import."""
 
 import argparse
-from collections.abc import Sequence
+import inspect
+import json
+import re
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
-from textwrap import shorten, wrap
+from itertools import takewhile
+from pkgutil import resolve_name
+from textwrap import fill, wrap
 
 from fedclust.support.checks import none_of
 from fedclust.support.layout import CONF
@@ -18,7 +23,7 @@ VERBS = {
     "place": "find the cluster of a client that was not in a run",
     "export": "write a run's models into a folder that can be used without the run",
     "watch": "show a run or a sweep in a browser while it is running",
-    "help": "show the help of a verb, or the choices of a group of settings",
+    "help": "show the help of a verb, the choices of a group of settings, or one of them",
 }
 """What each verb does. All but run and help are modules of :mod:`fedclust.runs` with a ``main``."""
 
@@ -38,7 +43,8 @@ _EXAMPLES = {
   fedclust help strategy                        the choices of strategy=""",
     "help": """
   fedclust help compare
-  fedclust help strategy                        the choices of strategy=""",
+  fedclust help strategy                        the choices of strategy=
+  fedclust help strategy=auto                   one choice, and its settings""",
 }
 
 
@@ -80,7 +86,12 @@ def settings_parser() -> Parser:
 
 
 def show_help(arguments: Sequence[str] = ()) -> int:
-    """Print what there is: all verbs, a verb's own help, or the choices of a group of settings.
+    """Print all verbs, a verb's own help, the choices of a group of settings, or one of them.
+
+    Parameters
+    ----------
+    arguments
+        Nothing, a verb, a group, or a choice as ``["strategy=auto"]`` or ``["strategy", "auto"]``.
 
     Returns
     -------
@@ -89,13 +100,14 @@ def show_help(arguments: Sequence[str] = ()) -> int:
     Raises
     ------
     ValueError
-        If there is no such verb or group.
+        If there is no such verb, group or choice.
     """
-    name = arguments[0] if arguments else ""
+    name, _, choice = (arguments[0] if arguments else "").partition("=")
+    choice = choice or next((each for each in arguments[1:] if not each.startswith("-")), "")
     if name in ("", "help", "-h", "--help"):
         verbs = "\n".join(f"  {verb:9} {what}" for verb, what in VERBS.items())
-        how = "fedclust VERB --help shows more, fedclust help GROUP the choices of a group of settings: "
-        how = "\n".join(wrap(how + ", ".join(_groups()), _WIDTH))
+        how = "fedclust VERB --help shows more, fedclust help GROUP the choices of a group of settings, and "
+        how = "\n".join(wrap(f"{how}fedclust help GROUP=CHOICE one of them: {', '.join(_groups())}", _WIDTH))
         examples = "\n".join(_EXAMPLES["run"].splitlines()[1:5])
         print(f"fedclust [VERB] …: clustered federated learning on Flower\n\n{examples}\n\n{verbs}\n\n{how}")
     elif name == "run":
@@ -103,14 +115,47 @@ def show_help(arguments: Sequence[str] = ()) -> int:
     elif name in VERBS:
         import_module(f"fedclust.runs.{name}").main(["--help"])
     elif name in _groups():
-        for path in sorted((CONF / name).glob("*.yaml")):
-            comments = [line for line in path.read_text("utf-8").splitlines() if line.startswith("# ")]
-            what = next((line[2:] for line in comments if not line.startswith("# @")), "")
-            what = shorten(what, _WIDTH - 26 - len(name), placeholder=" …")
-            print(f"{name}={path.stem:24} {what}".rstrip())
+        choices = sorted(path.stem for path in (CONF / name).glob("*.yaml"))
+        if choice and choice not in choices:
+            raise ValueError(none_of(name, choice, choices))
+        indent = " " * (len(name) + 26)
+        for each in () if choice else choices:
+            lines = [line[2:] for line in takewhile(_is_comment, _text(name, each).splitlines())]
+            lines = lines[:1] if lines and lines[0].startswith("python ") else lines
+            first = re.split(r"(?<=\.) (?=[A-Z])", " ".join(lines))[0]
+            print(fill(first, _WIDTH, initial_indent=f"{name}={each:24} ", subsequent_indent=indent).rstrip())
+        if choice:
+            text = _text(name, choice)
+            print("\n".join([text, *_settings(name, text)]).rstrip())
     else:
         raise ValueError(none_of("help", name, [*VERBS, *_groups()]))
     return 0
+
+
+def _text(group: str, choice: str) -> str:
+    return (CONF / group / f"{choice}.yaml").read_text("utf-8").removeprefix("# @package _global_\n")
+
+
+def _is_comment(line: str) -> bool:
+    return line.startswith("# ")
+
+
+def _settings(group: str, text: str) -> Iterator[str]:
+    """Write what a choice's YAML takes from dataclasses: each setting with its value, and what it is."""
+    import yaml
+
+    from fedclust.settings.choices import defaults_of
+
+    node = yaml.safe_load(text)
+    for target, where in re.findall(r"- /defaults_of/([\w.]+)@(\w+)", text):
+        key, own = (group, node) if where == "_here_" else (f"{group}.{where}", node.get(where) or {})
+        entries = re.findall(r"^(\w.*)\n((?: .+\n?|\n)+)", inspect.getdoc(resolve_name(target)) or "", re.M)
+        about = {name: what for names, what in entries for name in names.split(", ")}
+        for name, value in defaults_of(target).items():
+            if name != "_target_":
+                yield f"{key}.{name}={json.dumps(own.get(name, value), ensure_ascii=False)}"
+                what = " ".join(re.sub("``|:[a-z]+:", "", about.get(name, "")).split())
+                yield from wrap(what, _WIDTH, initial_indent="  ", subsequent_indent="  ")
 
 
 def _groups() -> list[str]:

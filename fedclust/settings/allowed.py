@@ -345,15 +345,22 @@ def _site_settings(run_config: _Sent, allow: str, encoders: _Encoders) -> SiteSe
     return SiteSettings(json.dumps(known_of(config), sort_keys=True)) if is_own(config) else None
 
 
-def chosen(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> tuple[tuple[str, ...], str]:
+def chosen(
+    run_config: Mapping[str, Any], allow: str = EVERYTHING, encoders: Sequence[str] | None = None
+) -> tuple[tuple[str, ...], str]:
     """Return the names of a run's strategies, those compared last, and of its personal layer, as it says.
 
     Parameters
     ----------
-    run_config, allow
+    run_config, allow, encoders
         As for :func:`node_settings`; nothing is resolved.
     """
-    config: Any = OmegaConf.to_container(_composed(_sent(run_config), allow), resolve=False)
+    return _chosen(_sent(run_config), allow, None if encoders is None else tuple(encoders))
+
+
+@lru_cache(maxsize=16)
+def _chosen(run_config: _Sent, allow: str, encoders: _Encoders) -> tuple[tuple[str, ...], str]:
+    config: Any = OmegaConf.to_container(_composed(run_config, allow, encoders), resolve=False)
     choices = config["choices"] if isinstance(config.get("choices"), Mapping) else {}
     compared = config["compare"] if isinstance(config.get("compare"), list) else []
     names = [choices.get("strategy"), *(str(each).partition(" ")[0] for each in compared)]

@@ -28,7 +28,7 @@ _TAKEN = {
     "wadb", "weighted_psi",
     "accuracy_finetune", "accuracy_none", "accuracy_prior", "balanced_accuracy_none", "brier_none",
     "confusion_none", "personal", "prior_shift",
-    "validation_loss_finetune", "validation_loss_none", "validation_loss_prior",
+    "validation_brier_finetune", "validation_brier_none", "validation_brier_prior",
 }  # fmt: skip
 
 

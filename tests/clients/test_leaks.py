@@ -46,7 +46,18 @@ from fedclust.support.reasons import discreet
 SECRET, PLACE = "hunter2canary", "placecanary"
 POOLED = {"partition-id": 0, "num-partitions": 3}
 OWN = {"data": "own.csv", "name": "north"}
-READ = ("dataset", "partition", "model", "training", "loss", "metrics", "encoder", "seed", "device")
+READ = (
+    "dataset",
+    "partition",
+    "features",
+    "model",
+    "training",
+    "loss",
+    "metrics",
+    "encoder",
+    "seed",
+    "device",
+)
 LOOKED_UP = "${oc.env:CANARY}"
 
 

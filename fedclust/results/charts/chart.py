@@ -2,7 +2,7 @@
 
 A chart has no colours, fonts or sizes of its own: a picture takes them from :data:`PICTURE`, the page from
 the reader's colour scheme, a notebook from Altair. Colours are those of Okabe and Ito and the map viridis,
-which are safe for colour blindness; lines also differ in their dashes, points in their shapes.
+which are safe for colour blindness, and three more; lines differ in their dashes, too, points in shapes.
 
 A specification's ``usermeta`` tells the page's script how to read its values.
 """
@@ -26,7 +26,10 @@ from fedclust.results.saved_run import shorts
 from fedclust.support.checks import replace_file
 from fedclust.typing import IntArray
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"),
+    *("#882255", "#5E4FA2", "#6B6B00"),
+)
 GREY = "#80868C"
 DASHES = ([1, 0], [7, 4], [8, 3, 2, 3], [2, 3], [6, 2, 1, 2, 1, 2], [12, 3], [1, 4])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "stroke")

@@ -553,7 +553,7 @@ def cluster_tree(name: str, run: SavedRun, width: Width) -> Made:
         for top, below in pairwise(drawing.edges(clusters)):
             cluster = int(clusters[top])
             # Without black, which would hide a number.
-            bars.append((start, end, top, below, drawing.COLOURS[cluster % (len(drawing.COLOURS) - 1)]))
+            bars.append((start, end, top, below, drawing.COLOURS[cluster % 6]))
             if room and high * (below - top) >= 9 * sizes[0]:
                 numbers.append(((start + end) / 2, (top + below) / 2, str(cluster)))
     span = alt.Scale(domain=[moments[0], moments[-1]], nice=False, zero=False)

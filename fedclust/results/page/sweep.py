@@ -73,6 +73,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     return {
         "kind": "sweep",
         "title": folder.resolve().name,
+        "document": " · ".join([*dict.fromkeys(row.name for row in ranked[:3]), folder.resolve().name]),
         "finished": not left,
         "left": left,
         "lines": lines or [plural(len(jobs), "run")],

@@ -199,12 +199,12 @@ def test_what_is_counted_is_what_trained(tmp_path: Path) -> None:
     common = SavedRun(tmp_path / "compare" / "fedavg")
     assert result.clients["num_train"].tolist() == common.clients["num_train"].tolist() == [80, 80, 80]
     assert result.sites["everyone_accuracy"].tolist() == common.clients["accuracy"].tolist()
-    assert result.clients["validation_loss_none"].isna().all()
+    assert result.clients["validation_brier_none"].isna().all()
     assert {each["p_value"] for each in result.summary["proof"]["clusters"]} == {None}
     # The compared run's clients choose their layer on a tenth of 80 rows. No coalition trains on them.
     held = run(pairs, 2, proof=True, personal="auto")
     assert held.clients["num_train"].tolist() == [72, 72, 72]
-    assert held.clients["validation_loss_none"].notna().all()
+    assert held.clients["validation_brier_none"].notna().all()
     # Looks for drift need them, too.
     assert run(pairs, 1, strategy=Auto(drift_every=1)).clients["num_train"].tolist() == [72, 72, 72]
 

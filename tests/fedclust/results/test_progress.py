@@ -31,7 +31,8 @@ def run(rounds: int, seconds_per_round: float, **console: object) -> str:
 
 
 def test_plain_lines_every_half_minute_and_at_the_end() -> None:
-    lines = run(100, seconds_per_round=2).splitlines()
+    estimate, *lines = run(100, seconds_per_round=2).splitlines()
+    assert estimate == "fedgwc: about 3:18 to go by the first round: 99 more rounds"  # of 2 s
     # 2 s a round: a line each 15 rounds.
     assert [line.split(",")[0] for line in lines] == [
         f"fedgwc: round {number}/100" for number in (*range(15, 91, 15), 100)
@@ -41,7 +42,7 @@ def test_plain_lines_every_half_minute_and_at_the_end() -> None:
 
 
 def test_plain_lines_when_rounds_are_slow() -> None:
-    lines = run(50, seconds_per_round=40).splitlines()
+    _, *lines = run(50, seconds_per_round=40).splitlines()
     assert len(lines) == 50
     # 49 rounds of 40 s are left: 1,960 s.
     assert "ETA 32:40" in lines[0]
@@ -52,9 +53,9 @@ def test_plain_lines_when_rounds_are_slow() -> None:
 @pytest.mark.parametrize(
     ("later", "accuracy"),
     [
-        ((), "accuracy"),
-        (("layers",), "accuracy before layers"),
-        (("proof", "layers"), "accuracy before proof and layers"),
+        ((), "client accuracy"),
+        (("layers",), "client accuracy before layers"),
+        (("proof", "layers"), "client accuracy before proof and layers"),
     ],
 )
 def test_the_last_known_accuracy_stays(later: tuple[str, ...], accuracy: str) -> None:
@@ -103,6 +104,37 @@ def test_what_cannot_redraw_gets_plain_lines(options: dict[str, object]) -> None
         progress.update({"round": 1})
         progress.update({"round": 2})
     assert written(console) == "fedgwc: round 2/2, ETA 0:00\n"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "first", "task", "expected"),
+    [
+        # 9 rounds of this run and 10 of the next, of 6 s each: 114 s.
+        (10, 1, (1, 2), ["fedgwc: about 1:54 to go by the first round: 9 more rounds, and 1 compared"]),
+        (10, 1, (1, 1), ["fedgwc: about 0:54 to go by the first round: 9 more rounds"]),
+        (10, 4, (1, 1), ["fedgwc: about 0:36 to go by the first round: 6 more rounds"]),  # resumed after 3
+        (10, 6, (1, 1), []),  # 24 s
+        (10, 1, (2, 2), []),  # the first run has said it
+    ],
+)
+def test_after_the_first_round_the_time_is_estimated(
+    rounds: int, first: int, task: tuple[int, int], expected: list[str]
+) -> None:
+    console, clock = Console(file=io.StringIO(), width=200), Clock()
+    with Progress(rounds, "fedgwc", console, clock, task=task, summarised=False) as progress:
+        clock.seconds += 6.0
+        progress.update({"round": first})
+        assert written(console).splitlines() == expected
+        progress.update({"round": first + 1})
+    assert len(written(console).splitlines()) == len(expected) + 1
+
+
+def test_a_job_of_a_sweep_prints_no_end() -> None:
+    console, clock = Console(file=io.StringIO()), Clock()
+    with Progress(10, "fedgwc", console, clock, summarised=True) as progress:
+        clock.seconds += 6.0
+        progress.update({"round": 1})
+    assert written(console) == ""
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def test_columns_of_the_clients() -> None:
     # Who could not fine-tune has no accuracy of it, though its figures under finetune are those without.
     assert np.isnan(table["accuracy_finetune"][0])
     assert table["accuracy_finetune"][1] == 1.0
-    assert np.isnan(table["validation_loss_finetune"][0])
+    assert np.isnan(table["validation_brier_finetune"][0])
     assert table["prior_shift"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 

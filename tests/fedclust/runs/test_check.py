@@ -7,28 +7,27 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.data.sites.rules import OURS, Rules
 from fedclust.runs import check
 from fedclust.runs.check import main
 
 
-def _table(size: int, seed: int) -> pd.DataFrame:
+def example_table(size: int, seed: int) -> pd.DataFrame:
     draws = np.random.default_rng(seed)
     age = draws.normal(60, 10, size).round(1)
     return pd.DataFrame({"age": age, "sex": ["f", "m"] * (size // 2), "y": np.where(age > 60, "bad", "good")})
 
 
-def _write(folder: Path, **tables: pd.DataFrame) -> list[str]:
+def write_tables(folder: Path, **tables: pd.DataFrame) -> list[str]:
     for name, table in tables.items():
         table.to_csv(folder / f"{name}.csv", index=False)
     return [str(folder / f"{name}.csv") for name in tables]
 
 
 def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    clean, stray = _table(60, 1), _table(60, 2).astype({"age": object})
+    clean, stray = example_table(60, 1), example_table(60, 2).astype({"age": object})
     stray.loc[[3, 5], "age"] = "<500"
-    third = _table(60, 3).replace({"sex": {"m": "M"}})
-    clean_csv, stray_csv, third = _write(tmp_path, clean=clean, stray=stray, third=third)
+    third = example_table(60, 3).replace({"sex": {"m": "M"}})
+    clean_csv, stray_csv, third = write_tables(tmp_path, clean=clean, stray=stray, third=third)
     assert main([clean_csv, "--target", "y"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == f"{clean_csv}: 60 rows, 3 columns"
@@ -88,9 +87,9 @@ def test_hostile_files_end_in_a_line(
 def test_sites_that_cannot_train_together_are_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first, second = _table(60, 1), _table(60, 2)
+    first, second = example_table(60, 1), example_table(60, 2)
     second["y"] = second["y"].replace({"bad": "BAD"})
-    assert main([*_write(tmp_path, first=first, second=second), "--target", "y"]) == 1
+    assert main([*write_tables(tmp_path, first=first, second=second), "--target", "y"]) == 1
     printed = capsys.readouterr().out.splitlines()
     assert re.match("  error: .*spell a class alike", printed[-2])
     assert printed[-1] == "errors: 1, warnings: 0"
@@ -100,38 +99,5 @@ def test_sites_that_cannot_train_together_are_an_error(
 def test_all_files_together_have_few_lines(tmp_path: Path, monkeypatch, files: int, most: int) -> None:
     asked: list[int] = []
     monkeypatch.setattr(check, "lines", lambda found, most, form: asked.append(most) or [])
-    main(_write(tmp_path, **{f"site{number}": _table(60, 1) for number in range(files)}))
+    main(write_tables(tmp_path, **{f"site{number}": example_table(60, 1) for number in range(files)}))
     assert asked == [most] * files
-
-
-def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], without_pages: None
-) -> None:
-    table = _table(120, 1).assign(patient_id=[f"P{row}" for row in range(120)])
-    (file,), rules = _write(tmp_path, patients=table), tmp_path / "site.toml"
-    asked = [file, "--target", "y", "--ignore", "patient_id", "--rules", str(rules)]
-    assert main(asked) == 0
-    printed = capsys.readouterr().out
-    assert f"  {rules}: written, edit it as you like" in printed.splitlines()
-    assert Rules.read(rules) == Rules(labels=("y",), inputs=("age", "sex"), groups=(), min_cell=10)
-    # What the comments offer are rules, too.
-    (offered := tmp_path / "all.toml").write_text(
-        re.sub("^# (?=[a-z_]+ = )", "", rules.read_text(), flags=re.M)
-    )
-    assert Rules.read(offered) == Rules(
-        **{"labels": ("y",), "inputs": ("age", "sex"), "groups": (), "min_cell": 10, "questions": OURS},
-        **{"methods": ("auto", "fedavg"), "layers": ("prior",), "encoders": ("random",)},
-        **{"rounds_per_day": 200, "clip": 1.0, "noise": 0.01},
-    )
-    sizes = dict(re.findall(r"^    (\w+): (?:\d+ times, )?([\d,]+) bytes: \S", printed, re.M))
-    assert {"clients", "statement", "description", "train", "evaluate"} <= sizes.keys()
-    # The network has 3 inputs, of age and both sexes, 64 hidden units and 2 classes; coalitions have more.
-    assert int(sizes["train"].replace(",", "")) > 4 * (3 * 64 + 64 + 64 * 2 + 2)
-    assert "P11" not in printed
-    # Rules that are there are kept, and hold.
-    rules.write_text('labels = ["sex"]\n')
-    main(asked)
-    printed = capsys.readouterr().out
-    assert 'rules: labels = ["sex"]; min_cell = 5' in printed
-    assert "the run ends: " in printed
-    assert "dataset.label must be allowed by the site's rules, got y" in printed

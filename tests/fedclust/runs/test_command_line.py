@@ -252,9 +252,12 @@ def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     small = ("partition.num_clients=6", "partition.groups=[3,3]", "personal=none")
     outcome = run("-m", *arguments, *small, "output_dir=sweep")
     assert outcome.code == 0, outcome.complained
-    assert outcome.printed.count("fedavg: round 1/1") == 1
-    trained = tmp_path / "sweep" / "0" / "compare" / "fedavg"
-    assert f"fedavg: taken from {trained}" in outcome.printed
+    lines = outcome.printed.splitlines()
+    # A line a job; then a blank one, the table's head. Warnings come before, each once.
+    begun = [line for line in lines[: lines.index("")] if "warning: " not in line]
+    assert [line.partition(" ")[0] for line in begun] == ["sweep/0", "sweep/1"], outcome.printed
+    assert begun[0].startswith("sweep/0 (strategy=fmcl rounds=1 training.mode=sequential compare=[fedavg] ")
+    assert ["0/compare/fedavg" in line for line in begun] == [False, True]
     assert outcome.printed.endswith(f"\npage: {tmp_path / 'sweep' / 'report.html'}\n")
     own, taken = (
         json.loads((tmp_path / "sweep" / job / "summary.json").read_text())["compare"]["fedavg"]
@@ -274,6 +277,7 @@ def test_a_sweep_trains_its_baseline_once(run, tmp_path: Path) -> None:
     assert longer["rounds"] == 2
     assert "taken_from" not in longer
     assert copied.read_text().count("\n") == 2
+    trained = tmp_path / "sweep" / "0" / "compare" / "fedavg"
     assert (trained / "rounds.jsonl").read_text().count("\n") == 1  # the other job's is as it was
     assert json.loads((trained / "summary.json").read_text())["rounds"] == 1
 

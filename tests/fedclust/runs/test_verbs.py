@@ -12,6 +12,7 @@ from hydra._internal.utils import get_args_parser
 import fedclust
 from fedclust.runs.command_line import _answer, _checked
 from fedclust.runs.verbs import _EXAMPLES, VERBS, Parser, settings_parser
+from fedclust.support.layout import CONF
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -59,10 +60,35 @@ def test_the_examples_of_a_run_compose(command: list[str]) -> None:
 
 def test_a_group_lists_its_choices(run) -> None:
     lines = run("help", "personal").printed.splitlines()
-    assert [line.split()[0] for line in lines] == [
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
         f"personal={choice}" for choice in ("auto", "finetune", "none", "own", "prior")
     ]
-    assert max(map(len, run("help", "strategy").printed.splitlines())) <= 100
+    printed = run("help", "strategy").printed
+    assert max(map(len, printed.splitlines())) <= 100
+    assert "all training rows pooled on one machine, as many samples per round as the cohort would see" in (
+        " ".join(printed.split()).lower()
+    )
+
+
+@pytest.mark.parametrize("given", [["strategy=ifca"], ["strategy", "ifca"], ["strategy=ifca", "--help"]])
+def test_a_choice_shows_its_settings(run, given: list[str]) -> None:
+    printed = run("help", *given).printed
+    assert printed.startswith("# IFCA, Algorithm 1: k models, every client trains the one that fits it best")
+    # The default of fedclust.clustering.ifca.Parameters, and the words of its docstring.
+    assert "\nstrategy.parameters.num_clusters=null\n  Number of models k, >= 1; None for a gue" in printed
+    assert max(map(len, printed.splitlines())) <= 120
+
+
+def test_a_choice_shows_the_value_that_its_file_sets(run) -> None:
+    printed = run("help", "training=default").printed  # LocalTraining has 0.01
+    assert "\ntraining.learning_rate=0.1\n  Learning rate in round 1" in printed
+    assert "\ntraining.epochs=null\n  " in printed  # described together with steps
+
+
+@pytest.mark.parametrize("name", ["fmcl_busi", "fedgwc_cifar100"])
+def test_an_experiment_is_its_file(run, name: str) -> None:
+    whole = (CONF / "experiment" / f"{name}.yaml").read_text("utf-8")
+    assert run("help", "experiment", name).printed == whole.partition("\n")[2]
 
 
 @pytest.mark.parametrize(
@@ -71,6 +97,9 @@ def test_a_group_lists_its_choices(run) -> None:
         (["comprae", "outputs"], "the first word must be a setting or one of run, check, "),
         (["comprae"], "got 'comprae' (did you mean 'compare'?)"),
         (["help", "strategi"], "(did you mean 'strategy'?)"),
+        (["help", "strategi=auto"], "(did you mean 'strategy'?)"),
+        (["help", "strategy=atuo"], "(did you mean 'auto'?)"),
+        (["help", "strategy", "fedwgc"], "strategy must be one of auto, "),
         (["run", "strategy=fedwgc"], "got 'fedwgc' (did you mean 'fedgwc'?)"),
         (["export", "outputs"], "the following arguments are required: target"),
         (["place", "none", "new.csv"], "none"),

@@ -42,7 +42,9 @@ def test_a_file_with_a_mistake_ends_with_one_line_that_stays_at_the_site(
 
 
 def test_a_site_answers_all_questions_of_ours_or_those_that_it_lists() -> None:
-    assert {kind.removeprefix("query.") for kind in WORK} == set(OURS)
+    # Other tests register questions of their own.
+    ours = [kind for kind, work in WORK.items() if work.__module__.startswith("fedclust.")]
+    assert {kind.removeprefix("query.") for kind in ours} == set(OURS)
     assert Rules().answers("query.losses")
     assert Rules().answers("train")
     assert not Rules().answers("query.rows")  # of the user's own

@@ -90,6 +90,17 @@ def _moved(times: float) -> Tell:
     return lie
 
 
+def _constant(answers: Answers, asked: Asked) -> None:
+    """Send the start with 0.1 added to every parameter."""
+    _models(answers, asked, lambda *given: given[2] + np.float32(0.1))
+
+
+def _random_many(answers: Answers, asked: Asked) -> None:
+    """Send normal weights of a network's usual size, and say one has 1,000 times the rows."""
+    _models(answers, asked, lambda *given: asked.draws.normal(scale=0.1, size=given[2].shape))
+    _more_rows(answers, asked, 1000)
+
+
 def _noise(answers: Answers, asked: Asked) -> None:
     """Send the start plus normal noise, per parameter ten times as large as what training changed."""
 
@@ -148,12 +159,16 @@ def _many_rows(update: float, rows: int) -> Tell:
 
     def lie(answers: Answers, asked: Asked) -> None:
         _moved(update)(answers, asked)
-        for liar in asked.liars:
-            told = MetricRecord({**answers[liar][METRICS]})
-            told[NUM_EXAMPLES] = rows * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
-            answers[liar] = RecordDict({**answers[liar], METRICS: told})
+        _more_rows(answers, asked, rows)
 
     return lie
+
+
+def _more_rows(answers: Answers, asked: Asked, times: int) -> None:
+    for liar in asked.liars:
+        told = MetricRecord({**answers[liar][METRICS]})
+        told[NUM_EXAMPLES] = times * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
+        answers[liar] = RecordDict({**answers[liar], METRICS: told})
 
 
 def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
@@ -274,6 +289,13 @@ LIES: dict[str, Lie] = {
     "scaled": Lie("update times 10", TRAIN, _moved(10.0)),
     "huge": Lie("update times 1e30", TRAIN, _moved(1e30)),
     "noise": Lie("normal noise, 10 times the update", TRAIN, _noise),
+    "constant": Lie("update of 0.1 everywhere", TRAIN, _constant),
+    "random_many": Lie(
+        "random weights, of 1,000 times the rows",
+        TRAIN,
+        _random_many,
+        _counts(lambda true, _: true * 1000),
+    ),
     "label_flip": Lie("labels c → 9 − c", TRAIN, lambda answers, asked: None),  # noqa: ARG005
     "little": Lie("a little is enough", TRAIN, _little_is_enough),
     "inner": Lie("honest mean update times −0.5", TRAIN, _inner_product),

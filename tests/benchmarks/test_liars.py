@@ -41,6 +41,20 @@ def test_one_client_cannot_ruin_the_mean_by_its_rows(honest_accuracy) -> None:
     assert honest_accuracy("reversed_many", 3)[0] > honest - 0.05
 
 
+@pytest.mark.parametrize("lie", ["constant", "random_many"])
+def test_three_that_send_no_training_are_left_out_and_named(lie: str, honest_accuracy, tmp_path) -> None:
+    honest, _ = honest_accuracy("none", 0)
+    accuracy, _ = honest_accuracy(lie, 3)
+    assert accuracy > honest - 0.05
+    rounds = map(json.loads, (tmp_path / f"{lie}_3" / "rounds.jsonl").read_text().splitlines())
+    failures = [each for one in rounds for each in one.get("failures", [])]
+    # Read without objection, and left out for their length.
+    assert {each["client"] for each in failures} == {2, 11, 26}
+    assert all("update must be at most 10 times as long as the median" in each["reason"] for each in failures)
+    rounds = (tmp_path / "none_0" / "rounds.jsonl").read_text().splitlines()
+    assert not any(json.loads(each).get("failures") for each in rounds)
+
+
 def test_one_client_cannot_make_the_global_accuracy_by_its_test_rows(honest_accuracy, tmp_path: Path) -> None:
     # 29 clients of accuracy a and one that says 1 and counts for three: (29 a + 3) / 32, or nearly, as
     # clients have 11 or 12 test rows.

@@ -90,6 +90,19 @@ def _moved(times: float) -> Tell:
     return lie
 
 
+def _all_reversed(answers: Answers, asked: Asked) -> None:
+    """Send the start less three times the update, of this model and of those of coalitions."""
+    for liar in asked.liars:
+        starts = asked.questions[liar].array_records
+        for name, model in answers[liar].array_records.items():
+            start = starts.get(name, asked.start(liar))
+            sent = {}
+            for key, array in model.items():
+                before, after = to_numpy(start[key]), to_numpy(array)
+                sent[key] = from_numpy((before - 3 * (after - before)).astype(after.dtype))
+            answers[liar] = RecordDict({**answers[liar], name: ArrayRecord(sent)})
+
+
 def _constant(answers: Answers, asked: Asked) -> None:
     """Send the start with 0.1 added to every parameter."""
     _models(answers, asked, lambda *given: given[2] + np.float32(0.1))
@@ -286,6 +299,7 @@ LIES: dict[str, Lie] = {
     "none": Lie("nobody lies", TRAIN, lambda answers, asked: None),  # noqa: ARG005
     # Models.
     "sign_flip": Lie("update times −3", TRAIN, _moved(-3.0)),
+    "all_reversed": Lie("update times −3, of coalitions' models too", TRAIN, _all_reversed),
     "scaled": Lie("update times 10", TRAIN, _moved(10.0)),
     "huge": Lie("update times 1e30", TRAIN, _moved(1e30)),
     "noise": Lie("normal noise, 10 times the update", TRAIN, _noise),
@@ -402,7 +416,7 @@ def _app(name: str, number: int) -> ClientApp:
     app.evaluate()(handle)
     for query in ("clients", "description", "prototypes", "proof", "losses", "update", "subspaces"):
         app.query(query)(handle)
-    for query in ("confusion", "personal", "encoder", "figure", "alone"):
+    for query in ("confusion", "personal", "encoder", "figure", "alone", "coalitions", "site_figures"):
         app.query(query)(honest)
     return app
 

@@ -28,9 +28,11 @@ from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
+LEAST_CAP = 10.0
+"""Multiple of the median by which updates that are alike may differ."""
 _FEWEST = 3  # of two, either may be wrong
 _MANY = 10  # replies, of which the spread is known
-_LEAST_CAP, _SPREADS, _OF_NORMAL = 10.0, 5, 1.4826
+_SPREADS, _OF_NORMAL = 5, 1.4826
 _NOTICED = 0.1  # of a model's length
 _OF_ANSWER = (
     *("client", "num_examples", "loss", "losses", "projected", "within", "update_norm", "pooled", "arms"),
@@ -258,7 +260,7 @@ def too_long(
         if number >= _MANY and medians[cluster] > 0:
             logs = np.log(own[own > 0] / medians[cluster])
             spread = _OF_NORMAL * float(np.median(np.abs(logs - np.median(logs))))
-            caps[cluster] = min(cap, max(_LEAST_CAP, math.exp(min(_SPREADS * spread, math.log(cap)))))
+            caps[cluster] = min(cap, max(LEAST_CAP, math.exp(min(_SPREADS * spread, math.log(cap)))))
     floors = [_NOTICED * each for each in starts] or [0.0] * len(models)
     return {
         position: (medians[cluster], caps[cluster])

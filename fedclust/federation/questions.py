@@ -71,10 +71,10 @@ def ask_differences(
         peers.setdefault((int(common[0][client]), int(grouped[0][client])), []).append(client)
     for same in peers.values():
         for client in [same[place] for place in unlikely([measured[each] for each in same])]:
-            vote, rows = measured[client].mean, plural(measured.pop(client).count, "row")
+            vote = measured.pop(client)
             failures[client] = (
                 f"client {client}: vote must be likely next to those of the {len(same) - 1} others with the "
-                f"same models, got {vote:+.2f} on {rows}"
+                f"same models, got {vote.mean:+.2f} on {plural(vote.count, 'row')}"
             )
             federation.failed(client, evaluation.ProofQuestion.kind, failures[client])
     return measured, failures

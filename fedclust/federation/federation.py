@@ -808,7 +808,7 @@ class Federation:
         if cap is None:
             return changes
         answered, norms = list(changes), [update.norm for update in changes.values()]
-        for position, median in too_long(norms, norms, [0] * len(norms), cap).items():
-            line = too_long_line(changes.pop(answered[position]).norm, median, cap)
+        for position, limit in too_long(norms, norms, [0] * len(norms), cap).items():
+            line = too_long_line(changes.pop(answered[position]).norm, *limit)
             self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
         return changes

@@ -9,6 +9,7 @@ train with it.
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,10 +19,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import Caps, Reply, by_cluster
+from fedclust.aggregation.replies import LEAST_CAP, Caps, Reply, by_cluster, too_long, too_long_line
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.federation.answering import failure_order
+from fedclust.federation.answering import Failure, failure_order
 from fedclust.federation.clusters import Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
@@ -37,7 +38,7 @@ from fedclust.messages.coalitions import (
     number_of,
 )
 from fedclust.messages.evaluation import FigureAnswer, FigureQuestion
-from fedclust.messages.models import canonical
+from fedclust.messages.models import canonical, to_vector
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
@@ -52,6 +53,7 @@ from fedclust.proof.coalitions import (
     at_own_shares,
     choose,
     coalitions,
+    harmful_sites,
     partners,
     turned_sites,
 )
@@ -106,6 +108,8 @@ class Chosen:
         Of each site, its arm, by index of the coalition; None of one that joined late.
     shifts
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
+    harmful
+        Ids of sites with which nobody trains because they harm the others.
     fits, together
         How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
         the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
@@ -121,6 +125,7 @@ class Chosen:
     shifts: FloatArray
     fits: FloatArray
     together: FloatArray
+    harmful: IntArray
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
 
@@ -138,12 +143,20 @@ class CoalitionModels:
         known after the last round.
     aggregators
         What the aggregator of each model remembers.
+    agreement
+        Of each site, the sum over rounds of the dot product of its update of the model for all with the mean
+        of its updates of the models for all without a fold, shape (K,).
+    contradicted
+        Rounds in which a site's update of the model for all was left out because it contradicted these, shape
+        (K,).
     chosen
         What the sites chose after the last round.
     """
 
     coalitions: tuple[Coalition, ...]
     models: tuple[ArrayRecord, ...]
+    agreement: FloatArray
+    contradicted: IntArray
     aggregators: tuple[Mapping[str, Any], ...] = ()
     chosen: Chosen | None = None
 
@@ -254,7 +267,8 @@ class Coalitions(Layer):
             number, model = now.clusters.num_clients, run.initial
             further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
             listed = coalitions(number, further)
-            self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)))
+            nothing = np.zeros(number), np.zeros(number, dtype=np.int64)
+            self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)), *nothing)
             self._aggregators = [run.make_aggregator() for _ in self.trained.models]
         if self.trained is None:
             return now
@@ -307,7 +321,41 @@ class Coalitions(Layer):
                 for reply in cohort:
                     federation.failed(reply.client, TRIAL, str(error))
         self.trained = replace(self.trained, models=tuple(models))
-        return now
+        return self._consistent(now)
+
+    def _consistent(self, now: Round) -> Round:
+        """Leave out updates of the model for all that contradict those of the same model without a fold.
+
+        A site makes these of four fifths of the same rows. An update that is ten times as long as their
+        median, or such that all of a site's so far point away from them, is not of its rows. Nothing is known
+        of a site whose node answers with a mean.
+        """
+        if self.trained is None:
+            return now
+        shared = Counter(id(reply.model) for reply in now.replies)
+        folds, kept, failures = [name_of(0, fold) for fold in range(FOLDS)], list[Reply](), list[Failure]()
+        agreement, contradicted = self.trained.agreement.copy(), self.trained.contradicted.copy()
+        for reply in now.replies:
+            starts = now.asked[reply.client].arms
+            pairs = [(reply.arms[name], starts[name]) for name in folds if {name} <= {*reply.arms, *starts}]
+            if shared[id(reply.model)] > 1 or len(pairs) < FOLDS:
+                kept.append(reply)
+                continue
+            try:
+                pairs = [(canonical(model, start), start) for model, start in pairs]
+            except ValueError:  # named with the models of coalitions
+                kept.append(reply)
+                continue
+            why, agreed = _contradiction(reply, pairs, float(agreement[reply.client]))
+            agreement[reply.client] = agreed
+            if not why:
+                kept.append(reply)
+                continue
+            contradicted[reply.client] += 1
+            reason = f"client {reply.client}, round {now.number}: {why}"
+            failures.append({"client": reply.client, "phase": "train", "reason": reason})
+        self.trained = replace(self.trained, agreement=agreement, contradicted=contradicted)
+        return replace(now, replies=kept, failures=sorted([*now.failures, *failures], key=failure_order))
 
     # -- The choice -----------------------------------------------------------------------------------------
 
@@ -335,13 +383,14 @@ class Coalitions(Layer):
             others = [other for other in sites if other != site]
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
         tested = at_own_shares(fits, together, counts[list(sites)])
-        may = partners(tested[0], turned_sites(*tested))
+        scored = {site: answer.scores for site, answer in answers.items()}
+        harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
+        may = partners(tested[0], turned_sites(*tested), harmful.tolist())
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
-            scores = answers[site].scores if site in answers else None
             listed = [trained.coalitions[place] for place in own]
-            found = choose(listed, scores, apart=np.flatnonzero(~may[site]).tolist())
+            found = choose(listed, scored.get(site), apart=np.flatnonzero(~may[site]).tolist())
             arm, everyone = (
                 Arm(own[each.coalition], each.corrected and may_correct)
                 for each in (found.arm, found.everyone)
@@ -353,7 +402,7 @@ class Coalitions(Layer):
         measured = self._figures(federation, choices, shifts)
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, *measured)
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured)
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -415,7 +464,9 @@ class Coalitions(Layer):
                 everyone = listed[choice.everyone.coalition]
                 over = None if answer is None else measure([answer.rows])
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, everyone, over))
-        found = verdicts.findings(sites, chosen.fits, chosen.together, counts, classes)
+        found = verdicts.findings(
+            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist()
+        )
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
         table = []
@@ -441,6 +492,39 @@ class Coalitions(Layer):
         fresh = run.make_aggregator()
         packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
         return replace(self.trained, aggregators=packed)
+
+
+def _contradiction(
+    reply: Reply, folds: Sequence[tuple[ArrayRecord, ArrayRecord]], agreement: float
+) -> tuple[str, float]:
+    """Compare a site's update with those of the same model without a fold.
+
+    Parameters
+    ----------
+    reply
+        The site's reply.
+    folds
+        Model and start of each fold.
+    agreement
+        Dot product with their mean, over the rounds before.
+
+    Returns
+    -------
+    Why the update is left out, empty if it is not; and the dot product with this round's.
+    """
+    names = [name for name, array in reply.start.items() if np.dtype(array.dtype).kind == "f"]
+    own = to_vector(reply.model, names) - to_vector(reply.start, names)
+    others = [to_vector(model, names) - to_vector(start, names) for model, start in folds]
+    agreement += float(own @ np.mean(others, axis=0))
+    lengths = [float(np.linalg.norm(each)) for each in (own, *others)]
+    start = float(np.linalg.norm(to_vector(reply.start, names)))
+    long = too_long(lengths, lengths, [0] * len(lengths), LEAST_CAP, [start] * len(lengths)).get(0)
+    without = "those without a fold of its rows"
+    if long is not None:
+        return f"update must be as long as {without}: {too_long_line(lengths[0], *long)}", agreement
+    if agreement < 0:
+        return f"updates must point the same way as {without}, they point the other way", agreement
+    return "", agreement
 
 
 def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool) -> ScoresQuestion:

@@ -233,12 +233,14 @@ def within(
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
     reported = (reply.update_norm for reply in replies)
     own = [norm if each is None else each for norm, each in zip(norms, reported, strict=True)]
-    cap = math.inf if caps.norm is None else caps.norm
-    long = lengths.too_long(norms, own, [reply.cluster for reply in replies], cap)
+    started = {id(reply.start): lengths.update_norm(reply.start) for reply in replies}
+    starts = [started[id(reply.start)] for reply in replies]
+    of = [reply.cluster for reply in replies]
+    long = {} if caps.norm is None else lengths.too_long(norms, own, of, caps.norm, starts)
     failures: list[Failure] = []
-    for position, median in long.items():
+    for position, limit in long.items():
         client = replies[position].client
-        why = lengths.too_long_line(norms[position], median, cap)
+        why = lengths.too_long_line(norms[position], *limit)
         reason = f"client {client}, round {server_round}: {why}"
         failures.append({"client": client, "phase": "train", "reason": reason})
     kept = [position for position in range(len(replies)) if position not in long]

@@ -87,7 +87,8 @@ class RunOptions(_Rounds):
         online; None for all. In the last round, all do.
     update_norm_cap
         Largest length of an update, > 1, in multiples of the round's median; a longer one is left out and its
-        client named. None for any length. See :mod:`fedclust.layers.standard`.
+        client named. Lower where ten clients or more are alike, see
+        :func:`fedclust.aggregation.replies.too_long`. None for any length.
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
         is weighted down; nodes then send each client's model, not a mean. None for any pull.

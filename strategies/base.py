@@ -126,6 +126,10 @@ class ClusteredStrategy(Strategy):
     updates and public facts must be all else that it reads of clients. None: it cannot hold this. Counts for
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
+    holds_patient_dp: ClassVar[bool] = True
+    """Whether the method can run with ``privacy=patient_dp``: of clients it uses only the models that they
+    train, or what these make of them, and public facts. Counts for exactly the class that says so."""
+
     asks: ClassVar[frozenset[str]] = frozenset()
     """Types of the questions that it needs answers to, besides descriptions and training."""
 
@@ -672,7 +676,7 @@ class ClusteredStrategy(Strategy):
         online, asked = federation.clients.online(), None if last else self.options.evaluate_clients
         sample = evaluation_sample(asked, now.clusters.num_clients, self.seed, now.number, online)
         full = last and federation.disclosed == "labels"
-        settings: dict[str, Any] = {"server_round": now.number, "full": full}
+        settings: dict[str, Any] = {"server_round": now.number, "full": full, **federation.evaluation}
         questions = evaluation_questions(
             self.evaluated(now.clusters), online, sample, **settings, extra=self.run.evaluate_config
         )

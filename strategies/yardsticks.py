@@ -29,6 +29,7 @@ class KnownGroups(ClusteredStrategy):
     """
 
     holds_client_dp = frozenset()  # groups are taken for public
+    holds_patient_dp = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Make the groups that clients name the clusters.
@@ -79,6 +80,8 @@ class Local(ClusteredStrategy):
     one, of which every share takes part, so all clients train in every round, whatever `participation` is.
     The server keeps a model per client.
     """
+
+    holds_patient_dp = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""

@@ -8,7 +8,16 @@ from typing import ClassVar, Literal
 
 from fedclust.support.checks import check
 
-__all__ = ["FROM_SEED", "ClientDP", "DifferentialPrivacy", "Disclosed", "NoPrivacy", "PatientDP", "Privacy", "named"]
+__all__ = [
+    "FROM_SEED",
+    "ClientDP",
+    "DifferentialPrivacy",
+    "Disclosed",
+    "NoPrivacy",
+    "PatientDP",
+    "Privacy",
+    "named",
+]
 
 Disclosed = Literal["labels", "sizes", "nothing"]
 """What clients disclose about their rows before round 1: number per class, total number, or nothing."""

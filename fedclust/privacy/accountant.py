@@ -106,7 +106,9 @@ _CLOSE, _TINY = 1e-3, 1e-12
 def _loss_of_step(multiplier: float, sampling: float) -> Any:
     from dp_accounting.pld import privacy_loss_distribution as losses
 
-    return losses.from_gaussian_mechanism(multiplier, value_discretization_interval=_GRID, sampling_prob=sampling)
+    return losses.from_gaussian_mechanism(
+        multiplier, value_discretization_interval=_GRID, sampling_prob=sampling
+    )
 
 
 @lru_cache(maxsize=4096)

@@ -24,12 +24,13 @@ from fedclust.federation.clusters import Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
+from fedclust.layers.patient_dp import PatientPrivacy, Planned
 from fedclust.messages.models import from_state
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import PRIOR, Personal
-from fedclust.privacy import ClientDP, Privacy
+from fedclust.privacy import ClientDP, PatientDP, Privacy
 from fedclust.proof import counted, prove_grouping
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import summary as summaries
@@ -204,6 +205,9 @@ class StrategyRun(Observer):
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, federation.clients.simulated
             strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
+        if isinstance(self.privacy, PatientDP):
+            strategy.add_layers(patients := self._patients(self.privacy, federation))
+            self.say(f"{self.name}: {patients.note}")
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():
             try:
@@ -235,6 +239,15 @@ class StrategyRun(Observer):
         clusters = strategy.assignment, strategy.clusters.models
         self._serving = Serving(strategy.measured, clusters, clusters, np.zeros(len(table), dtype=bool))
         return self._show(table, self._summary(table, strategy.measured))
+
+    def _patients(self, privacy: PatientDP, federation: Federation) -> PatientPrivacy:
+        """Plan what patients spend."""
+        if federation.num_steps is None:
+            raise RunFailed("client_app must be fedclust's own with privacy=patient_dp")
+        rounds, every = self.settings.rounds, self.settings.evaluate_every
+        steps, simulated = int(federation.num_steps(np.ones(1))[0]), federation.clients.simulated
+        evaluations = 0 if privacy.exact(simulated) else -(-rounds // every)
+        return PatientPrivacy(privacy, Planned.of(privacy, rounds, steps, evaluations), simulated)
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with the figures of the models that serve them."""

@@ -116,8 +116,8 @@ class PatientPrivacy(Layer):
         given, planned = self.settings, self.planned
         line = (
             f"each patient spends at most ε = {planned.epsilon:.3g} at δ = {given.delta:g}: gradients of "
-            f"length {given.clip:g}, noise {planned.noise:.3g} times that, {planned.steps} steps a round, each "
-            f"with {given.sampling:.0%} of a site's patients"
+            f"length {given.clip:g}, noise {planned.noise:.3g} times that, {planned.steps} steps a round "
+            f"with {given.sampling:.0%} of a site's patients each"
         )
         if planned.evaluation_noise is not None:
             line += f"; accuracies with noise ± {planned.evaluation_noise:.2g} / test patients"

@@ -210,7 +210,7 @@ class PatientDP(DifferentialPrivacy):
     >>> PatientDP(noise_multiplier=2.0)
     Traceback (most recent call last):
         ...
-    ValueError: exactly one of epsilon and noise_multiplier must be given, got 3.0 and 2.0; set the other to null
+    ValueError: one of epsilon and noise_multiplier must be given, the other null, got 3.0 and 2.0
     """
 
     choice: ClassVar[str] = "patient_dp"
@@ -226,8 +226,8 @@ class PatientDP(DifferentialPrivacy):
         check(self, epsilon=f"{_POSITIVE} or None", noise_multiplier=f"{_POSITIVE} or None", clip=_POSITIVE)
         check(self, delta="in (0, 1)", sampling="in (0, 1]", evaluation=Evaluation)
         if (self.epsilon is None) == (self.noise_multiplier is None):
-            got = f"got {self.epsilon} and {self.noise_multiplier}; set the other to null"
-            raise ValueError(f"exactly one of epsilon and noise_multiplier must be given, {got}")
+            got = f"got {self.epsilon} and {self.noise_multiplier}"
+            raise ValueError(f"one of epsilon and noise_multiplier must be given, the other null, {got}")
 
 
 def named(privacy: "Privacy | str") -> Privacy:

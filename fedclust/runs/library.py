@@ -677,8 +677,8 @@ def simulate(
         or ``"auto"``, or one of :mod:`fedclust.personal.layers` such as ``Finetune(epochs=3)``; None for the
         strategy's own. For ``"auto"``, which chooses on validation rows, rows are held out as for `proof`.
     privacy
-        What leaves the clients: ``"none"``, ``"client_dp"``, ``"patient_dp"``, or one of :mod:`fedclust.privacy` such as
-        ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
+        What leaves the clients: ``"none"``, ``"client_dp"``, ``"patient_dp"``, or one of
+        :mod:`fedclust.privacy` such as ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
         Seconds that a round's clients have to answer, > 0; see :mod:`fedclust.support.time_limit`.
     min_replies

@@ -14,6 +14,7 @@ gradient costs nothing more.
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -185,7 +186,9 @@ class PatientTraining:
         real = torch.from_numpy((np.arange(width) < sizes[:, None]).astype(np.float32)).to(data.device)
         inputs, labels = data.batch(torch.from_numpy(rows).to(data.rows_device))
         keys = scramble(key ^ torch.tensor(block, device=key.device))
-        found = self._gradients(trained, {}, fixed, inputs, labels, real, keys)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")  # slow, but correct
+            found = self._gradients(trained, {}, fixed, inputs, labels, real, keys)
         gradients = torch.cat([found[name].reshape(len(block), -1) for name in trained], dim=1).double()
         lengths = gradients.norm(dim=1)
         # A patient without a finite gradient counts as one of zero: whether there is one must not show.

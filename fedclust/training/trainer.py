@@ -190,11 +190,11 @@ class Trainer:
         if empty:
             yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
-        for job in full if patients else ():
+        while full and patients is not None:
             with self._working.settings():
-                update = self._private(job, server_round, mu, patients)
+                update = self._private(full.pop(), server_round, mu, patients)
             yield update
-        while full and not patients:
+        while full:
             # Not across a yield: the caller must find torch's global settings unchanged.
             with self._working.settings():
                 work = self._next_pass(full, server_round, mu)

@@ -178,10 +178,10 @@ class ClusteredStrategy(Strategy):
         self.add_layers()
         self._run: Run | None = None
 
-    def add_layers(self, *further: Layer, private: bool = False) -> None:
+    def add_layers(self, *further: Layer, **limits: bool) -> None:
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
         settings: dict[str, Any] = {"moves_clients": self.moves_clients, "settled": self.settled}
-        self.bounds, beside = standard_layers(self.options, *further, private=private, **settings)
+        self.bounds, beside = standard_layers(self.options, *further, **limits, **settings)
         self.layers: tuple[Layer, ...] = (self.bounds, *beside)
 
     def with_options(self, **changes: Any) -> Self:

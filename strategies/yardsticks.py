@@ -146,9 +146,9 @@ class Centralised(ClusteredStrategy):
 
     forms_groups = False
 
-    def add_layers(self, *further: Layer, private: bool = False) -> None:
+    def add_layers(self, *further: Layer, **limits: bool) -> None:
         """Add the layer that pools rows."""
-        super().add_layers(Pooling(), *further, private=private)
+        super().add_layers(Pooling(), *further, **limits)
 
 
 class CentralisedGroups(Centralised):

@@ -66,7 +66,7 @@ class Planned:
         facts = settings.sampling, rounds * steps, settings.delta
         noise = settings.noise_multiplier
         if noise is None:
-            noise = multiplier_of(settings.epsilon or math.inf, *facts)
+            noise = multiplier_of(float(settings.epsilon or 0), *facts)
         epsilon = epsilon_of_steps(noise, *facts)
         own = multiplier_of(epsilon, 1.0, evaluations, settings.delta) if evaluations else None
         return cls(noise, steps, own, epsilon)

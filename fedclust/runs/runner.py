@@ -204,9 +204,10 @@ class StrategyRun(Observer):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, federation.clients.simulated
-            strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
+            strategy.add_layers(ClientPrivacy(*facts, trained, asked), capped=False, blames=False)
         if isinstance(self.privacy, PatientDP):
-            strategy.add_layers(patients := self._patients(self.privacy, federation))
+            patients = self._patients(self.privacy, federation)
+            strategy.add_layers(patients, blames=patients.exact)  # a noisy figure has no loss
             self.say(f"{self.name}: {patients.note}")
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from scipy.special import ndtri
-from torch import nn
 from torch.nn import functional
 
 from fedclust.privacy.accountant import seeded

@@ -131,7 +131,7 @@ class Release:
 
     def _check_seen(self, rules: Rules, client: int) -> None:
         """Check that the batches of a round hold enough rows: a change by fewer shows them."""
-        if self.node.rules.patient_noise is not None:  # noise hides each patient
+        if rules.patient_noise is not None:  # noise hides each patient
             return
         how = self.node.trainer.training
         steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])

@@ -193,7 +193,7 @@ class Auto(ClusteredStrategy):
     may_correct = True
     """Whether the run's personal layers include the label-prior correction, which sites may then choose."""
 
-    def add_layers(self, *further: Layer, **limits: bool) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps.of(self.options)
         self.coalitions = Coalitions(

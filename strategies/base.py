@@ -178,7 +178,7 @@ class ClusteredStrategy(Strategy):
         self.add_layers()
         self._run: Run | None = None
 
-    def add_layers(self, *further: Layer, **limits: bool) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
         settings: dict[str, Any] = {"moves_clients": self.moves_clients, "settled": self.settled}
         self.bounds, beside = standard_layers(self.options, *further, **limits, **settings)

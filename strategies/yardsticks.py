@@ -146,7 +146,7 @@ class Centralised(ClusteredStrategy):
 
     forms_groups = False
 
-    def add_layers(self, *further: Layer, **limits: bool) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Add the layer that pools rows."""
         super().add_layers(Pooling(), *further, **limits)
 

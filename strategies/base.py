@@ -387,6 +387,8 @@ class ClusteredStrategy(Strategy):
         if len(serving := np.unique(clusters.assignment)) == 1:
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
+        if federation.disclosed == "nothing":  # both rules ask about rows
+            return dict.fromkeys(map(int, newcomers), Placement(None, "privacy allows no question"))
         rule = unpacked(self.findings(clusters).placing)
         if rule is not None:
             return by_rule(rule, newcomers, federation)

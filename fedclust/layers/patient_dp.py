@@ -158,7 +158,18 @@ class PatientPrivacy(Layer):
         return replace(now, asked=amended(now.asked, **fields))
 
     def screen(self, run: Run, now: Round) -> Round:
-        """Note that losses are unknown."""
+        """Note that losses are unknown.
+
+        Raises
+        ------
+        RunFailed
+            If δ is not below one over a site's number of patients, which is known only now: publishing one of
+            them, drawn at random, would pass for private.
+        """
+        most = max((each.num_examples for each in now.replies), default=1)
+        if self.settings.delta * most >= 1:
+            rule = f"below one over a site's patients, {1 / most:.3g}"
+            raise RunFailed(f"privacy.delta must be {rule}, got {self.settings.delta:g}")
         return replace(now, replies=[replace(each, loss=math.nan) for each in now.replies])
 
     def after_evaluation(self, run: Run, now: Round) -> Round:

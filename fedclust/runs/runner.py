@@ -95,6 +95,7 @@ class StrategyRun(Observer):
     _trains_alone: bool = field(default=False, init=False)  # to be compared with what serves
 
     def __post_init__(self) -> None:
+        self._chosen = self.confusion
         self.confusion &= self.privacy.disclosed == "labels"
         folder = self.recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, self.settings.rounds, self.settings.checkpoint_every)
@@ -186,7 +187,7 @@ class StrategyRun(Observer):
         """
         strategy, settings, private = self.strategy, self.settings, isinstance(self.privacy, ClientDP)
         described = self._described = federation.describe()
-        encoder = questions.ask_encoder(federation) if self.confusion and not private else None
+        encoder = questions.ask_encoder(federation) if self._chosen and not private else None
         self._clients, self._separate = federation.clients, private and not federation.clients.simulated
         self._begin = self._clients.traffic  # counts newcomers, too
         self._last = self._traffic()

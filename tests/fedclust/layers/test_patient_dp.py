@@ -62,6 +62,11 @@ def test_sites_are_instructed_and_losses_are_unknown(simulated: bool) -> None:
     (screened,) = layer.screen(run, _round([0], replies=[reply])).replies
     assert math.isnan(screened.loss)
     assert screened.num_examples == 7
+    many = Reply(0, 0, MODEL, MODEL, 10_000, 0.0, np.zeros(1))
+    with pytest.raises(
+        RunFailed, match="^privacy.delta must be below one over a site's patients, 0.0001, got"
+    ):
+        layer.screen(run, _round([0], replies=[many]))
 
 
 def test_epsilon_is_that_of_the_rounds_and_figures_that_a_client_took_part_in() -> None:

@@ -39,9 +39,7 @@ from fedclust.privacy import NoPrivacy, PatientDP
 from fedclust.strategies import ClusteredStrategy, Local
 
 EPSILONS = (math.inf, 10.0, 3.0, 1.0)
-QUIET = (
-    1e9  # an ε without privacy: the private run's few clipped steps, with a hundredth of the clip as noise
-)
+QUIET = 1e9  # stands for a hundredth of the clip as noise, in the private runs' few clipped steps
 DELTA = 1e-3  # below one over the patients of any site
 Sites = list[tuple[np.ndarray, np.ndarray]]
 Run = dict[str, np.ndarray]

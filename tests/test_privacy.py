@@ -210,9 +210,13 @@ def test_noise_that_follows_from_epsilon_is_for_one_number_of_rounds(tmp_path: P
 def test_what_is_made_of_private_models_costs_patients_nothing(strategy: str, tmp_path: Path) -> None:
     options = [*PATIENTS, f"strategy={strategy}", "participation=1", "aggregator=fedmedian"]
     noise = ["privacy.epsilon=null", "privacy.noise_multiplier=2"]
-    summary = fedclust.run([*options, *noise, f"output_dir={tmp_path}"]).summary
-    assert summary["epsilon"] == pytest.approx(epsilon_of_steps(2.0, 0.5, 6, 1e-5))
-    assert "models trained with noise" in summary["left_clients"]["train"]
+    result = fedclust.run([*options, *noise, f"output_dir={tmp_path / 'run'}"])
+    assert result.summary["epsilon"] == pytest.approx(epsilon_of_steps(2.0, 0.5, 6, 1e-5))
+    assert "models trained with noise" in result.summary["left_clients"]["train"]
+    card = (result.export(tmp_path / "served") / "README.md").read_text()
+    assert f"- privacy: ε = {result.summary['epsilon']:.3g} at δ = 1e-05 (patient_dp)" in card
+    rows = np.zeros((2, 1, 8, 8), np.float32)
+    assert fedclust.load_export(tmp_path / "served").predict(rows, site=0).shape == (2, 10)
 
 
 @pytest.mark.parametrize("tracks", [True, False])

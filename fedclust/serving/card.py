@@ -64,7 +64,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             )
         columns = [name for name in _COLUMNS if name in clients and clients[name].notna().any()]
         rows = clients[columns].head(_MOST_ROWS).to_dict("records")
-        known = clients["label_counts"] if "label_counts" in clients else ()  # private runs have none
+        known = clients.get("label_counts", ())  # private runs have none
         counts = np.array([np.asarray(each) for each in known]).reshape(len(known), len(served.class_names))
         of_clients = {
             "titles": [_COLUMNS[name] for name in columns],

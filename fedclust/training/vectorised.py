@@ -479,7 +479,7 @@ class VectorisedTraining:
 
     def _map(self, padded: bool) -> Callable:
         """Map a client's loss over all clients, with padding or without."""
-        loss = partial(_client_loss, self.working, self._training.loss)  # not of self, which holds it
+        loss = partial(client_loss, self.working, self._training.loss)  # not of self, which holds it
         function = grad_and_value(loss) if self.inside else loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
         mapped = vmap(function, in_dims=in_dims, randomness="error")
@@ -546,10 +546,20 @@ class VectorisedTraining:
         return losses
 
 
-def _client_loss(
+def client_loss(
     working: WorkingModel, loss: Loss, parameters: State, own: State, shared: State, *batch: Any
 ) -> Tensor:
-    """Compute one client's loss; `batch` holds its inputs, labels, mask of real examples, and key."""
+    """Compute one client's loss.
+
+    Parameters
+    ----------
+    working, loss
+        The model and the loss of an example.
+    parameters, own, shared
+        Its tensors by name.
+    batch
+        Inputs, labels, mask of real examples, and dropout key.
+    """
     inputs, labels, real, key = batch
     logits = working.forward(inputs, key, real, {**parameters, **own, **shared})
     if real is None:

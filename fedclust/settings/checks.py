@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
-from fedclust.settings.run_options import AUTO, COMMON, SERVE, RunOptions, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, SERVE, VALIDATION, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
@@ -122,6 +122,8 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
             yield "training.loss.class_weights must be numbers with privacy=client_dp, got balanced"
         if settings.save_predictions:
             yield "save_predictions must be false with privacy=client_dp: they are of single rows"
+        if settings.validates:
+            yield f"objective must be other than {VALIDATION} with privacy=client_dp: it has no noise"
     if composition.is_encoded(config):
         if OmegaConf.select(config, "encoder._target_") == _PIXELS:
             yield "encoder must be other than pixels with features=encoder, such as efficientnet_lite0"

@@ -26,7 +26,7 @@ from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
-_LOWER_IS_BETTER = ("ad", "wadb", "failed_replies")
+_LOWER_IS_BETTER = ("ad", "wadb", "validation_brier", "failed_replies")
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
 _COSTS = ("seconds", "bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 _LEFT_OUT = (

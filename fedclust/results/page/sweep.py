@@ -32,6 +32,7 @@ _FIGURES = {
     "global_accuracy": "global accuracy",
     "macro_f1": "macro f1",
     "ad": "AD (lower is better)",
+    "validation_brier": "Brier score of held-out rows (lower is better)",
     "rand_index": "rand index",
     "adjusted_rand_index": "adjusted rand index",
     "num_clusters": "clusters",

@@ -29,7 +29,7 @@ from fedclust.messages.models import from_state
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
-from fedclust.personal.layers import PRIOR, Personal
+from fedclust.personal.layers import PRIOR, NoLayer, Personal
 from fedclust.privacy import ClientDP, PatientDP, Privacy
 from fedclust.proof import counted, prove_grouping
 from fedclust.proof.verdict import NO_BETTER
@@ -40,7 +40,7 @@ from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings.run_options import RunSettings
+from fedclust.settings.run_options import VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import plural
 from fedclust.typing import IntArray
@@ -410,6 +410,8 @@ class StrategyRun(Observer):
         """
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         layered = self._try_layers(asking, personal) if personal.asked else None
+        if self.settings.validates:
+            self._validate(asking, personal, layered)
         if self._trains_alone:
             self._compare_alone(asking, personal, layered)
         return self._written
@@ -442,6 +444,16 @@ class StrategyRun(Observer):
         summary |= {"without_layer": without, "personal": layers}
         self._show(summaries.personal_table(figures, table, personal, layered), summary)
         return layered
+
+    def _validate(self, asking: Federation, personal: Personal, layered: questions.Layered | None) -> None:
+        """Add to the summary how well what serves predicts held-out rows."""
+        if layered is None:
+            personal = NoLayer()
+            layered = questions.ask_personal(asking, self._serving, personal, self.settings.rounds + 1)
+        rows, used = asking.describe().num_validation, layered.used.get(personal.choice)
+        score = summaries.validation_brier(layered.losses, used, rows, layered.failures)
+        table, summary = self._shown
+        self._show(table, summary | {VALIDATION: score})
 
     def _compare_alone(
         self, asking: Federation, personal: Personal, layered: questions.Layered | None

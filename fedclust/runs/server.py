@@ -386,7 +386,8 @@ class Plan:
         each = self.strategies[name]
         decides = each.holds_out_rows or isinstance(self.layers[name], BestLayer)
         decides |= each.forms_groups and self.serves(name) == "best"
-        return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
+        decides_anyhow = each.options.compares_rounds or self.settings.validates
+        return decides_anyhow or bool(each.options.drift_every) or (decides and not crossing)
 
     def build_network(self) -> nn.Module:
         """Build the network that all strategies start from.

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
-from fedclust.settings.run_options import AUTO, COMMON, SERVE, RunOptions, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, SERVE, VALIDATION, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 
@@ -127,6 +127,8 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
         augmentation = OmegaConf.select(config, "training.augmentation")
         if choice == "patient_dp" and augmentation not in (None, "none"):
             yield f"training.augmentation must be none with privacy=patient_dp, got {augmentation}"
+        if settings.validates:
+            yield f"objective must be other than {VALIDATION} with privacy={choice}: it has no noise"
     if composition.is_encoded(config):
         if OmegaConf.select(config, "encoder._target_") == _PIXELS:
             yield "encoder must be other than pixels with features=encoder, such as efficientnet_lite0"

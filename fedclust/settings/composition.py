@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedclust.settings import choices
-from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, RunOptions
+from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, VALIDATION, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
@@ -299,6 +299,7 @@ def deciders(config: DictConfig) -> Iterator[str]:
         "drift_every, which compares": bool(config.get("drift_every")),
         "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
         "serve_round=best, which compares": config.get("serve_round") == "best",
+        f"objective={VALIDATION}, which measures": config.get("objective") == VALIDATION,
     }
     yield from (what for what, decides in others.items() if decides)
 

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 from torch import Tensor
 from torch.func import grad, vmap
 
@@ -150,9 +149,11 @@ class PatientTraining:
         update = LocalUpdate(list(trained.values()), training, work, stacked=False)
         numbers = sum(each.numel() for each in trained.values())
         working.model.train()
+        # The normal quantile, by torch: importing scipy takes long, and every client imports this module.
+        limit = float(torch.special.ndtri(torch.tensor(steps.sampling, dtype=torch.float64)))
         for step in range(int(work.batches.steps[0])):
             drawn = steps.draw(f"patients {step}", server_round, job.client, len(patients))
-            chosen = np.flatnonzero(drawn <= ndtri(steps.sampling)).tolist()
+            chosen = np.flatnonzero(drawn <= limit).tolist()
             noise = steps.draw(f"gradient {step}", server_round, job.client, numbers)
             total = torch.from_numpy(steps.noise * steps.clip * noise).to(self._data.device)
             for block in _blocks(patients, chosen, numbers):

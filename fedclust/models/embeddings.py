@@ -129,8 +129,9 @@ def embed(
     if data.labels.dim() != 1:
         raise ValueError(f"rows to embed must have one label each, got shape {tuple(data.labels.shape)}")
 
-    total, begun = len(data.inputs), time.monotonic()
-    encoded, said = 0, begun
+    key = digest(_content(data.inputs), list(data.mean), list(data.std), encoder.fingerprint)
+    total, encoded = len(data.inputs), 0
+    begun = said = time.monotonic()
 
     def write_part(first: int, folder: Path) -> None:
         nonlocal encoded, said
@@ -152,7 +153,6 @@ def embed(
             rows = map_array(prepared(part, partial(write_part, first)) / "inputs.npy")
             array[first : first + len(rows)] = rows
 
-    key = digest(_content(data.inputs), list(data.mean), list(data.std), encoder.fingerprint)
     parts = {  # which an interrupted process leaves to the next one
         first: cache_folder("embeddings", data.name, digest(key, first), cache_dir)
         for first in range(0, total, _PART)

@@ -142,6 +142,36 @@ def test_a_table_is_read_or_its_fault_is_named(
     assert outcome.complained == ""
 
 
+ALIKE = "x: the values of another column in all rows"
+
+
+@pytest.mark.parametrize(
+    ("column", "way", "expected", "times"),
+    [
+        ("", "check", "x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
+        ("", "pooled", "warning: x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
+        ("", "sites", "every site: x has no value; leave it out with 'dataset.ignore=[x]'", 1),
+        ("3", "pooled", "warning: x: one value in all rows ('3'); leave it out with", 1),
+        ("{age}", "check", f"{ALIKE} (age); leave one out, as with 'dataset.ignore=[x]'", 1),
+        ("{age}0", "pooled", f"warning: {ALIKE} (age); leave one out", 1),  # 47.50: the same number
+        ("{y}", "pooled", f"warning: {ALIKE} (y); leave one out", 1),
+        ("{y}", "sites", f"{ALIKE};", 2),  # by each site
+    ],
+)
+def test_columns_that_are_of_no_use_are_named_in_one_line(
+    run: Run, tmp_path: Path, column: str, way: str, expected: str, times: int
+) -> None:
+    table = _table()
+    table["x"] = [column.format(age=age, y=y) for age, y in zip(table["age"], table["y"], strict=True)]
+    _write_sites(tmp_path, a=_csv(table), b=_csv(table))
+    pooled = (*ONE, *TABLE, "dataset.path=sites/a.csv", "partition=iid", "partition.num_clients=2")
+    given = {"check": ("check", "sites/a.csv", "--target", "y"), "pooled": pooled, "sites": (*OWN, *TABLE)}
+    outcome = run(*given[way])
+    assert outcome.code in (0, 3), outcome
+    printed = outcome.printed + outcome.complained
+    assert printed.count(expected) == times, printed
+
+
 def _arrow(values: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return a table with a column x of 40 values."""
     return pa.Table.from_pandas(_table()).append_column("x", values)

@@ -44,7 +44,10 @@ def test_every_choice_composes(choice: str) -> None:
         ("round=3", "unknown key 'round': did you mean 'rounds'?"),
         ("strategy.parameters.kernel_with=1", "kernel_with"),
         ("aggregator.foo=1", "unknown key 'aggregator.foo': aggregator has .*min_train_nodes"),
-        ("seed=0,1", "Ambiguous value for argument 'seed=0,1'"),
+        (
+            "seed=0,1",
+            "seed must have one value, got 0,1: fedclust -m seed=0,1 runs each, seed=[…] is one list",
+        ),
         ("seed", "override 'seed' does not parse"),
         ("partition.alhpa=0.1", "alhpa"),
     ],

@@ -355,6 +355,7 @@ class SiteGrid(ClientGrid):
 
     def _too_few(self, present: Collection[str], missing: Collection[str] = ()) -> FederationError:
         text = f"partition.min_clients={self._rules.min_clients} clients must be online, got {len(present)}"
+        text += "; partition.min_clients=1 lets one train with nobody" * (len(present) == 1)
         if missing:
             text += f"; offline: {', '.join(missing)}"
         text += "".join(f"; {why}" for why in [*self._nodes.broken.values()][:5])

@@ -505,8 +505,12 @@ def plain(node: Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        missing = ", ".join(_missing(OmegaConf.to_container(node)))
-        raise ConfigError(f"{missing} must be given" if missing else one_line(error)) from error
+        missing = list(_missing(OmegaConf.to_container(node)))
+        group = missing[0].partition(".")[0] if missing else ""
+        choice = OmegaConf.select(node, f"choices.{group}") if OmegaConf.is_dict(node) and group else None
+        about = f"; fedclust help {group}={choice} says what it is" if choice else ""
+        text = f"{', '.join(missing)} must be given{about}" if missing else one_line(error)
+        raise ConfigError(text) from error
 
 
 def _missing(node: Any, key: str = "") -> Iterator[str]:
@@ -569,7 +573,11 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         try:
             parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as parse_error:
-            return f"override {text!r} does not parse: {one_line(parse_error)}{_quoting(text)}"
+            key, colon, value = text.partition(":")
+            if colon and "=" not in text:
+                return f"a setting has its value after =, got {text}: fedclust {key.strip()}={value.strip()}"
+            why = "it ends with a comma" if text.endswith(",") else one_line(parse_error) + _quoting(text)
+            return f"override {text!r} does not parse: {why}"
     loader = GlobalHydra.instance().config_loader()
     added = [str(each.input_line) for each in parsed if each.key_or_group == _SEARCHPATH]
 
@@ -587,6 +595,12 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         if known and not free and any(each not in known for each in listed):
             plugin = _PLUGINS.get(f"{key}={chosen}")
             return none_of(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
+        if override.is_sweep_override():
+            swept = f"fedclust -m {override.input_line} runs each, {key}=[…] is one list"
+            return f"{key} must have one value, got {str(override.input_line).partition('=')[2]}: {swept}"
+        if known and len(listed) > 1:
+            several = ",".join(map(str, listed))
+            return f"{key} must have one value, got {listed}: fedclust -m {key}={several} runs each"
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
     # Choices that cannot be combined, a file that is no YAML: their own message, below.

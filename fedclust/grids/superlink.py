@@ -87,9 +87,7 @@ def end_hung_actors() -> None:
 _APP = CONF.parent
 _DATA = ("dataset.path", "partition.file", "partition.sites")  # read here or nowhere, even if missing
 _PATHS = ("path", "file", "tokenizer", "pretrained")  # or an id
-_SILENT = (
-    "No heartbeat received"  # which the SuperLink says of a ServerApp about a minute after it was killed
-)
+_SILENT = "No heartbeat received"  # of a ServerApp, a minute after its process was killed
 _NOT_SENT = re.compile(r"[+~]*(engine|output_dir|hydra)\b")  # sent in other ways, or only for the local Hydra
 
 

@@ -5,7 +5,8 @@
     … --write                                        the table into docs/CLAIMS.md
 
 benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
-The difference of each seed is one measurement; their mean has a 95 % interval (Student's t).
+The difference of each seed is one measurement; their mean has a 95 % interval (Student's t). Words are by the
+last round. Where the paper has the round with the best mean over the seeds, that one has a column, too.
 """
 
 import shlex
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import yaml
 from common import arguments, over_seeds, show, table
-from paper_table import Column, columns_of, figures_of, runs_of, summaries
+from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of, summaries
 from published_rows import tables_of
 from scipy import stats
 
@@ -46,6 +47,10 @@ class Claim:
         Whether less is better.
     why
         What we think of the result, by the way of its runs.
+    ways
+        The ways to run it, by name.
+    hours
+        Of one core, for all runs of the last way.
     missing
         Why it cannot be run here.
     """
@@ -58,6 +63,8 @@ class Claim:
     behind: tuple[str, ...] = ()
     lower: bool = False
     why: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...] = ("own", "encoder")
+    hours: float = 0
     missing: str = ""
 
     def lead(self, figures: Mapping[str, float]) -> tuple[float, float]:
@@ -84,6 +91,9 @@ class Measured:
         The same two of the paper.
     rounds
         Of each run.
+    best
+        The two of the round in which each row's mean over the seeds is best, means over seeds and columns;
+        empty unless the paper has that round and more than one was scored.
     """
 
     columns: tuple[str, ...]
@@ -91,15 +101,19 @@ class Measured:
     behind: tuple[float, ...]
     published: tuple[float, float]
     rounds: int
+    best: tuple[float, ...] = ()
 
 
 def read() -> tuple[dict[str, tuple[str, list[str]]], list[Claim]]:
     """Read the ways to run and the claims."""
     given = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
     ways = {way: (title, list(overrides)) for way, (title, overrides) in given["ways"].items()}
-    lists = {paper: [{**each, "behind": tuple(each.get("behind", ()))} for each in claims]
-             for paper, claims in given["papers"].items()}  # fmt: skip
-    return ways, [Claim(paper, **each) for paper, claims in lists.items() for each in claims]
+    lists = [
+        (paper, {name: tuple(value) if isinstance(value, list) else value for name, value in each.items()})
+        for paper, claims in given["papers"].items()
+        for each in claims
+    ]
+    return ways, [Claim(paper, **each) for paper, each in lists]
 
 
 def measure(claim: Claim, folder: Path) -> Measured | None:
@@ -133,18 +147,42 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
     rounds = found[seeds[0]][used[0]][claim.ahead]["rounds"]
-    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds))
+    best = _best(claim, rows, folder / claim.experiment, seeds, used)
+    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds), best)
+
+
+def _runs(claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int]) -> list[Run]:
+    given = arguments(None).parse_args([])
+    vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
+    given.seeds = seeds
+    return runs_of(given, "dataset.path=.", folder)
+
+
+def _best(
+    claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int], used: Sequence[str]
+) -> tuple[float, ...]:
+    """Compute :attr:`Measured.best` over the columns `used`."""
+    if not tables(claim.experiment).get("best_round"):
+        return ()
+    runs = _runs(claim, rows, folder, seeds)
+    figures = {}
+    for row in rows:
+        by_column = [
+            best_round([run for run in runs if (run.row, run.column.title) == (row, title)], claim.key)
+            for title in used
+        ]
+        if not all(by_column):
+            return ()
+        figures[row] = float(np.mean(by_column))
+    return claim.lead(figures)
 
 
 def _summaries(
     claim: Claim, rows: Sequence[str], folder: Path
 ) -> Iterator[tuple[int, str, str, Mapping[str, Any]]]:
     seeds = sorted({int(path.name[5:]) for path in folder.glob("*/clients-own/*/seed-*")})
-    given = arguments(None).parse_args([])
-    vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
     for seed in seeds:
-        given.seeds = [seed]
-        for (_, column), by_row in summaries(runs_of(given, "dataset.path=.", folder)).items():
+        for (_, column), by_row in summaries(_runs(claim, rows, folder, [seed])).items():
             yield from ((seed, column.title, row, each) for row, there in by_row.items() for each in there)
 
 
@@ -202,7 +240,8 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     """Write a claim's row for runs of one network."""
     every = columns_of(tables(claim.experiment))
     if found is None:
-        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 5, "not measured"]
+        cost = f", about {claim.hours:g} h" if claim.hours else ""
+        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 6, f"not measured{cost}"]
     differences = [
         claim.signed(ahead - behind) for ahead, behind in zip(found.ahead, found.behind, strict=True)
     ]
@@ -214,6 +253,7 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
         _pair(found.published),
         title,
         f"{over_seeds(found.ahead)}, {over_seeds(found.behind)}",
+        _pair(found.best) or "–",
         f"{np.mean(differences):+.3f}{ends}",
         str(len(differences)),
         f"{found.rounds:,}",
@@ -221,30 +261,31 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     ]
 
 
-def _pair(figures: tuple[float, float]) -> str:
+def _pair(figures: Sequence[float]) -> str:
     return ", ".join(f"{figure:.3f}" for figure in figures)
 
 
 def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> list[str]:
     """List the commands that make all runs, one for each experiment and way."""
-    rows: dict[str, list[str]] = {}
-    for claim in claims:
-        there = rows.setdefault(claim.experiment, [])
+    rows: dict[tuple[str, str], list[str]] = {}
+    for way, claim in ((way, claim) for way in ways for claim in claims if way in claim.ways):
+        there = rows.setdefault((way, claim.experiment), [])
         there += [row for row in (claim.ahead, *claim.behind) if row not in there]
-    rows.pop("", None)
     return [
         shlex.join([
             "python", "benchmarks/paper_table.py", str(folder / way), experiment, "--rows", *asked,
-            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if overrides else []),
+            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if (overrides := ways[way][1]) else []),
         ])
-        for way, (_, overrides) in ways.items()
-        for experiment, asked in rows.items()
+        for (way, experiment), asked in rows.items()
+        if experiment
     ]  # fmt: skip
 
 
 HEAD = [
-    "claim", "published", "network", "ours", "difference (95 % interval)", "seeds", "rounds", "word",
+    "claim", "published", "network", "ours", "ours, best round", "difference (95 % interval)", "seeds",
+    "rounds", "word",
 ]  # fmt: skip
+_BEST = HEAD.index("ours, best round")
 
 
 def page(folder: Path) -> str:
@@ -255,16 +296,18 @@ def page(folder: Path) -> str:
         rows, notes = [], []
         for claim in (each for each in claims if each.paper == paper):
             if claim.missing:
-                rows.append([claim.claim, *["–"] * 6, "not measured"])
+                rows.append([claim.claim, *["–"] * 7, "not measured"])
                 notes.append(f"- {claim.claim}: {claim.missing}.")
                 continue
-            found = {way: measure(claim, folder / way) for way in ways}
-            made = [way for way in ways if found[way] is not None] or list(ways)[:1]
-            rows += [line(claim, ways[way][0], found[way]) for way in made]
+            found = {way: measure(claim, folder / way) for way in claim.ways}
+            made = [way for way in claim.ways if found[way] is not None]
+            rows += [line(claim, ways[way][0], found[way]) for way in made or claim.ways[:1]]
             notes += [
                 f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in made if way in claim.why
             ]
-        parts.append("\n\n".join([f"## {paper}", table(HEAD, rows), *(["\n".join(notes)] if notes else [])]))
+        empty = all(row[_BEST] == "–" for row in rows)
+        head, *rows = ([*row[:_BEST], *row[_BEST + empty :]] for row in (HEAD, *rows))
+        parts.append("\n\n".join([f"## {paper}", table(head, rows), *(["\n".join(notes)] if notes else [])]))
     return "\n\n".join(parts)
 
 

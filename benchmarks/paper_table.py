@@ -8,8 +8,9 @@
     … --write                                                        the tables into docs/RESULTS.md, too
 
 EXPERIMENT is one of conf/experiment that names its rows. Makes the runs that FOLDER lacks, goes on with those
-that were interrupted, and writes FOLDER/EXPERIMENT.md. Figures are those of the last round. Data are read
-from ../shared/data unless --data is given; a smaller setting is one of
+that were interrupted, and writes FOLDER/EXPERIMENT.md. Figures are those of the last round; if the paper's
+are of the round with the best mean over the seeds, every round is scored and that one has a column, too. Data
+are read from ../shared/data unless --data is given; a smaller setting is one of
 --set partition.num_clients=10 rounds=5.
 """
 
@@ -25,10 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import DATA, arguments, finished, note_commit, show, side_by_side, table
+from common import DATA, arguments, finished, note_commit, over_seeds, show, side_by_side, table
 from published_rows import lookup, published_for, row_of, tables_of
 from results import COLUMNS, measured, published
 
+from fedclust.results import SavedRun
 from fedclust.settings.composition import compose, plain
 
 FOLDERS = {"imagenette": "imagenette64", "emnist": "emnist62"}  # where a dataset's folder has another name
@@ -134,8 +136,8 @@ def runs_of(options: argparse.Namespace, data: str, folder: Path) -> list[Run]:
                 for seed in options.seeds:
                     overrides = [
                         f"experiment={options.experiment}", *column.overrides, data, *number,
-                        *options.set, *tables["rows"][row], "compare=[]", "proof=false", "serve=cluster",
-                        "evaluate_every=${rounds}", f"seed={seed}",
+                        f"evaluate_every={1 if tables.get('best_round') else '${rounds}'}", *options.set,
+                        *tables["rows"][row], "compare=[]", "proof=false", "serve=cluster", f"seed={seed}",
                     ]  # fmt: skip
                     names = (column.title or "table", f"clients-{clients or 'own'}", row, f"seed-{seed}")
                     place = folder.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in names))
@@ -189,6 +191,27 @@ def summaries(runs: Sequence[Run]) -> dict[tuple[int | None, Column], dict[str, 
     return found
 
 
+def best_round(runs: Sequence[Run], key: str) -> list[float]:
+    """Return each seed's figure in the round in which their mean is best; empty if one round was scored.
+
+    Parameters
+    ----------
+    runs
+        Those of one row and column; only the finished ones count.
+    key
+        A figure of the rounds of which more is better.
+    """
+    series = [SavedRun(run.folder).series(key) for run in runs if finished(run.folder)]
+    if not series:
+        return []
+    rounds = sorted(set.intersection(*(set(numbers.tolist()) for numbers, _ in series)))
+    if len(rounds) < 2:
+        return []
+    values = np.array([values[np.isin(numbers, rounds)] for numbers, values in series])
+    best: list[float] = values[:, values.mean(axis=0).argmax()].tolist()
+    return best
+
+
 def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
     """Write the tables; return them."""
     tables, read = tables_of(options.experiment), summaries(runs)
@@ -199,13 +222,21 @@ def write(options: argparse.Namespace, runs: Sequence[Run], out: Path) -> str:
     }
     keys = {key for figures in theirs.values() for key in figures} | {"global_accuracy"}
     shown = [column for column in COLUMNS if keys.intersection(column.keys)]
+    notes: Mapping[str, str] = tables.get("notes", {})
     parts = [f"# {options.experiment}\n", f"Published: {tables.get('source', 'no source')}.", _ours(options)]
+    parts += [f"\\* {row}: {notes[row]}." for row in notes if any(row in rows for rows in read.values())]
     for place, rows in read.items():
-        cells = [[row] for row in rows]
+        cells = [[f"{row} \\*" if row in notes else row] for row in rows]
         for column in shown:
             for line, (row, found) in zip(cells, rows.items(), strict=True):
                 line += [measured(column, found) if found else "–", published(column, theirs[place, row])]
         headings = ["row", *(text for column in shown for text in (column.title, "published"))]
+        if tables.get("best_round"):
+            at = headings.index("global accuracy") + 1
+            headings.insert(at, "global accuracy, best round")
+            for line, row in zip(cells, rows, strict=True):
+                of_row = [run for run in runs if (run.clients, run.column, run.row) == (*place, row)]
+                line.insert(at, over_seeds(best_round(of_row, "global_accuracy")))
         parts.append(f"\n## {_panel(place, rows)}\n\n{table(headings, cells)}\n")
     text = "\n".join(parts)
     out.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,8 @@ A file is laid out as the paper's table is::
       fmcl: {global_accuracy: [[0.80, 0.01], null], ad: [0.18, 0.20]}
     rows:                                 # the paper's names: what to type for each
       FedAvgM: [strategy=fedavg, aggregator=fedavgm, aggregator.server_momentum=0.7]
+    notes: {FedAvgM: what a reader must know of a row}
+    best_round: true               # figures are of the round with the best mean over the seeds
 
 Figures are by method, followed by its ``aggregator`` if that is not FedAvg and by its ``selection`` if that
 is not the method's own, and by key of ``summary.json``, as fractions like ours: a number, a pair of mean and

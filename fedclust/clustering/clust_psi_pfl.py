@@ -9,8 +9,9 @@ Choices where the paper is not specific, and differences from it:
 
 - Probabilities are clipped from below, because the index is infinite for a class that a client lacks; they
   are not renormalised. The released code adds a constant to every probability instead (`smoothing="add"`).
-- The paper searches up to K − 1 clusters. Under mild Dirichlet skew the silhouette keeps rising as clusters
-  get smaller (45 clusters of 100 clients were seen); ``max_clusters="sqrt"`` stops at ⌈√K⌉.
+- The paper searches up to K − 1 clusters, and so does the default. Under mild Dirichlet skew the silhouette
+  keeps rising as clusters get smaller (45 clusters of 100 clients were seen); ``max_clusters="sqrt"``, not in
+  the paper, stops at ⌈√K⌉.
 - Clients that are all equal, or fewer than three, form one cluster; the paper's loop would return nothing.
 """
 

@@ -11,7 +11,8 @@ Choices where the paper is not specific, and differences from it:
 - The mean squared change is a running mean from 1 (Section 4.3: "in order to ensure stability in early
   updates, allowing a gradual decrease"), with the weight α of Eq. 3. With few clients per round, the last
   change alone is below ε at once: 823 similar clients, 10 a round, were split into 809 and 14 in round 4.
-- The paper's rule splits even similar clients. Three guards against that are parameters, which are off:
+- The paper's rule splits even similar clients, down to single ones (:func:`cautions`). Three guards
+  against that are parameters, which are off:
   `min_pair_coverage` requires that most pairs have met, `patience` that the matrix stays settled for some
   rounds, and `min_cluster_size` that no part is small: such a part joins the others before a division is
   scored. `max_davies_bouldin` below 1 requires well separated parts.
@@ -57,6 +58,10 @@ Array = TypeVar("Array", FloatArray, BoolArray)
 
 _SMALLEST_COHORT = 3  # Theorem A.5
 _LARGEST_STEP = 0.5  # for the default; Theorem 5.2 requires less than 1
+_LONELY = (
+    "splits may go on to clusters of one or two clients: max_davies_bouldin seldom refuses to set one client "
+    "apart; strategy.parameters.min_cluster_size=3 keeps three together (Theorem A.5)"
+)
 _STEPS = 10  # local steps that `cautions` assumes; with fewer, rewards vary more
 _SETTLED = 0.1  # of the change by chance, with a tolerance of auto
 
@@ -240,7 +245,7 @@ def _resolved(name: str, value: Number | None) -> Number:
 
 
 def cautions(parameters: Parameters, num_clients: int, participation: float, rounds: int) -> list[str]:
-    """List reasons why no split can happen, or why none is likely.
+    """List reasons why no split can happen or none is likely, or why splits go on to single clients.
 
     The running mean of the squared change starts at 1 and falls by at most a share α per round, so it is at
     least (1 − α)^t after round t, which bounds the round of the first test.
@@ -250,6 +255,11 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     with weight α, varies by α/(2 − α) · v itself. For normally distributed losses Eq. 1 has E ω = 1/√2 and
     E ω² = 1/√3, so v = (1/√3 − 1/2)/S over S independent steps, S = 10 here. If the order
     of the clients' losses is stable, rewards vary less; so a split is called unlikely, not impossible.
+
+    Where splits are expected, `max_davies_bouldin` alone does not end them, because a part of one client has
+    no spread: of n equally distant clients, one apart from the others has the score √((n − 2)/n) < 1, and a
+    settled cluster is tested in every round. Theorem A.5's three clients would, but Algorithm 1 does not
+    require them.
 
     Parameters
     ----------
@@ -300,7 +310,7 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     if parameters.tolerance == "auto" or change <= tolerance:
         expected = fills(parameters, cohort, num_clients, tolerance, rounds) + patience - 1
         if expected < rounds:
-            return []
+            return [_LONELY] if parameters.smallest_part < 2 else []
         return [
             f"no split is likely before the last round, {rounds}: the matrix fills from zero, and its mean "
             f"squared change reaches tolerance {tolerance:.2g} in a later round"

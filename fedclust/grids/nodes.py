@@ -359,6 +359,7 @@ def ranges(clients: Iterable[int]) -> str:
 
 
 _RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
+_WRAPPING = re.compile(r"^<class '[^']*'>:<'|'>$")
 _PATIENCE = 30.0  # seconds
 NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
@@ -624,8 +625,8 @@ def read_answer(kind: type[Answer], reply: Message) -> Answer:
 
 
 def error_reason(error: Error) -> str:
-    """Return the app's own message, which Flower's simulation puts at the end of Ray's traceback."""
+    """Return the app's own message: Flower adds the error's class, and its simulation Ray's traceback."""
     reason = error.reason or "the node failed without a reason"
     if lost := _RAY_LOST.match(reason):
         return f"the node died ({lost[1]}); Flower's simulation does not replace it, engine=ray does"
-    return one_line(reason.rpartition("ClientAppException occurred. Message: ")[2].removesuffix("'>"))
+    return one_line(_WRAPPING.sub("", reason.rpartition("ClientAppException occurred. Message: ")[2]))

@@ -389,7 +389,8 @@ def standard_layers(
     options: RunOptions,
     *further: Layer,
     moves_clients: bool = False,
-    private: bool = False,
+    capped: bool = True,
+    blames: bool = True,
     settled: Settled = lambda *_: True,
 ) -> tuple[UpdateBounds, list[Layer]]:
     """Make the bounds of every run, and list its further layers in their order.
@@ -402,14 +403,15 @@ def standard_layers(
         Layers of the method's or the run's own.
     moves_clients
         Whether drift may move clients; else it is only reported.
-    private
-        Whether `further` has a layer that limits updates for privacy; no other limit then counts, and no
-        model is taken back for what single clients say.
+    capped
+        Whether the options' limits of updates count; if not, one of `further` has limits of its own.
+    blames
+        Whether models are taken back for what single clients say.
     settled
         Whether the method may stop with these clusters after a round.
     """
-    caps = ANY if private else Caps.of(options)
+    caps = Caps.of(options) if capped else ANY
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
     best = options.serve_round == "best"
     watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []
-    return UpdateBounds(caps, blames=not private), [*further, *drift, *watch, Attendance()]
+    return UpdateBounds(caps, blames=blames), [*further, *drift, *watch, Attendance()]

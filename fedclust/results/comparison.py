@@ -21,7 +21,17 @@ from fedclust.typing import FloatArray, IntArray
 PREFIX = "without_layer."
 """Begins the keys of figures of the models that serve, without their personal layers."""
 
-LOWER = ("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies", "newcomers.none")
+LOWER = (
+    "ad",
+    "sdad",
+    "wadb",
+    "validation_brier",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+    "failed_replies",
+    "newcomers.none",
+)
 """Keys of ``summary.json`` of which the lowest value is the best."""
 
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")

@@ -39,7 +39,10 @@ class Candidates:
 
 
 class Selection(Protocol):
-    """A selection policy, without state between rounds, so that a resumed run gives the same bits."""
+    """A selection policy, without state between rounds, so that a resumed run gives the same bits.
+
+    It may have a method `cautions`, as :meth:`PowerOfChoice.cautions`, whose lines are shown before round 1.
+    """
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose clients.
@@ -124,6 +127,30 @@ class PowerOfChoice(Checked):
     """
 
     candidates: Annotated[int | None, "a whole number >= 1 or None"] = None
+
+    def cautions(self, size: int, num_clients: int) -> list[str]:
+        """Warn if losses have no effect, because all clients that are asked are chosen.
+
+        Parameters
+        ----------
+        size
+            Number of clients m to choose.
+        num_clients
+            Number of clients that may be chosen; smaller clusters have smaller cohorts.
+
+        Examples
+        --------
+        >>> PowerOfChoice(candidates=8).cautions(size=7, num_clients=100)
+        []
+        >>> PowerOfChoice(candidates=8).cautions(size=10, num_clients=10)
+        ['selection=poc has no effect: all 10 clients take part in every round']
+        """
+        if size >= num_clients:
+            return [f"selection=poc has no effect: all {num_clients} clients take part in every round"]
+        if self.candidates is None or self.candidates > size:
+            return []
+        rule = f"be above {size}, the cohort of {num_clients} clients in one cluster"
+        return [f"selection.candidates should {rule}, got {self.candidates}: losses have no effect there"]
 
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Choose the `size` clients with the largest loss among those drawn."""

@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedclust.settings import choices
-from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, RunOptions
+from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, VALIDATION, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
@@ -262,7 +262,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
 
 _CHOICE = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")  # no .., no absolute path, no scheme
 _CHOOSES = "fedclust.personal.layers.Auto"
-_CLIENT_DP = "fedclust.privacy.ClientDP"
+_PRIVATE = {"fedclust.privacy.ClientDP": "client_dp", "fedclust.privacy.PatientDP": "patient_dp"}
 
 
 def _resolve_auto(config: DictConfig) -> None:
@@ -299,6 +299,7 @@ def deciders(config: DictConfig) -> Iterator[str]:
         "drift_every, which compares": bool(config.get("drift_every")),
         "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
         "serve_round=best, which compares": config.get("serve_round") == "best",
+        f"objective={VALIDATION}, which measures": config.get("objective") == VALIDATION,
     }
     yield from (what for what, decides in others.items() if decides)
 
@@ -351,15 +352,15 @@ def compared(config: DictConfig) -> list[str]:
     return [str(name) for name in listed]
 
 
-def is_private(config: DictConfig) -> bool:
-    """Return whether the run promises client-level differential privacy."""
-    return OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
+def private_choice(config: DictConfig) -> str | None:
+    """Return the choice of differential privacy that the run promises; None without one."""
+    return _PRIVATE.get(str(OmegaConf.select(config, "privacy._target_")))
 
 
 def withheld(config: DictConfig) -> str | None:
     """Name the setting that withholds what the proof needs; None if nothing is withheld."""
-    if is_private(config):
-        return "privacy=client_dp"
+    if choice := private_choice(config):
+        return f"privacy={choice}"
     return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
 
 

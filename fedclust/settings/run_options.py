@@ -27,6 +27,9 @@ DEFAULT_ROW_CAP = 3.0
 CAP = "> 1 and finite or None"
 """Rule of ``update_norm_cap``, ``update_pull_cap`` and ``row_cap``."""
 
+VALIDATION = "validation_brier"
+"""The objective, and key of ``summary.json``, that is measured on held-out rows."""
+
 KEEP = "auto"
 """Default of ``keep_matrices``."""
 
@@ -140,11 +143,17 @@ class RunSettings(_Rounds):
     min_replies: Annotated[float, "in [0, 1]"] = MIN_REPLIES
     max_outage: Annotated[float, ">= 0"] = MAX_OUTAGE
     keep_matrices: Annotated[bool | str, "True or False or auto"] = KEEP
+    objective: str = "mean_client_accuracy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_held_out(self.holdout_clients)
         parse_interval(self.checkpoint_every)
+
+    @property
+    def validates(self) -> bool:
+        """Whether the models that serve are measured on held-out rows at the end."""
+        return self.objective == VALIDATION
 
     def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:
         """Return the options of every strategy of the run."""

@@ -1,5 +1,6 @@
 """What runs show of the papers' claims: by hand, from summaries that are written here."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import ModuleType
@@ -78,21 +79,48 @@ def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType,
     cells = script.line(claim, "a head", found)
     # Differences 0.4 and 0.3: deviation 0.0707, t = 12.706 with one degree of freedom: ± 0.635.
     assert cells == [
-        "ours; 2 of 9 columns", "0.805, 0.365", "a head", "0.700 ± 0.000, 0.350 ± 0.071",
+        "ours; 2 of 9 columns", "0.805, 0.365", "a head", "0.700 ± 0.000, 0.350 ± 0.071", "–",
         "+0.350 (-0.285 to +0.985)", "2", "40", "not shown",
     ]  # fmt: skip
     assert script.measure(claim, tmp_path / "elsewhere") is None
     assert script.line(claim, "a head", None)[-1] == "not measured"
+    assert (
+        script.line(dataclasses.replace(claim, hours=2.5), "a head", None)[-1] == "not measured, about 2.5 h"
+    )
     better_below = script.Claim("", "", "", "", "a", ("b", "c"), lower=True)
     assert better_below.lead({"a": 0.1, "b": 0.3, "c": 0.2}) == (0.1, 0.2)
     assert better_below.signed(0.1 - 0.2) == pytest.approx(0.1)
 
 
+def test_the_best_round_of_the_mean_stands_beside_the_last(script: ModuleType, tmp_path: Path) -> None:
+    rounds = {  # by row and seed: FMCL's mean is best in round 2, FedAvg's in round 1
+        "FMCL": [[0.2, 0.8, 0.6], [0.4, 0.6, 0.7]], "FedAvg": [[0.5, 0.3, 0.2], [0.3, 0.4, 0.4]],
+    }  # fmt: skip
+    for row, seeds in rounds.items():
+        for seed, values in enumerate(seeds):
+            folder = tmp_path / "own/fmcl_imagenette/table/clients-own" / row / f"seed-{seed}"
+            folder.mkdir(parents=True)
+            lines = [{"round": at, "global_accuracy": value} for at, value in enumerate(values, start=1)]
+            (folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            summary = {"global_accuracy": values[-1], "rounds": 3, "compare": {}}
+            (folder / "summary.json").write_text(json.dumps(summary))
+            (folder / "config.yaml").write_text("{}")
+    claim = script.Claim("", "ours", "fmcl_imagenette", "global_accuracy", "FMCL", ("FedAvg",))
+    cells = script.line(claim, "own", script.measure(claim, tmp_path / "own"))
+    # (0.8 + 0.6) / 2 and (0.5 + 0.3) / 2; in the last round (0.6 + 0.7) / 2 and (0.2 + 0.4) / 2.
+    assert cells[3:5] == ["0.650 ± 0.071, 0.300 ± 0.141", "0.700, 0.400"]
+    (table,) = [part for part in script.page(tmp_path).split("## ") if part.startswith("FMCL")]
+    assert "| 0.650 ± 0.071, 0.300 ± 0.141 | 0.700, 0.400 |" in table
+    assert script.page(tmp_path).count("ours, best round") == 1  # FMCL's table alone
+
+
 def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
     ways, claims = script.read()
     lines = script.commands(Path("runs"), ways, claims)
-    experiments = {claim.experiment for claim in claims if claim.experiment}
-    assert len(lines) == len(ways) * len(experiments)
+    pairs = {(way, claim.experiment) for claim in claims if claim.experiment for way in claim.ways}
+    assert {tuple(line.split()[2:4]) for line in lines} == {(f"runs/{way}", each) for way, each in pairs}
+    assert len(lines) == len(pairs)
+    assert [line.split()[3] for line in lines if "runs/quarter" in line] == ["fedgwc_cifar100"]
     (line,) = [each for each in lines if "runs/encoder fedgmcc_emnist62 " in each]
     assert line.startswith(
         "python benchmarks/paper_table.py runs/encoder fedgmcc_emnist62 --rows FedGMCC FedAvg "

@@ -44,6 +44,44 @@ def test_a_command_for_each_row_column_size_and_seed(script: ModuleType, tmp_pat
     assert not any(character in str(run.folder.relative_to(tmp_path)) for run in runs for character in "=[ (")
 
 
+def test_every_round_is_scored_where_the_paper_has_the_best_one(script: ModuleType, tmp_path: Path) -> None:
+    for experiment, every in (("fmcl_imagenette", "1"), ("clust_psi_pfl_fmnist", "${rounds}")):
+        given = options(experiment, set=["evaluate_every=5"])
+        (run, *_) = script.runs_of(given, "dataset.path=there", tmp_path)
+        scored = [each for each in run.overrides if each.startswith("evaluate_every=")]
+        assert scored == [f"evaluate_every={every}", "evaluate_every=5"]  # the last one counts
+
+
+@pytest.mark.parametrize(("seeds", "best"), [([0], "0.800"), ([0, 1], "0.700 ± 0.141"), ([0, 2], "–")])
+def test_the_best_round_of_the_mean_has_a_column(
+    script: ModuleType, tmp_path: Path, seeds: list[int], best: str
+) -> None:
+    given = options("fmcl_imagenette", rows=["FMCL"], seeds=seeds)
+    runs = script.runs_of(given, "dataset.path=there", tmp_path)
+    # By seed and round: seeds 0 and 1 are best in round 2 together; of seed 2 only the last was scored.
+    scored = {0: {1: 0.2, 2: 0.8, 3: 0.6}, 1: {1: 0.4, 2: 0.6, 3: 0.7}, 2: {3: 0.9}}
+    for run in runs:
+        run.folder.mkdir(parents=True)
+        lines = [{"round": at, "global_accuracy": value} for at, value in scored[run.seed].items()]
+        (run.folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        summary = {"global_accuracy": scored[run.seed][3], "num_clients": 30, "compare": {}}
+        (run.folder / "summary.json").write_text(json.dumps(summary))
+        (run.folder / "config.yaml").write_text("{}")
+    text = script.write(given, runs, tmp_path / "out")
+    assert "| global accuracy | global accuracy, best round | published |" in text
+    (line,) = [each for each in text.splitlines() if each.startswith("| FMCL ")]
+    assert line.split(" | ")[4] == best  # after the clusters' two columns and the last round's figure
+
+
+def test_a_row_with_a_note_is_marked(script: ModuleType, tmp_path: Path) -> None:
+    given = options("clust_psi_pfl_fmnist", rows=["FedAvg", "PoC"], columns=["alpha=50"])
+    text = script.write(given, script.runs_of(given, "dataset.path=there", tmp_path), tmp_path / "out")
+    assert "\n\\* PoC: with 8 candidates (Table II) losses choose nobody in cohorts of 8 or more;" in text
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][1:] == [
+        "| ---", "| FedAvg", "| PoC \\*"
+    ]  # fmt: skip
+
+
 def test_a_missing_dataset_in_one_line(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

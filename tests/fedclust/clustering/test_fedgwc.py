@@ -82,9 +82,22 @@ def test_the_matrix_fills_from_zero_before_a_first_test() -> None:
     assert rounds == fedgwc.fills(PAPER.resolve(0.1), 10, 100, 1e-5, 10**4)
     # Measured on Fashion-MNIST with 100 clients: the first tests come in rounds 906 to 928.
     assert 850 < rounds < 928
-    assert said(PAPER, 100, 0.1, rounds + 1) == []
+    assert said(dataclasses.replace(PAPER, min_cluster_size=2), 100, 0.1, rounds + 1) == []
     (caution,) = said(PAPER, 100, 0.1, rounds)
     assert caution.startswith(f"no split is likely before the last round, {rounds}: the matrix fills")
+
+
+def test_splits_that_go_on_to_single_clients_are_named() -> None:
+    assert said(PAPER, 100, 0.1, 10**4) == [fedgwc._LONELY]
+    # Corners of a regular simplex of side √2. One apart: the others are √((n − 2)/(n − 1)) from their mean,
+    # the one is √(n/(n − 1)) from it: √((n − 2)/n). Two pairs: (√½ + √½) / 1.
+    for number in (3, 4, 20):
+        score = davies_bouldin_score(np.eye(number), np.arange(number) == 0)
+        assert score == pytest.approx(math.sqrt((number - 2) / number))
+        assert score < PAPER.max_davies_bouldin
+    score = davies_bouldin_score(np.eye(4), np.array([0, 0, 1, 1]))
+    assert score == pytest.approx(math.sqrt(2))
+    assert score > PAPER.max_davies_bouldin
 
 
 def test_federations_that_are_too_small_are_named() -> None:
@@ -129,7 +142,7 @@ def test_a_tolerance_of_auto_is_a_tenth_of_what_chance_leaves() -> None:
     # Shares of the rewards' sum, about 10/√2 in a cohort of ten: 2/100 of the variance, whatever the cluster.
     shares = dataclasses.replace(RELEASED, cohort_size=10)
     assert fedgwc.change_by_chance(shares, 10, 20) == pytest.approx(0.02 * 0.0025784, rel=1e-3)
-    assert cautions(auto, 30, 1.0, 1000) == []
+    assert cautions(dataclasses.replace(auto, min_cluster_size=3), 30, 1.0, 1000) == []
 
 
 def literal_affinity(matrix: np.ndarray, kernel_width: float) -> np.ndarray:

@@ -127,7 +127,7 @@ def test_stock_strategies_run_unmodified() -> None:
     np.testing.assert_allclose(result.arrays["w"].numpy(), [0.07406083, 0.07406083], rtol=1e-6)
 
 
-def test_only_the_apps_own_message_is_kept_of_rays_traceback() -> None:
+def test_only_the_apps_own_message_is_kept_of_an_error() -> None:
     # As Flower's simulation writes a failed client's error, shortened in the middle.
     ray = (
         "<class 'ray.exceptions.RayTaskError(ClientAppException)'>:<'ray::ClientAppActor.run() (pid=29179)\n"
@@ -135,6 +135,11 @@ def test_only_the_apps_own_message_is_kept_of_rays_traceback() -> None:
         "Exception ClientAppException occurred. Message: num_clients must be at most 1797'>"
     )
     assert error_reason(Error(2, ray)) == "num_clients must be at most 1797"
+    # As a SuperNode writes that of an app that raises.
+    refused = (
+        "<class 'fedclust.settings.allowed.NotAllowed'>:<'encoder must be one of 'pixels'\ngot \"a'>b\"'>"
+    )
+    assert error_reason(Error(2, refused)) == "encoder must be one of 'pixels' got \"a'>b\""
     assert error_reason(Error(2, "out of memory")) == "out of memory"
     died = "<class 'ray.exceptions.ActorDiedError'>:<'The actor died.\n\tclass_name: A\n\tpid: 7'>"
     assert error_reason(Error(0, died)).startswith("the node died (ActorDiedError); Flower's simulation")

@@ -62,6 +62,23 @@ def test_refuses(number) -> None:
         PowerOfChoice(number)
 
 
+@pytest.mark.parametrize(
+    ("number", "size", "warned"),
+    [
+        (8, 10, "selection.candidates should be above 10, the cohort of 20 clients in one cluster, got 8:"),
+        (10, 10, "selection.candidates should be above 10, the cohort of 20 clients in one cluster, got 10:"),
+        (11, 10, None),  # the one of eleven with the smallest loss is not chosen
+        (8, 20, "selection=poc has no effect: all 20 clients"),
+        (None, 19, None),  # twice 19 candidates, cut to the 20
+        (None, 20, "selection=poc has no effect: all 20 clients"),
+    ],
+)
+def test_warns_where_losses_choose_nobody(number: int | None, size: int, warned: str | None) -> None:
+    found = PowerOfChoice(number).cautions(size, 20)
+    assert len(found) == (warned is not None)
+    assert all(line.startswith(str(warned)) for line in found)
+
+
 # -- Against literal loops ------------------------------------------------------------------------------
 
 Chances = Mapping[tuple[int, ...], float]

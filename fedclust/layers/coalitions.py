@@ -330,9 +330,9 @@ class Coalitions(Layer):
 
         A site makes these of four fifths of the same rows. An update that is ten times as long as their
         median is not of its rows; nor are those of a site that point away from them in six rounds more than
-        they do not. A single one may by chance, where labels hardly depend on inputs. An update does so if its
-        cosine with them is negative and 0.5 below that of each of them with the others. Nothing is known of a
-        site whose node answers with a mean.
+        they do not. A single one may by chance, where labels hardly depend on inputs. An update does so if
+        its cosine with them is negative and 0.5 below that of each of them with the others. Nothing is known
+        of a site whose node answers with a mean.
         """
         if self.trained is None:
             return now

@@ -62,6 +62,8 @@ from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1
+_FAR, _ROUNDS = 0.5, 6  # in cosines; and rounds of it that no labels at random make
+_TURNED = "updates must point the same way as those without a fold of its rows, they point the other way"
 MOST_BYTES, MOST_ROWS = 64e6, 200_000
 """By default a site's message is to be no larger, and it is to train on no more rows in an epoch."""
 
@@ -143,9 +145,9 @@ class CoalitionModels:
         known after the last round.
     aggregators
         What the aggregator of each model remembers.
-    agreement
-        Of each site, the sum over rounds of the dot product of its update of the model for all with the mean
-        of its updates of the models for all without a fold, shape (K,).
+    suspicion
+        Rounds in which a site's update of the model for all pointed away from those without a fold of its
+        rows, less those in which it did not, at least 0, shape (K,).
     contradicted
         Rounds in which a site's update of the model for all was left out because it contradicted these, shape
         (K,).
@@ -155,7 +157,7 @@ class CoalitionModels:
 
     coalitions: tuple[Coalition, ...]
     models: tuple[ArrayRecord, ...]
-    agreement: FloatArray
+    suspicion: IntArray
     contradicted: IntArray
     aggregators: tuple[Mapping[str, Any], ...] = ()
     chosen: Chosen | None = None
@@ -267,7 +269,7 @@ class Coalitions(Layer):
             number, model = now.clusters.num_clients, run.initial
             further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
             listed = coalitions(number, further)
-            nothing = np.zeros(number), np.zeros(number, dtype=np.int64)
+            nothing = (np.zeros(number, dtype=np.int64),) * 2
             self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)), *nothing)
             self._aggregators = [run.make_aggregator() for _ in self.trained.models]
         if self.trained is None:
@@ -327,14 +329,16 @@ class Coalitions(Layer):
         """Leave out updates of the model for all that contradict those of the same model without a fold.
 
         A site makes these of four fifths of the same rows. An update that is ten times as long as their
-        median, or such that all of a site's so far point away from them, is not of its rows. Nothing is known
+        median is not of its rows; nor are those of a site that point away from them in six rounds more than
+        they do not. A single one may by chance, where labels hardly depend on inputs. An update does so if
+        its cosine with them is negative and 0.5 below that of each of them with the others. Nothing is known
         of a site whose node answers with a mean.
         """
         if self.trained is None:
             return now
         shared = Counter(id(reply.model) for reply in now.replies)
         folds, kept, failures = [name_of(0, fold) for fold in range(FOLDS)], list[Reply](), list[Failure]()
-        agreement, contradicted = self.trained.agreement.copy(), self.trained.contradicted.copy()
+        suspicion, contradicted = self.trained.suspicion.copy(), self.trained.contradicted.copy()
         for reply in now.replies:
             starts = now.asked[reply.client].arms
             pairs = [(reply.arms[name], starts[name]) for name in folds if {name} <= {*reply.arms, *starts}]
@@ -346,15 +350,17 @@ class Coalitions(Layer):
             except ValueError:  # named with the models of coalitions
                 kept.append(reply)
                 continue
-            why, agreed = _contradiction(reply, pairs, float(agreement[reply.client]))
-            agreement[reply.client] = agreed
+            why, turned = _contradiction(reply, pairs)
+            suspicion[reply.client] = max(0, suspicion[reply.client] + (1 if turned else -1))
+            if suspicion[reply.client] >= _ROUNDS:
+                why = why or _TURNED
             if not why:
                 kept.append(reply)
                 continue
             contradicted[reply.client] += 1
             reason = f"client {reply.client}, round {now.number}: {why}"
             failures.append({"client": reply.client, "phase": "train", "reason": reason})
-        self.trained = replace(self.trained, agreement=agreement, contradicted=contradicted)
+        self.trained = replace(self.trained, suspicion=suspicion, contradicted=contradicted)
         return replace(now, replies=kept, failures=sorted([*now.failures, *failures], key=failure_order))
 
     # -- The choice -----------------------------------------------------------------------------------------
@@ -494,9 +500,11 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
-def _contradiction(
-    reply: Reply, folds: Sequence[tuple[ArrayRecord, ArrayRecord]], agreement: float
-) -> tuple[str, float]:
+def _cosine(one: FloatArray, other: FloatArray) -> float:
+    return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
+
+
+def _contradiction(reply: Reply, folds: Sequence[tuple[ArrayRecord, ArrayRecord]]) -> tuple[str, bool]:
     """Compare a site's update with those of the same model without a fold.
 
     Parameters
@@ -505,26 +513,23 @@ def _contradiction(
         The site's reply.
     folds
         Model and start of each fold.
-    agreement
-        Dot product with their mean, over the rounds before.
 
     Returns
     -------
-    Why the update is left out, empty if it is not; and the dot product with this round's.
+    Why it is too long, empty if it is not; and whether it points away from them.
     """
     names = [name for name, array in reply.start.items() if np.dtype(array.dtype).kind == "f"]
     own = to_vector(reply.model, names) - to_vector(reply.start, names)
     others = [to_vector(model, names) - to_vector(start, names) for model, start in folds]
-    agreement += float(own @ np.mean(others, axis=0))
+    total = np.sum(others, axis=0)
+    turned = _cosine(own, total) < min(0.0, min(_cosine(each, total - each) for each in others) - _FAR)
     lengths = [float(np.linalg.norm(each)) for each in (own, *others)]
     start = float(np.linalg.norm(to_vector(reply.start, names)))
     long = too_long(lengths, lengths, [0] * len(lengths), LEAST_CAP, [start] * len(lengths)).get(0)
-    without = "those without a fold of its rows"
-    if long is not None:
-        return f"update must be as long as {without}: {too_long_line(lengths[0], *long)}", agreement
-    if agreement < 0:
-        return f"updates must point the same way as {without}, they point the other way", agreement
-    return "", agreement
+    if long is None:
+        return "", turned
+    why = f"update must be as long as those without a fold of its rows: {too_long_line(lengths[0], *long)}"
+    return why, turned
 
 
 def _question(trained: CoalitionModels, site: int, counts: IntArray, may_correct: bool) -> ScoresQuestion:

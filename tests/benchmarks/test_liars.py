@@ -89,7 +89,7 @@ def test_one_of_four_sites_cannot_reverse_the_model_for_all(lie: str, run, scrip
     liars, accuracies, named = scripts("liars"), [], []
     for where in ("none_0", f"{lie}_1"):
         outcome = run(
-            *("strategy=auto", "partition=iid", "partition.num_clients=4", "rounds=12", "compare=[]"),
+            *("strategy=auto", "partition=iid", "partition.num_clients=4", "rounds=20", "compare=[]"),
             *("evaluate_every=99", "seed=1", f"client_app=liars.{where}", f"output_dir={where}"),
         )
         assert outcome.code == 0, outcome.complained

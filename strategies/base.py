@@ -127,8 +127,8 @@ class ClusteredStrategy(Strategy):
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
     holds_patient_dp: ClassVar[bool] = True
-    """Whether the method can run with ``privacy=patient_dp``: it asks no question, and uses only the models that
-    clients train and public facts. Counts for exactly the class that says so."""
+    """Whether the method can run with ``privacy=patient_dp``: it asks no question, and uses only the models
+    that clients train and public facts. Counts for exactly the class that says so."""
 
     asks: ClassVar[frozenset[str]] = frozenset()
     """Types of the questions that it needs answers to, besides descriptions and training."""

@@ -131,7 +131,7 @@ def test_what_cannot_hold_it_is_refused_before_round_1(
         (["strategy=centralised"], "privacy=patient_dp does not support strategy centralised"),
         (
             ["strategy=auto"],
-            "privacy=patient_dp does not support proof=true, which asks .*; strategy=fedavg with compare=.. spends",
+            "privacy=patient_dp does not support proof=true, which asks .*; strategy=fedavg with compare=..",
         ),
         (["strategy=auto", "proof=false"], "strategy=auto must have proof=true"),
         (["strategy=fedavg", "proof=true"], "privacy=patient_dp does not support proof=true, which"),

@@ -109,9 +109,7 @@ def test_a_site_draws_its_noise_in_secret_whatever_the_server_asks(config: dict,
     secret = made.noise(published=False)
     assert (secret("accuracy", 1, 0, 9) != secret("accuracy", 1, 0, 9)).all()
     if refused:
-        with pytest.raises(
-            ValueError, match="^published_noise must be false at a site, whose noise"
-        ):
+        with pytest.raises(ValueError, match="^published_noise must be false at a site, whose noise"):
             made.noise(published=True)
     else:
         published = made.noise(published=True)

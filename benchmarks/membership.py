@@ -68,8 +68,7 @@ NETWORKS = {
     "linear": lambda width: nn.Linear(width, 2),
     "64 hidden": lambda width: nn.Sequential(nn.Linear(width, 64), nn.ReLU(), nn.Linear(64, 2)),
 }
-MANY = "fedavg, 180 steps of a quarter"  # at the defaults, in place of 20 steps with everyone
-STRATEGIES = {"fedavg": ClusteredStrategy, "each site alone": Local, MANY: ClusteredStrategy}
+STRATEGIES = {"fedavg": ClusteredStrategy, "each site alone": Local}
 
 
 def run(folder: Path, name: str, network: str, strategy: str, epsilon: float, share: float, seed: int) -> Run:
@@ -89,22 +88,18 @@ def run(folder: Path, name: str, network: str, strategy: str, epsilon: float, sh
         clients.append(((x[there], y[there]), None, (x[~there], y[~there])))
     torch.manual_seed(seed)
     model: Any = NETWORKS[network](sites[0][0].shape[1])
-    private, many = math.isfinite(epsilon), strategy == MANY
+    private = math.isfinite(epsilon)
     # Few steps with everyone and a short clip, where noise is to be added; to the end, where it is not.
-    steps = (
-        {"learning_rate": 0.5, "steps": 3 if many else 2} if private else {"learning_rate": 0.1, "epochs": 2}
-    )
+    steps = {"learning_rate": 0.5, "steps": 2} if private else {"learning_rate": 0.1, "epochs": 2}
     noise = {"epsilon": None, "noise_multiplier": 0.01} if epsilon == QUIET else {"epsilon": epsilon}
     result = fedclust.simulate(
         STRATEGIES[strategy](participation=1.0, evaluate_every=1000),
         model,
         clients,
-        rounds=10 if private and not many else 60,
+        rounds=10 if private else 60,
         training=fedclust.LocalTraining(batch_size=16, **steps),
         seed=seed,
-        privacy=PatientDP(**noise, clip=0.5, delta=DELTA, sampling=0.25 if many else 1.0)
-        if private
-        else NoPrivacy(),
+        privacy=PatientDP(**noise, clip=0.5, delta=DELTA, sampling=1.0) if private else NoPrivacy(),
     )
     logits = []
     with torch.no_grad():
@@ -187,15 +182,13 @@ def accuracy(given: argparse.Namespace) -> str:
         for network, strategy in (
             ("linear", "fedavg"),
             ("64 hidden", "fedavg"),
-            ("64 hidden", MANY),
             ("linear", "each site alone"),
         ):
             cells = []
             for epsilon in EPSILONS[::-1]:
                 values = []
                 for seed in range(given.runs):
-                    way = strategy if math.isfinite(epsilon) else strategy.partition(",")[0]
-                    made = run(given.folder, name, network, way, epsilon, 2 / 3, seed)
+                    made = run(given.folder, name, network, strategy, epsilon, 2 / 3, seed)
                     hits = made["logits"].argmax(axis=1) == made["labels"]
                     values.append(float(hits[~made["members"]].mean()))
                 cells.append(over_seeds(values))

@@ -63,9 +63,7 @@ def test_sites_are_instructed_and_losses_are_unknown(simulated: bool) -> None:
     assert math.isnan(screened.loss)
     assert screened.num_examples == 7
     many = Reply(0, 0, MODEL, MODEL, 10_000, 0.0, np.zeros(1))
-    with pytest.raises(
-        RunFailed, match="^privacy.delta must be below one over a site's patients, 0.0001"
-    ):
+    with pytest.raises(RunFailed, match="^privacy.delta must be below one over a site's patients, 0.0001"):
         layer.screen(run, _round([0], replies=[many]))
 
 

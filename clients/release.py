@@ -201,7 +201,7 @@ def _unprotected(rules: Rules, question: Any, answer: Any) -> str | None:
             return None
         case description.Description(label_counts=None, num_train=None):
             return None
-        case training.TrainAnswer():
+        case training.TrainAnswer() if not answer.arms:  # further models are trained without noise
             return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
         case evaluation.Evaluation():
             return rules.unprotected(question.noise, 0.0)

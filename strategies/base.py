@@ -127,8 +127,8 @@ class ClusteredStrategy(Strategy):
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
     holds_patient_dp: ClassVar[bool] = True
-    """Whether the method can run with ``privacy=patient_dp``: of clients it uses only the models that they
-    train, or what these make of them, and public facts. Counts for exactly the class that says so."""
+    """Whether the method can run with ``privacy=patient_dp``: it asks no question, and uses only the models
+    that clients train and public facts. Counts for exactly the class that says so."""
 
     asks: ClassVar[frozenset[str]] = frozenset()
     """Types of the questions that it needs answers to, besides descriptions and training."""
@@ -387,8 +387,6 @@ class ClusteredStrategy(Strategy):
         if len(serving := np.unique(clusters.assignment)) == 1:
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
-        if federation.disclosed == "nothing":  # both rules ask about rows
-            return dict.fromkeys(map(int, newcomers), Placement(None, "privacy allows no question"))
         rule = unpacked(self.findings(clusters).placing)
         if rule is not None:
             return by_rule(rule, newcomers, federation)

@@ -31,7 +31,6 @@ class CFL(ClusteredStrategy):
         As for :class:`~fedclust.strategies.ClusteredStrategy`.
     """
 
-    holds_patient_dp = True  # it compares what private steps have changed
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Changes

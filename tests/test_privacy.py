@@ -131,7 +131,7 @@ def test_what_cannot_hold_it_is_refused_before_round_1(
         (["strategy=centralised"], "privacy=patient_dp does not support strategy centralised"),
         (
             ["strategy=auto"],
-            "privacy=patient_dp does not support proof=true, which asks .*; strategy=fedavg or cfl with",
+            "privacy=patient_dp does not support proof=true, which asks .*; strategy=fedavg with compare=..",
         ),
         (["strategy=auto", "proof=false"], "strategy=auto must have proof=true"),
         (["strategy=fedavg", "proof=true"], "privacy=patient_dp does not support proof=true, which"),
@@ -206,7 +206,7 @@ def test_noise_that_follows_from_epsilon_is_for_one_number_of_rounds(tmp_path: P
         fedclust.run(expand([f"resume={tmp_path}", "rounds=3"]))
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "local", "cfl", "known_groups"])
+@pytest.mark.parametrize("strategy", ["fedavg", "local", "known_groups"])
 def test_what_is_made_of_private_models_costs_patients_nothing(strategy: str, tmp_path: Path) -> None:
     options = [*PATIENTS, f"strategy={strategy}", "participation=1", "aggregator=fedmedian"]
     noise = ["privacy.epsilon=null", "privacy.noise_multiplier=2"]

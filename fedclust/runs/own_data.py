@@ -79,7 +79,7 @@ def join_sites(
             steps = patient_steps(config.training, privacy.sampling)
             planned = Planned.of(privacy, settings.rounds, steps, evaluations=0)
             rules = replace(rules, noise=planned.noise, clip=privacy.clip)
-    except (SiteError, ValueError, TypeError) as error:
+    except (SiteError, ValueError, TypeError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, **waits)
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))

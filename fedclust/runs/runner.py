@@ -251,10 +251,8 @@ class StrategyRun(Observer):
         if federation.num_steps is None:
             raise RunFailed("client_app must be fedclust's own with privacy=patient_dp")
         rounds, every = self.settings.rounds, self.settings.evaluate_every
-        steps, simulated = (
-            int(federation.num_steps(np.ones(1, dtype=np.int64))[0]),
-            federation.clients.simulated,
-        )
+        steps = int(federation.num_steps(np.ones(1, dtype=np.int64))[0])
+        simulated = federation.clients.simulated
         evaluations = 0 if privacy.exact(simulated) else -(-rounds // every)
         return PatientPrivacy(privacy, Planned.of(privacy, rounds, steps, evaluations), simulated)
 

@@ -428,7 +428,7 @@ _MEANS = (
     FairAvg,
 )
 _SELECTIONS = (Uniform, LeastSampled)  # they look at no client's data
-_HOLD_PATIENT_DP = "fedavg, known_groups, local and cfl"
+_HOLD_PATIENT_DP = "fedavg, known_groups and local"
 
 
 def check_strategy(

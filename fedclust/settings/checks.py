@@ -57,7 +57,7 @@ def _proof_problem(config: DictConfig) -> str | None:
     if proof and (setting := composition.withheld(config)):
         instead = getattr(strategies[config.choices.strategy], "without_proof", "")
         if composition.private_choice(config) == "patient_dp":
-            instead = "strategy=fedavg or cfl with compare=[] spends all of epsilon on one model"
+            instead = "strategy=fedavg with compare=[] spends all of epsilon on one model"
         what = f"{setting} does not support proof=true, which asks how models compare on each class"
         return f"{what}; {instead}" if instead else what
     fraction = OmegaConf.select(config, _FRACTION) or 0

@@ -268,6 +268,10 @@ def test_with_noise_for_patients_nothing_else_of_them_leaves() -> None:
         (description.Description.of(np.array([18, 2]), np.array([5, 1]), "sizes"), None),
         (description.Prototypes(np.ones((2, 2), np.float32), np.array([18, 9])), None),
         (training.Update(0, 20, {}), None),
+        (
+            training.TrainAnswer(0, start, 20, np.zeros(1), arms={"arm/0": start}),
+            training.Instruction(start, patient_clip=1.0, patient_noise=2.0, arms={"arm/0": start}),
+        ),
     ):
         with pytest.raises(RulesError, match="at this site"):
             released(answer, question, **few)

@@ -44,6 +44,8 @@ ATTACKED: dict[str, tuple[int, ...]] = {
     "sign_flip": (1, 3, 6),
     "near_cap": (1, 3, 6),
     "many_rows": (1, 3),
+    "constant": (3,),
+    "random_many": (3,),
     "noise": (3,),
     "label_flip": (3, 6),
     "little": (3, 6),

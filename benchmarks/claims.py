@@ -47,6 +47,10 @@ class Claim:
         Whether less is better.
     why
         What we think of the result, by the way of its runs.
+    ways
+        The ways to run it, by name.
+    hours
+        Of one core, for all runs of the last way.
     missing
         Why it cannot be run here.
     """
@@ -59,6 +63,8 @@ class Claim:
     behind: tuple[str, ...] = ()
     lower: bool = False
     why: Mapping[str, str] = field(default_factory=dict)
+    ways: tuple[str, ...] = ("own", "encoder")
+    hours: float = 0
     missing: str = ""
 
     def lead(self, figures: Mapping[str, float]) -> tuple[float, float]:
@@ -102,9 +108,12 @@ def read() -> tuple[dict[str, tuple[str, list[str]]], list[Claim]]:
     """Read the ways to run and the claims."""
     given = yaml.safe_load(CLAIMS.read_text(encoding="utf-8"))
     ways = {way: (title, list(overrides)) for way, (title, overrides) in given["ways"].items()}
-    lists = {paper: [{**each, "behind": tuple(each.get("behind", ()))} for each in claims]
-             for paper, claims in given["papers"].items()}  # fmt: skip
-    return ways, [Claim(paper, **each) for paper, claims in lists.items() for each in claims]
+    lists = [
+        (paper, {name: tuple(value) if isinstance(value, list) else value for name, value in each.items()})
+        for paper, claims in given["papers"].items()
+        for each in claims
+    ]
+    return ways, [Claim(paper, **each) for paper, each in lists]
 
 
 def measure(claim: Claim, folder: Path) -> Measured | None:
@@ -231,7 +240,8 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     """Write a claim's row for runs of one network."""
     every = columns_of(tables(claim.experiment))
     if found is None:
-        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 6, "not measured"]
+        cost = f", about {claim.hours:g} h" if claim.hours else ""
+        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 6, f"not measured{cost}"]
     differences = [
         claim.signed(ahead - behind) for ahead, behind in zip(found.ahead, found.behind, strict=True)
     ]
@@ -257,18 +267,17 @@ def _pair(figures: Sequence[float]) -> str:
 
 def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> list[str]:
     """List the commands that make all runs, one for each experiment and way."""
-    rows: dict[str, list[str]] = {}
-    for claim in claims:
-        there = rows.setdefault(claim.experiment, [])
+    rows: dict[tuple[str, str], list[str]] = {}
+    for way, claim in ((way, claim) for way in ways for claim in claims if way in claim.ways):
+        there = rows.setdefault((way, claim.experiment), [])
         there += [row for row in (claim.ahead, *claim.behind) if row not in there]
-    rows.pop("", None)
     return [
         shlex.join([
             "python", "benchmarks/paper_table.py", str(folder / way), experiment, "--rows", *asked,
-            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if overrides else []),
+            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if (overrides := ways[way][1]) else []),
         ])
-        for way, (_, overrides) in ways.items()
-        for experiment, asked in rows.items()
+        for (way, experiment), asked in rows.items()
+        if experiment
     ]  # fmt: skip
 
 
@@ -290,9 +299,9 @@ def page(folder: Path) -> str:
                 rows.append([claim.claim, *["–"] * 7, "not measured"])
                 notes.append(f"- {claim.claim}: {claim.missing}.")
                 continue
-            found = {way: measure(claim, folder / way) for way in ways}
-            made = [way for way in ways if found[way] is not None] or list(ways)[:1]
-            rows += [line(claim, ways[way][0], found[way]) for way in made]
+            found = {way: measure(claim, folder / way) for way in claim.ways}
+            made = [way for way in claim.ways if found[way] is not None]
+            rows += [line(claim, ways[way][0], found[way]) for way in made or claim.ways[:1]]
             notes += [
                 f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in made if way in claim.why
             ]

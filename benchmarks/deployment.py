@@ -65,6 +65,19 @@ class Node:
         fields = Path(f"/proc/{executor}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[13]) + int(fields[14])) / _TICKS
 
+    def kill_app(self, name: str) -> None:
+        """Kill the processes of an app that it has started, by their command's name."""
+        started, found = [self._process.pid], list[int]()
+        while started:
+            pid = started.pop()
+            started += _children(pid)
+            if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+        if not found:
+            raise RuntimeError(f"no process {name} below {self._process.pid}")
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+
     def messages(self) -> list[dict[str, float]]:
         """When each message came, its process said its first word, and its reply was sent."""
         found: list[dict[str, float]] = []

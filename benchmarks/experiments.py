@@ -40,12 +40,6 @@ def fashion_mnist(setting: str, *overrides: str) -> Experiment:
     return Experiment(f"Fashion-MNIST, {setting}", (*common, *overrides, "evaluate_every=10"), seeds=(0,))
 
 
-def smaller(title: str, experiment: str, data: str, *overrides: str) -> Experiment:
-    """Set up an experiment of a paper at a size that takes less than half an hour on two cores."""
-    where = f"experiment={experiment}", f"dataset.path=../shared/data/{data}"
-    return Experiment(title, (*where, *overrides, "evaluate_every=50"), seeds=(0,))
-
-
 ONE_SHOT = "compare=[fedgwc,clust_psi_pfl,fmcl,fedavg]"
 EXPERIMENTS = {
     "fmnist-alpha-0.3": fashion_mnist("Dirichlet, α = 0.3", "partition.alpha=0.3"),
@@ -73,12 +67,6 @@ EXPERIMENTS = {
             "strategy=fedgmcc", "partition.num_clients=10", "partition.groups=[5,5]", "participation=1",
             "rounds=10", "training.epochs=5", "training.steps=null", "compare=[fmcl,fedavg]",
         ),
-    ),
-    "cifar100-fedgwc": smaller("FedGWC, Table 1, CIFAR-100", "fedgwc_cifar100", "cifar100", "rounds=50"),
-    "emnist62-fedgmcc": smaller("FedGMCC, Table I, EMNIST62", "fedgmcc_emnist62", "emnist62", "rounds=2"),
-    "splice-fedgmcc": smaller(
-        "FedGMCC, Table I, genomic reads; splice junctions in their place", "fedgmcc_genomic", "splice",
-        "dataset=splice", "model=embedding_lstm", "rounds=25",
     ),
 }  # fmt: skip
 

@@ -129,6 +129,9 @@ FAULTS: dict[str, dict[str, Callable[[Place], Row]]] = {
         "a SuperNode is killed in round 2 of 3 and started again at once": deployed(
             lambda its: do.kill(its.nodes[2], restart_after=0)
         ),
+        "the ServerApp's process is killed after round 1 of 3": deployed(
+            lambda its: its.superlink.kill_app("flwr-serverapp")
+        ),
         "the SuperLink is killed after round 1 of 3 and started again at once": deployed(
             lambda its: do.kill(its.superlink, restart_after=0)
         ),

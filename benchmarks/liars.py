@@ -20,7 +20,9 @@ from fedclust.clients import app as honest
 from fedclust.grids.client_grid import is_bundle, pack, unpack
 from fedclust.messages.codec import ARRAYS, CONFIG, METRICS, encode
 from fedclust.messages.description import Prototypes
+from fedclust.messages.evaluation import ProofAnswer
 from fedclust.messages.training import NUM_EXAMPLES
+from fedclust.proof import evidence
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.rng import generator
 
@@ -88,6 +90,30 @@ def _moved(times: float) -> Tell:
     return lie
 
 
+def _all_reversed(answers: Answers, asked: Asked) -> None:
+    """Send the start less three times the update, of this model and of those of coalitions."""
+    for liar in asked.liars:
+        starts = asked.questions[liar].array_records
+        for name, model in answers[liar].array_records.items():
+            start = starts.get(name, asked.start(liar))
+            sent = {}
+            for key, array in model.items():
+                before, after = to_numpy(start[key]), to_numpy(array)
+                sent[key] = from_numpy((before - 3 * (after - before)).astype(after.dtype))
+            answers[liar] = RecordDict({**answers[liar], name: ArrayRecord(sent)})
+
+
+def _constant(answers: Answers, asked: Asked) -> None:
+    """Send the start with 0.1 added to every parameter."""
+    _models(answers, asked, lambda *given: given[2] + np.float32(0.1))
+
+
+def _random_many(answers: Answers, asked: Asked) -> None:
+    """Send normal weights of a network's usual size, and say one has 1,000 times the rows."""
+    _models(answers, asked, lambda *given: asked.draws.normal(scale=0.1, size=given[2].shape))
+    _more_rows(answers, asked, 1000)
+
+
 def _noise(answers: Answers, asked: Asked) -> None:
     """Send the start plus normal noise, per parameter ten times as large as what training changed."""
 
@@ -146,12 +172,16 @@ def _many_rows(update: float, rows: int) -> Tell:
 
     def lie(answers: Answers, asked: Asked) -> None:
         _moved(update)(answers, asked)
-        for liar in asked.liars:
-            told = MetricRecord({**answers[liar][METRICS]})
-            told[NUM_EXAMPLES] = rows * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
-            answers[liar] = RecordDict({**answers[liar], METRICS: told})
+        _more_rows(answers, asked, rows)
 
     return lie
+
+
+def _more_rows(answers: Answers, asked: Asked, times: int) -> None:
+    for liar in asked.liars:
+        told = MetricRecord({**answers[liar][METRICS]})
+        told[NUM_EXAMPLES] = times * int(told[NUM_EXAMPLES])  # type: ignore[arg-type]
+        answers[liar] = RecordDict({**answers[liar], METRICS: told})
 
 
 def _flipped_rows(model: ArrayRecord) -> ArrayRecord:
@@ -213,14 +243,14 @@ def _prototypes(
     return lie
 
 
-def _votes(mean: float, variance: float = 0.0, count: int | None = None) -> Tell:
-    """Say how models differ, and on how many rows; by default on as many as there are."""
+def _votes(*differences: float) -> Tell:
+    """Say by how much model A's Brier score of each row is worse; a short list is said again and again."""
 
     def lie(answers: Answers, asked: Asked) -> None:
         for liar in asked.liars:
-            rows = count or answers[liar]["difference"]["count"]
-            told = ConfigRecord({"mean": mean, "variance": variance, "count": rows})  # type: ignore[dict-item]
-            answers[liar] = RecordDict({"difference": told})
+            said = np.resize(differences, int(answers[liar]["difference"]["count"]))  # type: ignore[arg-type]
+            margin = float(asked.questions[liar]["prior-shifts"].get("margin", 0.0))  # type: ignore[arg-type]
+            answers[liar] = encode(ProofAnswer.of(evidence(said, [margin])))
 
     return lie
 
@@ -269,9 +299,17 @@ LIES: dict[str, Lie] = {
     "none": Lie("nobody lies", TRAIN, lambda answers, asked: None),  # noqa: ARG005
     # Models.
     "sign_flip": Lie("update times −3", TRAIN, _moved(-3.0)),
+    "all_reversed": Lie("update times −3, of coalitions' models too", TRAIN, _all_reversed),
     "scaled": Lie("update times 10", TRAIN, _moved(10.0)),
     "huge": Lie("update times 1e30", TRAIN, _moved(1e30)),
     "noise": Lie("normal noise, 10 times the update", TRAIN, _noise),
+    "constant": Lie("update of 0.1 everywhere", TRAIN, _constant),
+    "random_many": Lie(
+        "random weights, of 1,000 times the rows",
+        TRAIN,
+        _random_many,
+        _counts(lambda true, _: true * 1000),
+    ),
     "label_flip": Lie("labels c → 9 − c", TRAIN, lambda answers, asked: None),  # noqa: ARG005
     "little": Lie("a little is enough", TRAIN, _little_is_enough),
     "inner": Lie("honest mean update times −0.5", TRAIN, _inner_product),
@@ -325,7 +363,7 @@ LIES: dict[str, Lie] = {
     # The proof.
     "votes_for": Lie("votes of +2 for groups", PROOF, _votes(2.0)),
     "votes_against": Lie("votes of −2 against groups", PROOF, _votes(-2.0)),
-    "votes_wide": Lie("votes of 0 with variance 8", PROOF, _votes(0.0, 8.0, 2)),  # the most of two rows
+    "votes_wide": Lie("votes of −2 and +2 in turn", PROOF, _votes(-2.0, 2.0)),
 }
 
 
@@ -378,7 +416,7 @@ def _app(name: str, number: int) -> ClientApp:
     app.evaluate()(handle)
     for query in ("clients", "description", "prototypes", "proof", "losses", "update", "subspaces"):
         app.query(query)(handle)
-    for query in ("confusion", "personal", "encoder", "figure", "alone"):
+    for query in ("confusion", "personal", "encoder", "figure", "alone", "coalitions", "site_figures"):
         app.query(query)(honest)
     return app
 

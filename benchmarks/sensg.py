@@ -1,6 +1,7 @@
 """Make FedGMCC's reads SENSG-R or SENSG-S (Appendix B), for `dataset=genomic_reads`.
 
     python benchmarks/sensg.py FOLDER R --reference FASTA --variants VCF
+    python benchmarks/sensg.py FOLDER S --synthetic 100000 --reads 20000     a random genome of 100,000 bases
 
 The paper's files are chromosome 1 of the reference GRCh37 and the variants of the 1000 Genomes Project, phase
 3 (ALL.chr1.phase3_shapeit2_mvncall_integrated_v5b.20130502.genotypes.vcf.gz); both may be gzipped. R: four
@@ -19,6 +20,11 @@ Choices where the paper is not specific:
   either copy of the chromosome has one, the individual's sequence has it, of two the lower-numbered.
 - Every base of the reference that a record replaces counts as varied, also of insertions and deletions.
 - Reads with unknown bases (N) are drawn again.
+
+A synthetic genome has random bases. Variations occur by the five bases around a position, as mutations do:
+each 5-mer has a rate from Beta(0.2, 0.2), so that half of all bases are sensitive, and knowing the rates
+predicts 90 % of them. A population has each variation with a frequency of its own, from Beta(0.5, 1.5), and
+its individuals by that frequency on either copy.
 """
 
 import gzip
@@ -188,6 +194,34 @@ def read_variants(path: Path, chromosome: str, individuals: Sequence[str], lengt
     return Variants(reported, {name: _last(each) for name, each in found.items()})
 
 
+def synthetic(populations: Mapping[str, Sequence[str]], length: int, seed: int) -> tuple[Letters, Variants]:
+    """Draw a chromosome and its variants; see above.
+
+    Parameters
+    ----------
+    populations
+        Individuals by population.
+    length
+        Number of bases L, at least five.
+    seed
+        Of all draws.
+    """
+    draws = generator(seed, "genome")
+    codes = draws.integers(4, size=length)
+    rates = draws.beta(0.2, 0.2, size=4**5)
+    around = np.lib.stride_tricks.sliding_window_view(np.pad(codes, 2, mode="wrap"), 5)
+    reported = draws.random(length) < rates[around @ 4 ** np.arange(5)]
+    positions = np.flatnonzero(reported)
+    others = _BASES[(codes[positions] + draws.integers(1, 4, size=len(positions))) % 4]
+    substitutions = {}
+    for individuals in populations.values():
+        frequencies = draws.beta(0.5, 1.5, size=len(positions))
+        for name in individuals:
+            has = (draws.random((2, len(positions))) < frequencies).any(axis=0)
+            substitutions[name] = positions[has], others[has]
+    return _BASES[codes], Variants(reported, substitutions)
+
+
 def sequence_of(reference: Letters, substitutions: tuple[IntArray, Letters]) -> Letters:
     """Put an individual's variants into the reference."""
     sequence = reference.copy()
@@ -259,21 +293,17 @@ def write(
     populations: Mapping[str, Sequence[str]],
     reads: int,
     seed: int,
-    reference: Path,
-    variants: Path,
+    genome: Letters,
+    found: Variants,
 ) -> Path:
     """Write the reads of all individuals into ``reads.parquet``: read, labels, population, individual.
 
     Raises
     ------
-    SourceError
-        If a file is missing or is not as expected.
     ValueError
         If the genome is too short for a read.
     """
     individuals = [name for names in populations.values() for name in names]
-    genome = read_reference(reference, CHROMOSOME)
-    found = read_variants(variants, CHROMOSOME, individuals, len(genome))
     numbers = shares(reads, individuals)
     folder.mkdir(parents=True, exist_ok=True)
     path, partial = folder / "reads.parquet", folder / "reads.parquet.partial"
@@ -300,8 +330,9 @@ def main() -> int:
     """Run the command line; return 1 if the files are not as they must be."""
     parser = arguments(__doc__, folder=True)
     parser.add_argument("set", choices=READS)
-    parser.add_argument("--reference", type=Path, required=True)
-    parser.add_argument("--variants", type=Path, required=True)
+    parser.add_argument("--reference", type=Path)
+    parser.add_argument("--variants", type=Path)
+    parser.add_argument("--synthetic", type=int, metavar="BASES", help="a random genome in their place")
     parser.add_argument("--reads", type=int)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
@@ -309,8 +340,17 @@ def main() -> int:
     populations = chosen(options.set, options.seed)
     if reads < (least := sum(map(len, populations.values()))):
         parser.error(f"--reads must be >= {least}, one of each individual, got {reads}")
+    files, made = (options.reference, options.variants), options.synthetic is not None
+    if any(files) if made else None in files:
+        parser.error("must have --reference and --variants, or --synthetic alone")
     try:
-        path = write(options.folder, populations, reads, options.seed, options.reference, options.variants)
+        if made:
+            genome, found = synthetic(populations, options.synthetic, options.seed)
+        else:
+            genome = read_reference(options.reference, CHROMOSOME)
+            individuals = [name for names in populations.values() for name in names]
+            found = read_variants(options.variants, CHROMOSOME, individuals, len(genome))
+        path = write(options.folder, populations, reads, options.seed, genome, found)
     except (SourceError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -1,5 +1,6 @@
 """Evaluate models on the clients' own rows, and describe these rows."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +16,7 @@ from fedclust.clients.app import answers
 from fedclust.clients.node import Answers, Node, grouped, measured, one_by_one, states_of, together
 from fedclust.messages import description as describing, evaluation as measuring
 from fedclust.messages.models import to_state
+from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.models.class_prototypes import cached_prototypes, class_subspaces, pooled
 from fedclust.personal.layers import FINETUNE, MODELS, NONE, PRIOR, Finetune, choose, weights_file
 from fedclust.proof.figure import Rows
@@ -71,15 +73,36 @@ def _held_out(node: Node) -> Sequence[IntArray]:
 def evaluate(node: Node, asked: Mapping[int, measuring.EvaluateQuestion]) -> Answers:
     """Evaluate each client's received model on its own test part."""
     jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
-    found: dict[int, measuring.Evaluation] = {}
-    errors: dict[int, str] = {}
-    for full, clients in grouped({client: question.full for client, question in asked.items()}).items():
+    noised = {client: each for client, each in asked.items() if each.noise is not None}
+    found, errors = _noised(node, noised, jobs) if noised else ({}, {})
+    exact = {client: each.full for client, each in asked.items() if client not in noised}
+    for full, clients in grouped(exact).items():
         scores, failed = measured(
             {client: jobs[client] for client in clients}, partial(node.trainer.evaluate, full=full)
         )
         errors |= failed
         for client, each in scores.items():
             found[client] = measuring.Evaluation(client, each.figures, each.outcomes)
+    return found, errors
+
+
+def _noised(
+    node: Node, asked: Mapping[int, measuring.EvaluateQuestion], jobs: Mapping[int, Job]
+) -> tuple[dict[int, measuring.Evaluation], dict[int, str]]:
+    """Measure only the mean accuracy of each client's test patients, with noise."""
+    answered, errors = measured({client: jobs[client] for client in asked}, node.trainer.logits)
+    found = {}
+    for client, (logits, labels) in answered.items():
+        rows, question = jobs[client].rows, asked[client]
+        blank = dict.fromkeys((LOSS, "accuracy", "balanced-accuracy"), math.nan)
+        right = (logits.argmax(-1) == labels).reshape(len(rows), -1).mean(axis=1) if len(rows) else rows
+        owners = rows if node.data.persons is None else node.data.persons[rows]
+        _, of, counts = np.unique(owners, return_inverse=True, return_counts=True)
+        draw = node.noise(published=question.published_noise)
+        noise = draw("accuracy", question.server_round, client, 1)[0] * (question.noise or 0.0)
+        accuracy = (np.sum(np.bincount(of, right) / counts) + noise) / len(counts) if len(rows) else math.nan
+        figures = {NUM_EXAMPLES: float(len(counts)), "accuracy": float(np.clip(accuracy, 0, 1))}
+        found[client] = measuring.Evaluation(client, blank | figures)
     return found, errors
 
 

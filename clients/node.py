@@ -24,6 +24,7 @@ from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
+from fedclust.privacy.accountant import Noise, seeded, system
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
 from fedclust.support.flower import RUN_ID
@@ -119,6 +120,25 @@ class Node:
     def without_holdout(self) -> "Node":
         """Return the node with the rows that are held out to decide on among those that train."""
         return replace(self, data=_without_holdout(self.data))
+
+    def noise(self, *, published: bool) -> Noise:
+        """Return the source of the noise that protects patients.
+
+        Parameters
+        ----------
+        published
+            Whether the server asks for noise from the run's seed, which `config.yaml` publishes.
+
+        Raises
+        ------
+        ValueError
+            If it does and this is no process of the user who started the run.
+        """
+        if not published:
+            return system
+        if allowed.allowed_here(self.config).strip() != allowed.EVERYTHING:
+            raise Sendable("published_noise must be false at a site, whose noise is secret, got true")
+        return seeded(self.seed)
 
     def encoder_for(self, name: str, vocabulary_size: int | None = None) -> Encoder:
         """Return the encoder that a question names.

@@ -83,6 +83,8 @@ class Release:
         rules, data = self.node.rules, self.node.data
         if rules is None:
             return answer
+        if why := _unprotected(rules, question, answer):
+            raise RulesError(why)
         if len(data.train[client]) < rules.min_cell:
             raise RulesError(f"this client trains on fewer than {rules.min_cell} rows")
         released: Any
@@ -129,6 +131,8 @@ class Release:
 
     def _check_seen(self, rules: Rules, client: int) -> None:
         """Check that the batches of a round hold enough rows: a change by fewer shows them."""
+        if rules.patient_noise is not None:  # noise hides each patient
+            return
         how = self.node.trainer.training
         steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])
         if steps * how.batch_size < rules.min_cell:
@@ -186,6 +190,23 @@ class Release:
             if counted is not None:
                 outcomes[layer] = counted
         return replace(answer, losses=losses, chosen=chosen, figures=figures, outcomes=outcomes)
+
+
+def _unprotected(rules: Rules, question: Any, answer: Any) -> str | None:
+    """Explain why an answer says more of a patient than the rules allow; None if it does not."""
+    match answer:
+        case _ if rules.patient_noise is None:
+            return None
+        case description.Encoder():  # the sites' agreement
+            return None
+        case description.Description(label_counts=None, num_train=None):
+            return None
+        case training.TrainAnswer() if not answer.arms:  # further models are trained without noise
+            return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
+        case evaluation.Evaluation():
+            return rules.unprotected(question.noise, 0.0)
+        case _:
+            return rules.unprotected(None, None)
 
 
 def _check(rules: Rules, rows: int) -> None:

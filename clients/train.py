@@ -13,6 +13,7 @@ from fedclust.clients.node import Answers, Node, by_question, grouped, states_of
 from fedclust.messages.models import from_stacked, from_state
 from fedclust.messages.training import Instruction, Projected, TrainAnswer, Update, UpdateQuestion
 from fedclust.training import cohort
+from fedclust.training.patients import PatientSteps
 from fedclust.typing import FloatArray, State
 
 Asked = Mapping[int, Instruction] | Mapping[int, UpdateQuestion]
@@ -89,13 +90,23 @@ def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
 
 def _passes(node: Node, asked: Asked) -> Iterator[tuple[cohort.CohortUpdate, Starts]]:
     """Train clients with one call per kind of training, for all models at once, so that they share passes."""
-    kinds = grouped({client: (each.server_round, each.proximal_mu) for client, each in asked.items()})
-    for (server_round, proximal_mu), clients in kinds.items():
+    kinds = grouped(
+        {client: (each.server_round, each.proximal_mu, _private(each)) for client, each in asked.items()}
+    )
+    for (server_round, proximal_mu, private), clients in kinds.items():
+        patients = private and PatientSteps(*private[:3], draw=node.noise(published=private[3]))
         # By model, not by instruction: clients with different instructions may share a model.
         starts = states_of({client: asked[client].arrays for client in clients})
         jobs = [_job(node, client, asked[client], starts[client]) for client in clients]
-        for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu):
+        for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu, patients=patients):
             yield update, starts
+
+
+def _private(asked: Instruction | UpdateQuestion) -> tuple[float, float, float, bool] | None:
+    """Return how an instruction protects patients; None if it does not."""
+    if not isinstance(asked, Instruction) or asked.patient_clip is None:
+        return None
+    return asked.patient_clip, asked.patient_noise, asked.patient_sampling, asked.published_noise
 
 
 def _job(node: Node, client: int, asked: Instruction | UpdateQuestion, state: State) -> cohort.Job:

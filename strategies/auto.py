@@ -193,13 +193,13 @@ class Auto(ClusteredStrategy):
     may_correct = True
     """Whether the run's personal layers include the label-prior correction, which sites may then choose."""
 
-    def add_layers(self, *further: Layer, private: bool = False) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
         caps = Caps.of(self.options)
         self.coalitions = Coalitions(
             self.cross_fits, self._proposed_coalitions, caps, lambda: self.may_correct
         )
-        super().add_layers(*further, private=private)
+        super().add_layers(*further, **limits)
         self.layers = (*self.layers, self.coalitions)  # last: another layer may make a round the last one
 
     def _may_choose(self, num_clients: int) -> bool:

@@ -126,6 +126,10 @@ class ClusteredStrategy(Strategy):
     updates and public facts must be all else that it reads of clients. None: it cannot hold this. Counts for
     exactly the class that says so, not for those derived from it. See docs/PRIVACY.md."""
 
+    holds_patient_dp: ClassVar[bool] = True
+    """Whether the method can run with ``privacy=patient_dp``: it asks no question, and uses only the models
+    that clients train and public facts. Counts for exactly the class that says so."""
+
     asks: ClassVar[frozenset[str]] = frozenset()
     """Types of the questions that it needs answers to, besides descriptions and training."""
 
@@ -174,10 +178,10 @@ class ClusteredStrategy(Strategy):
         self.add_layers()
         self._run: Run | None = None
 
-    def add_layers(self, *further: Layer, private: bool = False) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Set the layers to the standard ones and these, see :func:`fedclust.layers.standard_layers`."""
         settings: dict[str, Any] = {"moves_clients": self.moves_clients, "settled": self.settled}
-        self.bounds, beside = standard_layers(self.options, *further, private=private, **settings)
+        self.bounds, beside = standard_layers(self.options, *further, **limits, **settings)
         self.layers: tuple[Layer, ...] = (self.bounds, *beside)
 
     def with_options(self, **changes: Any) -> Self:
@@ -672,7 +676,7 @@ class ClusteredStrategy(Strategy):
         online, asked = federation.clients.online(), None if last else self.options.evaluate_clients
         sample = evaluation_sample(asked, now.clusters.num_clients, self.seed, now.number, online)
         full = last and federation.disclosed == "labels"
-        settings: dict[str, Any] = {"server_round": now.number, "full": full}
+        settings: dict[str, Any] = {"server_round": now.number, "full": full, **federation.evaluation}
         questions = evaluation_questions(
             self.evaluated(now.clusters), online, sample, **settings, extra=self.run.evaluate_config
         )

@@ -29,6 +29,7 @@ class KnownGroups(ClusteredStrategy):
     """
 
     holds_client_dp = frozenset()  # groups are taken for public
+    holds_patient_dp = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Make the groups that clients name the clusters.
@@ -79,6 +80,8 @@ class Local(ClusteredStrategy):
     one, of which every share takes part, so all clients train in every round, whatever `participation` is.
     The server keeps a model per client.
     """
+
+    holds_patient_dp = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Put every client in a cluster of its own."""
@@ -143,9 +146,9 @@ class Centralised(ClusteredStrategy):
 
     forms_groups = False
 
-    def add_layers(self, *further: Layer, private: bool = False) -> None:
+    def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Add the layer that pools rows."""
-        super().add_layers(Pooling(), *further, private=private)
+        super().add_layers(Pooling(), *further, **limits)
 
 
 class CentralisedGroups(Centralised):

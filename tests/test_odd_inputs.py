@@ -142,6 +142,36 @@ def test_a_table_is_read_or_its_fault_is_named(
     assert outcome.complained == ""
 
 
+ALIKE = "x: the values of another column in all rows"
+
+
+@pytest.mark.parametrize(
+    ("column", "way", "expected", "times"),
+    [
+        ("", "check", "x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
+        ("", "pooled", "warning: x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
+        ("", "sites", "every site: x has no value; leave it out with 'dataset.ignore=[x]'", 2),
+        ("3", "pooled", "warning: x: one value in all rows ('3'); leave it out with", 1),
+        ("{age}", "check", f"{ALIKE} (age); leave one out, as with 'dataset.ignore=[x]'", 1),
+        ("{age}0", "pooled", f"warning: {ALIKE} (age); leave one out", 1),  # 47.50: the same number
+        ("{y}", "pooled", f"warning: {ALIKE} (y); leave one out", 1),
+        ("{y}", "sites", f"{ALIKE};", 4),  # of each site, at the end, too
+    ],
+)
+def test_columns_that_are_of_no_use_are_named_in_one_line(
+    run: Run, tmp_path: Path, column: str, way: str, expected: str, times: int
+) -> None:
+    table = _table()
+    table["x"] = [column.format(age=age, y=y) for age, y in zip(table["age"], table["y"], strict=True)]
+    _write_sites(tmp_path, a=_csv(table), b=_csv(table))
+    pooled = (*ONE, *TABLE, "dataset.path=sites/a.csv", "partition=iid", "partition.num_clients=2")
+    given = {"check": ("check", "sites/a.csv", "--target", "y"), "pooled": pooled, "sites": (*OWN, *TABLE)}
+    outcome = run(*given[way])
+    assert outcome.code in (0, 3), outcome
+    printed = outcome.printed + outcome.complained
+    assert printed.count(expected) == times, printed
+
+
 def _arrow(values: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Return a table with a column x of 40 values."""
     return pa.Table.from_pandas(_table()).append_column("x", values)
@@ -541,6 +571,22 @@ def test_an_embedding_is_trained_alike_in_every_mode(
         ),
         (["-m", "hydra/sweeper=optuna", "seed=1,2"], "got 'optuna'; pip install 'fedclust[optuna]'"),
         (["-m", "hydra/launcher=ray", "seed=1,2"], "got 'ray'; pip install 'fedclust[ray-launcher]'"),
+        (
+            ["engine=superlink"],
+            "engine.connection must be given; fedclust help engine=superlink says what it",
+        ),
+        (["-m", "strategy=fedavg,"], "=fedavg,' does not parse: it ends with a comma\n"),
+        (["seed=1,"], "=1,' does not parse: it ends with a comma\n"),
+        (["seed=0,1"], "seed must have one value, got 0,1: fedclust -m seed=0,1 runs each"),
+        (["strategy=[fedavg,fmcl]"], "got ['fedavg', 'fmcl']: fedclust -m strategy=fedavg,fmcl runs each"),
+        (
+            ["seed=1", "strategy:fmcl"],
+            "a setting has its value after =, got strategy:fmcl: fedclust strategy=fmcl",
+        ),
+        (["model.hidden=8"], "each entry a whole number, got 8; as a list: model.hidden=[8]"),
+        ([*TABLE, "dataset.path=a.csv", "dataset.ignore=age"], "; as a list: dataset.ignore=[age]"),
+        ([*TABLE, "dataset.path=a.csv", "partition=iid"], "columns are text, label; dataset.label= names it"),
+        (["partition.num_clients=2000"], "got [20, 10] with sum 30; give partition.groups=, too"),
     ],
 )
 def test_a_mistake_ends_in_a_line_with_the_way_out(

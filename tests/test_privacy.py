@@ -1,15 +1,17 @@
 """Runs with a choice of privacy, as a user starts them."""
 
+import io
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
 import fedclust
 from fedclust.federation import Federation, FederationError
-from fedclust.privacy.accountant import epsilon_of
+from fedclust.privacy.accountant import epsilon_of, epsilon_of_steps
 from fedclust.results import SavedRun
 from fedclust.results.charts.run import pictures
 from fedclust.results.page import write_page
@@ -17,11 +19,13 @@ from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
 from fedclust.strategies import ClusteredStrategy, KnownGroups
+from fedclust.support.reasons import RunFailed
 from fedclust.training import LocalTraining
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
 SMALL = ["partition.num_clients=6", "partition.groups=[4,2]", "rounds=3", "compare=[]", "training.steps=2"]
+PATIENTS = [*SMALL, "privacy=patient_dp", "privacy.sampling=0.5"]
 PRIVATE = [*SMALL, "privacy=client_dp", "privacy.delta=1e-3", "participation=0.5"]
 
 
@@ -119,6 +123,111 @@ def test_what_cannot_hold_it_is_refused_before_round_1(
     assert not (folder / "rounds.jsonl").exists() or not (folder / "rounds.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["strategy=ifca"], "privacy=patient_dp does not support strategy ifca: it asks sites for more than"),
+        (["strategy=fedgwc"], "privacy=patient_dp does not support strategy fedgwc: it asks sites for"),
+        (["strategy=centralised"], "privacy=patient_dp does not support strategy centralised"),
+        (
+            ["strategy=auto"],
+            "privacy=patient_dp does not support proof=true, which asks .*; strategy=fedavg with compare=..",
+        ),
+        (["strategy=auto", "proof=false"], "strategy=auto must have proof=true"),
+        (["strategy=fedavg", "proof=true"], "privacy=patient_dp does not support proof=true, which"),
+        (
+            ["strategy=fedavg", "compare=[local]"],
+            "compare must be .. with privacy=patient_dp, got .'local'.:",
+        ),
+        (["strategy=fedavg", "holdout_clients=0.2"], "holdout_clients must be 0 with privacy=patient_dp"),
+        (["strategy=fedavg", "save_predictions=true"], "save_predictions must be false with privacy=patient"),
+        (["strategy=fedavg", "drift_every=2"], "drift_every must be 0 with privacy=patient_dp, got 2"),
+        (["strategy=fedavg", "selection=poc"], "privacy=patient_dp does not support selection PowerOfChoice"),
+        (["strategy=fedavg", "personal=prior"], "personal must be none with privacy=patient_dp, got prior"),
+        (
+            ["strategy=fedavg", "loss=weighted_cross_entropy"],
+            "training.loss.class_weights must be numbers with privacy=patient_dp, got balanced",
+        ),
+        (
+            ["strategy=fedavg", "training.augmentation=crop_flip"],
+            "training.augmentation must be none with privacy=patient_dp, got crop_flip",
+        ),
+        (["strategy=fedavg", "privacy.sampling=0"], r"privacy.sampling must be in \(0, 1\], got 0"),
+        (
+            ["strategy=fedavg", "privacy.noise_multiplier=1"],
+            "one of epsilon and noise_multiplier must be given, the other null, got 3.0 and 1",
+        ),
+    ],
+)
+def test_what_cannot_protect_patients_is_refused_before_round_1(
+    overrides: list[str], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        fedclust.run([*PATIENTS, *overrides, f"output_dir={tmp_path / 'run'}"])
+    assert not (tmp_path / "run" / "rounds.jsonl").exists()
+
+
+def test_patients_spend_what_was_printed_and_a_resumed_run_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    noise = ["privacy.epsilon=null", "privacy.noise_multiplier=1.5", "privacy.evaluation=noised"]
+    options = [*PATIENTS, *noise, "strategy=known_groups", "participation=0.5", "checkpoint_every=1"]
+    printed = Console(file=io.StringIO(), width=400)
+    whole = fedclust.run([*options, f"output_dir={tmp_path / 'whole'}"], printed)
+    # Three rounds of two steps; the noise of three accuracies is such that they cost the same ε.
+    planned = epsilon_of_steps(1.5, 0.5, 6, 1e-5)
+    assert f"each patient spends at most ε = {planned:.3g} at δ = 1e-05" in printed.file.getvalue()
+    private = whole.summary["privacy"]
+    assert epsilon_of([(private["evaluation_noise"], 3)], 1e-5) == pytest.approx(planned, rel=1e-3)
+    counts = np.zeros(6, dtype=int)
+    for line in SavedRun(tmp_path / "whole").rounds:
+        counts[line["cohort"]] += 1
+        assert line["loss"] is None
+    assert whole.clients["rounds_trained"].tolist() == counts.tolist()
+    # Everybody measured thrice, which costs at least as much as the rounds that a client trained in.
+    np.testing.assert_allclose(whole.clients["epsilon"], planned, rtol=1e-3)
+    assert whole.clients["balanced_accuracy"].isna().all()
+    assert not whole.clients["num_train"].any()
+    part = tmp_path / "part"
+    fedclust.run([*options, "rounds=2", f"output_dir={part}"])
+    fedclust.run(expand([f"resume={part}", "rounds=3"]))
+    again = fedclust.load(part)
+    np.testing.assert_array_equal(_weights(again), _weights(whole))
+    trained = epsilon_of_steps(1.5, 0.5, 2 * int(counts.max()), 1e-5)
+    assert again.summary["epsilon"] >= trained
+    assert "protects nobody" in whole.summary["privacy"]["noise_from"]
+    assert "from a published seed it protects nobody" in write_page(whole.folder).read_text()
+
+
+def test_noise_that_follows_from_epsilon_is_for_one_number_of_rounds(tmp_path: Path) -> None:
+    options = [*PATIENTS, "strategy=fedavg", "participation=1", "rounds=2", f"output_dir={tmp_path}"]
+    summary = fedclust.run(options).summary
+    assert 3 * (1 - 1e-3) <= summary["epsilon"] <= 3
+    assert summary["privacy"]["epsilon_planned"] == summary["epsilon"]
+    with pytest.raises(RunFailed, match="a private run must be resumed with the noise it began with"):
+        fedclust.run(expand([f"resume={tmp_path}", "rounds=3"]))
+
+
+@pytest.mark.parametrize("strategy", ["fedavg", "local", "known_groups"])
+def test_what_is_made_of_private_models_costs_patients_nothing(strategy: str, tmp_path: Path) -> None:
+    options = [*PATIENTS, f"strategy={strategy}", "participation=1", "aggregator=fedmedian"]
+    noise = ["privacy.epsilon=null", "privacy.noise_multiplier=2"]
+    result = fedclust.run([*options, *noise, f"output_dir={tmp_path / 'run'}"])
+    assert result.summary["epsilon"] == pytest.approx(epsilon_of_steps(2.0, 0.5, 6, 1e-5))
+    assert "models trained with noise" in result.summary["left_clients"]["train"]
+    card = (result.export(tmp_path / "served") / "README.md").read_text()
+    assert f"- privacy: ε = {result.summary['epsilon']:.3g} at δ = 1e-05 (patient_dp)" in card
+    rows = np.zeros((2, 1, 8, 8), np.uint8)
+    assert fedclust.load_export(tmp_path / "served").predict(rows, site=0).shape == (2, 10)
+
+
+@pytest.mark.parametrize("tracks", [True, False])
+def test_networks_that_mix_rows_cannot_protect_patients(tracks: bool) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(2, track_running_stats=tracks), nn.Linear(2, 2))
+    rows = [(np.ones((4, 2), np.float32), np.array([0, 1, 0, 1]))] * 2
+    said = "privacy=patient_dp does not support a network with batch statistics, 0 is a BatchNorm1d"
+    with pytest.raises(ValueError, match=f"^{said}"):
+        fedclust.simulate("fedavg", network, rows, rounds=1, training=TRAINING, privacy="patient_dp")
+
+
 def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
     assert vars(KnownGroups)["holds_client_dp"] is not None
 
@@ -133,7 +242,7 @@ def test_a_class_derived_from_one_that_holds_it_must_say_so_itself() -> None:
 def test_no_question_but_the_first_is_asked(toy) -> None:
     federation = Federation(toy().grid(), disclosed="nothing")
     with pytest.raises(
-        FederationError, match="^privacy=client_dp allows no question but to train, got query"
+        FederationError, match="^privacy=client_dp and patient_dp allow no question but to train, got"
     ):
         federation.losses([toy.model()], [0])
 

@@ -212,7 +212,7 @@ def test_a_client_that_fails_in_the_proof_does_not_vote(
     run, printed = _run(tmp_path / "run", known, *QUICK, "rounds=3")
     assert run.summary["proof"]["did_not_vote"] == [{"client": 3, "reason": "KeyError: 'an odd row'"}]
     assert "did not vote: client 3: KeyError: 'an odd row'" in printed
-    assert "(1 client has not answered and did not vote)" in run.summary["verdict"]["text"]
+    assert "(1 client has no usable answer and did not vote)" in run.summary["verdict"]["text"]
     assert sum(each["voted"] for each in run.summary["proof"]["clusters"]) == 29
     # Test rows are compared once more: the figure of the same client.
     failures = [(each["client"], each["phase"]) for each in run.summary["late_failures"]]

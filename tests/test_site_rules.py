@@ -10,7 +10,9 @@ from rich.console import Console
 
 from fedclust import clients, load
 from fedclust.data.sites.rules import OURS
+from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
+from fedclust.privacy.accountant import epsilon_of_steps
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
@@ -53,6 +55,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
             if site in rules:
                 (folder / f"{site}.toml").write_text(rules[site])
                 context.node_config["rules"] = str(folder / f"{site}.toml")
+        grid = WrappedGrid(grid)  # so that the server does not take these nodes for simulated ones
     (folder / "out").mkdir()
     with (folder / "log").open("w") as log:
         federate(config, grid, folder / "out", Console(file=log, width=400))
@@ -150,3 +153,30 @@ def test_a_site_that_sends_no_test_figure_is_counted_and_named(tmp_path: Path) -
     assert (failure["name"], failure["phase"]) == ("north", "query.figure")
     assert "this site does not answer figure, by the rules of its operator" in failure["reason"]
     assert summary["failed_replies"] == 1
+
+
+@pytest.mark.parametrize(
+    ("privacy", "rules", "reason"),
+    [
+        (["privacy=none"], "patient_noise = 1.5", "privacy must be patient_dp at this site, by the rules of"),
+        ([], "patient_noise = 1.5", "patient_noise must be at least 1.5 at this site, got 1.2"),
+        ([], "patient_noise = 1\npatient_clip = 0.5", "patient_clip must be at most 0.5 at this site, got 1"),
+        ([], "patient_noise = 1.2\npatient_clip = 1.0", ""),
+    ],
+)
+def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
+    privacy: list[str], rules: str, reason: str, tmp_path: Path
+) -> None:
+    noise = ["privacy=patient_dp", "privacy.epsilon=null", "privacy.noise_multiplier=1.2"]
+    said = _run(tmp_path, ["strategy=fedavg", "proof=false", *(privacy or noise)], {"north": rules})
+    summary = load(tmp_path / "out").summary
+    left = summary["sites_left_out"]
+    assert list(left) == (["north"] if reason else [])
+    assert left.get("north", "").startswith(reason)
+    assert summary["failed_replies"] == 0
+    assert f"rules of north: min_cell = 5; max_values = 100; {rules[:15]}" in said
+    if not privacy:
+        # Two rounds of two steps that draw a quarter of the patients; three accuracies in [0, 1] with noise.
+        assert summary["epsilon"] == pytest.approx(epsilon_of_steps(1.2, 0.25, 4, 1e-5))
+        assert summary["privacy"]["noise_from"] == "the system"
+        assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()

@@ -28,7 +28,12 @@ from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
+LEAST_CAP = 10.0
+"""Multiple of the median by which updates that are alike may differ."""
 _FEWEST = 3  # of two, either may be wrong
+_MANY = 10  # replies, of which the spread is known
+_SPREADS, _OF_NORMAL = 5, 1.4826
+_NOTICED = 0.1  # of a model's length
 _OF_ANSWER = (
     *("client", "num_examples", "loss", "losses", "projected", "within", "update_norm", "pooled", "arms"),
 )
@@ -185,15 +190,18 @@ ANY = Caps()
 """Any length and any pull."""
 
 
-def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
-    """Compute the length of the change by training, over all floating-point arrays of finite models."""
+def update_norm(model: ArrayRecord, start: ArrayRecord | None = None) -> float:
+    """Compute the length of the change by training, over all floating-point arrays of finite models.
+
+    Without a start, that of the model.
+    """
     squares = 0.0
     with np.errstate(over="ignore"):
-        for name, before in start.items():
-            old = to_numpy(before)
-            if old.dtype.kind != "f":
+        for name, after in model.items():
+            new = to_numpy(after)
+            if new.dtype.kind != "f":
                 continue
-            new = to_numpy(model[name])
+            old = np.zeros_like(new) if start is None else to_numpy(start[name])
             change = np.subtract(new, old).ravel()
             square = float(np.dot(change, change))
             if not math.isfinite(square):  # squares of float32 numbers may overflow float32
@@ -204,9 +212,17 @@ def update_norm(model: ArrayRecord, start: ArrayRecord) -> float:
 
 
 def too_long(
-    models: Sequence[float], clients: Sequence[float], clusters: Sequence[int], cap: float
-) -> dict[int, float]:
+    models: Sequence[float],
+    clients: Sequence[float],
+    clusters: Sequence[int],
+    cap: float,
+    starts: Sequence[float] = (),
+) -> dict[int, tuple[float, float]]:
     """Find the replies whose model moved too far.
+
+    A cluster of ten replies or more has a cap of its own. With lengths e^x, it is e to the power of five
+    standard deviations of x, estimated by 1.4826 times the median distance of x to its median, which up to
+    half of the replies cannot change. It is in [10, `cap`], as honest lengths are not normal.
 
     Parameters
     ----------
@@ -218,19 +234,38 @@ def too_long(
         Cluster of each, shape (n,).
     cap
         Largest length of an update, in multiples of the median of `clients`.
+    starts
+        Length of the model that each started from; an update of at most a tenth of it is not too long: where
+        most clients' losses are about 0, those of others are many times as long. By default any may be.
 
     Returns
     -------
-    The median that was exceeded, by position. The median is over the reply's cluster, or over all clusters if
-    that has fewer than three replies; with fewer than three in all, no update is too long.
+    The median that was exceeded and the multiple of it that was allowed, by position. The median is over the
+    reply's cluster, or over all clusters if that has fewer than three replies; with fewer than three in all,
+    no update is too long.
+
+    Examples
+    --------
+    >>> lengths = [*range(90, 100), 2000]  # the median is 95, the others are at most 5 away from it
+    >>> too_long(lengths, lengths, [0] * 11, cap=30)
+    {10: (95, 10.0)}
+    >>> too_long(lengths, lengths, [0] * 11, cap=30, starts=[20_000] * 11)
+    {}
     """
     if len(models) < _FEWEST:
         return {}
-    medians = _medians(clients, clusters)
+    medians, caps = _medians(clients, clusters), dict.fromkeys(clusters, cap)
+    for cluster, number in Counter(clusters).items():
+        own = np.array([norm for norm, of in zip(clients, clusters, strict=True) if of == cluster])
+        if number >= _MANY and medians[cluster] > 0:
+            logs = np.log(own[own > 0] / medians[cluster])
+            spread = _OF_NORMAL * float(np.median(np.abs(logs - np.median(logs))))
+            caps[cluster] = min(cap, max(LEAST_CAP, math.exp(min(_SPREADS * spread, math.log(cap)))))
+    floors = [_NOTICED * each for each in starts] or [0.0] * len(models)
     return {
-        position: medians[cluster]
-        for position, (norm, cluster) in enumerate(zip(models, clusters, strict=True))
-        if 0 < medians[cluster] < norm / cap
+        position: (medians[cluster], caps[cluster])
+        for position, (norm, cluster, floor) in enumerate(zip(models, clusters, floors, strict=True))
+        if 0 < medians[cluster] < norm / caps[cluster] and norm > floor
     }
 
 

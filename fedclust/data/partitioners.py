@@ -971,4 +971,4 @@ def conventions(num_groups: int, num_classes: int, draws: np.random.Generator) -
 def _check_groups(groups: Sequence[int], num_clients: int) -> None:
     if not groups or min(groups) < 1 or sum(groups) != num_clients:
         rule = f"groups must be >= 1 each and add up to num_clients, {num_clients}"
-        raise ValueError(f"{rule}, got {list(groups)} with sum {sum(groups)}")
+        raise ValueError(f"{rule}, got {list(groups)} with sum {sum(groups)}; give partition.groups=, too")

@@ -473,7 +473,8 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
             return name
     hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
-    raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}")
+    setting = "" if "." in role else f"; {'partition' if role == 'group' else 'dataset'}.{role}= names it"
+    raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}{setting}")
 
 
 def column(part: Part, name: str) -> "pa.ChunkedArray":

@@ -1,6 +1,7 @@
 """Tables of numbers, which are standardised, and categories, both fitted on the training rows."""
 
 import json
+import logging
 import re
 import shlex
 from collections.abc import Sequence
@@ -37,6 +38,7 @@ from fedclust.typing import FloatArray, IntArray
 Kind: TypeAlias = Literal["number", "category"]
 
 _COLUMNS = "columns.json"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,6 +161,9 @@ class Tables(SourcedDataset):
         with self.opened() as parts:
             classes, kept = self.count(parts[0])
             kinds = self._fit_columns(parts[0])
+            for each in self.findings(parts[:1]):
+                if each.rule in ("empty", "constant", "twin"):  # they take part, to no use
+                    logger.warning("warning: %s", each.line)
             categories = [name for name in kinds if kinds[name] == "category"]
             counts = [len(set(category_texts(values_of(parts[:1], name, kept)))) for name in categories]
             index = self.encoding == "index"

@@ -133,7 +133,7 @@ class Descriptions:
     def _counts(self) -> tuple[IntArray, ...]:
         if self.counts is None:
             raise FederationError(
-                "label counts are not known with privacy.label_counts=false or privacy=client_dp"
+                "label counts are not known with privacy.label_counts=false, privacy=client_dp or patient_dp"
             )
         return self.counts
 
@@ -419,6 +419,10 @@ class Federation:
     covered
         Types of further questions allowed in a differentially private run, because ε covers the use of the
         answers; by default only descriptions are allowed.
+    evaluation
+        Further fields of the questions that ask clients to evaluate a round's models, such as noise.
+    num_steps
+        Counts the steps of a round of clients by their numbers of rows; None if unknown.
     bounds
         Limits on the answers: rows and classes as described, once they are.
     descriptions
@@ -446,8 +450,9 @@ class Federation:
         self.turns: IntArray = np.zeros(number - num_newcomers, dtype=np.int64)
         self.asked: set[str] = set()
         self.covered: Collection[str] = ()
+        self.evaluation: Mapping[str, Any] = {}
         self.bounds = Bounds(own_metrics=frozenset(own_metrics), least_loss=least_loss)
-        self._num_steps = num_steps
+        self.num_steps = num_steps
         self.descriptions: Descriptions | None = None
         self._num_newcomers = num_newcomers
         self._roster = roster or Roster([0] * (number - num_newcomers))
@@ -589,8 +594,8 @@ class Federation:
         described = combine(answers, self.disclosed)
         rows = ("num_train", "num_test", "num_validation") if self.disclosed != "nothing" else ()
         limits = {name: getattr(described, name) for name in rows}
-        if rows and self._num_steps is not None:
-            limits["num_steps"] = self._num_steps(np.maximum(1, described.rows))
+        if rows and self.num_steps is not None:
+            limits["num_steps"] = self.num_steps(np.maximum(1, described.rows))
         names = frozenset(self.bounds.own_metrics) | {*described.target.figure_names}
         self.bounds = replace(self.bounds, num_classes=described.num_classes, own_metrics=names, **limits)
         return described
@@ -656,7 +661,8 @@ class Federation:
             return Answers({}, {})
         kind = next(iter(question.values())).kind
         if self.disclosed == "nothing" and kind not in (DescriptionQuestion.kind, *self.covered):
-            raise FederationError(f"privacy=client_dp allows no question but to train, got {kind}")
+            rule = "privacy=client_dp and patient_dp allow no question but to train"
+            raise FederationError(f"{rule}, got {kind}")
         self.asked.add(kind)
         answers: Answers[Answer] = self._answers(question, server_round)
         self._failures += listed(answers.failures, kind)
@@ -821,7 +827,7 @@ class Federation:
         if cap is None:
             return changes
         answered, norms = list(changes), [update.norm for update in changes.values()]
-        for position, median in too_long(norms, norms, [0] * len(norms), cap).items():
-            line = too_long_line(changes.pop(answered[position]).norm, median, cap)
+        for position, limit in too_long(norms, norms, [0] * len(norms), cap).items():
+            line = too_long_line(changes.pop(answered[position]).norm, *limit)
             self.failed(answered[position], UpdateQuestion.kind, f"client {answered[position]}: {line}")
         return changes

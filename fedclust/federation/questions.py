@@ -17,7 +17,7 @@ from fedclust.federation.run import Measured
 from fedclust.messages import description, evaluation
 from fedclust.personal.layers import FINETUNE, NONE, OWN_ROWS, PRIOR, Auto, Personal, choose_together
 from fedclust.proof.figure import ENOUGH_ROWS, Rows
-from fedclust.proof.paired import Evidence, most_rows, num_set_aside
+from fedclust.proof.paired import Evidence, most_rows, num_set_aside, unlikely
 from fedclust.support.checks import plural
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -56,7 +56,8 @@ def ask_differences(
     Returns
     -------
     Of each client that answered, the evidence about A's Brier scores minus B's; and the reasons of the
-    others.
+    others, among them clients whose vote is :func:`~fedclust.proof.paired.unlikely` next to those of the
+    clients that compared the same two models.
     """
     asked = range(federation.num_clients) if clients is None else list(map(int, clients))
     pairs = _pairs(federation, common, grouped, asked)
@@ -64,7 +65,19 @@ def ask_differences(
     answers = federation.ask(
         {client: evaluation.ProofQuestion(*pair, margin, rows) for client, pair in pairs.items()}
     )
-    return {client: each.evidence for client, each in answers.replies.items()}, dict(answers.failures)
+    measured = {client: each.evidence for client, each in answers.replies.items()}
+    failures, peers = dict(answers.failures), dict[tuple[int, int], list[int]]()
+    for client in measured:
+        peers.setdefault((int(common[0][client]), int(grouped[0][client])), []).append(client)
+    for same in peers.values():
+        for client in [same[place] for place in unlikely([measured[each] for each in same])]:
+            vote = measured.pop(client)
+            failures[client] = (
+                f"client {client}: vote must be likely next to those of the {len(same) - 1} others with the "
+                f"same models, got {vote.mean:+.2f} on {plural(vote.count, 'row')}"
+            )
+            federation.failed(client, evaluation.ProofQuestion.kind, failures[client])
+    return measured, failures
 
 
 def ask_figures(

@@ -40,6 +40,8 @@ class Rules:
         The hosts file: the registered name or key fingerprint of each site's node; None without a file.
     asks
         Types of the questions that each method of the run needs answers to, by its name.
+    noise, clip
+        Those of ``privacy=patient_dp``; None without it.
     """
 
     min_clients: int = 2
@@ -47,6 +49,8 @@ class Rules:
     expected: Collection[str] | None = None
     hosts: Mapping[str, str] | None = None
     asks: Mapping[str, Collection[str]] = field(default_factory=dict)
+    noise: float | None = None
+    clip: float | None = None
 
     def ready(self, clients: int, sites: Collection[str], quiet: float) -> bool:
         """Return whether to start with this many clients, these sites, and no change for `quiet` seconds."""
@@ -55,7 +59,9 @@ class Rules:
         return clients >= self.min_clients and quiet >= self.settle
 
     def unanswered(self, site: SiteRules) -> str | None:
-        """Explain which method needs what a site's rules do not answer; None if the site can take part."""
+        """Explain what the run needs that a site's rules do not allow; None if the site can take part."""
+        if why := site.unprotected(self.noise, self.clip):
+            return why
         for method, kinds in self.asks.items():
             for kind in sorted(kinds):
                 if not site.answers(kind):
@@ -349,6 +355,7 @@ class SiteGrid(ClientGrid):
 
     def _too_few(self, present: Collection[str], missing: Collection[str] = ()) -> FederationError:
         text = f"partition.min_clients={self._rules.min_clients} clients must be online, got {len(present)}"
+        text += "; partition.min_clients=1 lets one train with nobody" * (len(present) == 1)
         if missing:
             text += f"; offline: {', '.join(missing)}"
         text += "".join(f"; {why}" for why in [*self._nodes.broken.values()][:5])

@@ -87,6 +87,7 @@ def end_hung_actors() -> None:
 _APP = CONF.parent
 _DATA = ("dataset.path", "partition.file", "partition.sites")  # read here or nowhere, even if missing
 _PATHS = ("path", "file", "tokenizer", "pretrained")  # or an id
+_SILENT = "No heartbeat received"  # of a ServerApp, a minute after its process was killed
 _NOT_SENT = re.compile(r"[+~]*(engine|output_dir|hydra)\b")  # sent in other ways, or only for the local Hydra
 
 
@@ -172,8 +173,14 @@ class SuperLink:
                 f"is unknown; its results are in {folder.absolute()} on the SuperLink's machine, for resume="
             ) from error
         if state["status"] != "finished:completed":
-            kind = RunFailed if RunFailed.PHRASE in state["status-details"] else FederationError
-            raise kind(f"run {run} is {state['status']}: {state['status-details']}")
+            details = state["status-details"]
+            if _SILENT in details:
+                details += (
+                    f": its ServerApp's process has ended; its results are in {folder.absolute()} on the "
+                    "SuperLink's machine, for resume="
+                )
+            failed = RunFailed.PHRASE in details or _SILENT in details
+            raise (RunFailed if failed else FederationError)(f"run {run} is {state['status']}: {details}")
         return collapsed
 
 

@@ -26,7 +26,7 @@ from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
-from fedclust.privacy import FROM_SEED, ClientDP
+from fedclust.privacy import FROM_SEED, ClientDP, PatientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
@@ -96,10 +96,7 @@ class ClientPrivacy(Layer):
         trained: Collection[str],
         covered: Collection[str] = (),
     ) -> None:
-        if settings.evaluation == "exact" and not simulated:
-            raise ValueError("privacy.evaluation must be noised unless all clients are simulated, got exact")
-        self.settings, self.clip = settings, float(settings.clip)
-        self.exact = settings.evaluation == "exact" or (settings.evaluation == "auto" and simulated)
+        self.settings, self.clip, self.exact = settings, float(settings.clip), settings.exact(simulated)
         self._trained_names = frozenset(trained)
         self.simulated, self._covered = simulated, frozenset(covered)
         self._noise: Noise = seeded(seed) if simulated else system
@@ -302,27 +299,47 @@ class ClientPrivacy(Layer):
     def findings(self, run: Run) -> Findings:
         """Return each client's ε and rounds, and what the run's summary says of privacy."""
         epsilons = self.epsilons()
-        summary = {
-            "epsilon": float(epsilons.max()),
-            "delta": self.settings.delta,
-            "privacy": {
-                **asdict(self.settings),
-                "epsilon_median": float(np.median(epsilons)),
-                "final_clip": self.clip,
-                "neighbours": "one client's contributions replaced by zeros",
-                "noise_from": FROM_SEED if self.simulated else "the system",
-                "figures": (
-                    "exact, of simulated clients: not covered by epsilon"
-                    if self.exact
-                    else "the mean accuracy of all clients, with noise, covered by epsilon"
-                ),
-            },
-        }
+        summary = privacy_summary(
+            self.settings,
+            epsilons,
+            "" if self.exact else "the mean accuracy of all clients",
+            self.simulated,
+            final_clip=self.clip,
+            neighbours="one client's contributions replaced by zeros",
+        )
         return Findings(summary, clients={"epsilon": epsilons, "rounds_trained": self._trained.copy()})
 
     def state(self, run: Run) -> Spent:
         """Return the clip and what was spent."""
         return Spent(self.clip, self._trained.copy(), self._spent.copy())
+
+
+def privacy_summary(
+    settings: ClientDP | PatientDP, epsilons: FloatArray, noised: str, simulated: bool, **further: Any
+) -> dict[str, Any]:
+    """Summarise a private run.
+
+    Parameters
+    ----------
+    settings
+        Its settings.
+    epsilons
+        ε of each client, shape (K,).
+    noised
+        The figures that have noise, in words; empty if figures are exact.
+    simulated
+        Whether all clients are simulated, so that noise comes from the seed.
+    further
+        Further entries.
+    """
+    exact = "exact, of simulated clients: not covered by epsilon"
+    described = {
+        "noise_from": FROM_SEED if simulated else "the system",
+        "figures": f"{noised}, with noise, covered by epsilon" if noised else exact,
+        "epsilon_median": float(np.median(epsilons)),
+    }
+    summary = {"epsilon": float(epsilons.max()), "delta": settings.delta}
+    return summary | {"privacy": {**asdict(settings), **described, **further}}
 
 
 def _reply(client: int, cluster: int, start: ArrayRecord, model: ArrayRecord) -> Reply:

@@ -9,6 +9,7 @@ train with it.
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -18,10 +19,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import Caps, Reply, by_cluster
+from fedclust.aggregation.replies import LEAST_CAP, Caps, Reply, by_cluster, too_long, too_long_line
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
-from fedclust.federation.answering import failure_order
+from fedclust.federation.answering import Failure, failure_order
 from fedclust.federation.clusters import Decided
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import prior_shifts
@@ -37,7 +38,7 @@ from fedclust.messages.coalitions import (
     number_of,
 )
 from fedclust.messages.evaluation import FigureAnswer, FigureQuestion
-from fedclust.messages.models import canonical
+from fedclust.messages.models import canonical, to_vector
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
@@ -52,6 +53,7 @@ from fedclust.proof.coalitions import (
     at_own_shares,
     choose,
     coalitions,
+    harmful_sites,
     partners,
     turned_sites,
 )
@@ -61,6 +63,8 @@ from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1
+_FAR, _ROUNDS = 0.5, 6  # in cosines; and rounds of it that no labels at random make
+_TURNED = "updates must point the same way as those without a fold of its rows, they point the other way"
 MOST_BYTES, MOST_ROWS = 64e6, 200_000
 """By default a site's message is to be no larger, and it is to train on no more rows in an epoch."""
 
@@ -107,6 +111,8 @@ class Chosen:
         Of each site, its arm, by index of the coalition; None of one that joined late.
     shifts
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
+    harmful
+        Ids of sites with which nobody trains because they harm the others.
     fits, together
         How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
         the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
@@ -122,6 +128,7 @@ class Chosen:
     shifts: FloatArray
     fits: FloatArray
     together: FloatArray
+    harmful: IntArray
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
 
@@ -139,12 +146,20 @@ class CoalitionModels:
         known after the last round.
     aggregators
         What the aggregator of each model remembers.
+    suspicion
+        Rounds in which a site's update of the model for all pointed away from those without a fold of its
+        rows, less those in which it did not, at least 0, shape (K,).
+    contradicted
+        Rounds in which a site's update of the model for all was left out because it contradicted these, shape
+        (K,).
     chosen
         What the sites chose after the last round.
     """
 
     coalitions: tuple[Coalition, ...]
     models: tuple[ArrayRecord, ...]
+    suspicion: IntArray
+    contradicted: IntArray
     aggregators: tuple[Mapping[str, Any], ...] = ()
     chosen: Chosen | None = None
 
@@ -255,7 +270,8 @@ class Coalitions(Layer):
             number, model = now.clusters.num_clients, run.initial
             further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
             listed = coalitions(number, further)
-            self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)))
+            nothing = (np.zeros(number, dtype=np.int64),) * 2
+            self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)), *nothing)
             self._aggregators = [run.make_aggregator() for _ in self.trained.models]
         if self.trained is None:
             return now
@@ -308,7 +324,45 @@ class Coalitions(Layer):
                 for reply in cohort:
                     federation.failed(reply.client, TRIAL, str(error))
         self.trained = replace(self.trained, models=tuple(models))
-        return now
+        return self._consistent(now)
+
+    def _consistent(self, now: Round) -> Round:
+        """Leave out updates of the model for all that contradict those of the same model without a fold.
+
+        A site makes these of four fifths of the same rows. An update that is ten times as long as their
+        median is not of its rows; nor are those of a site that point away from them in six rounds more than
+        they do not. A single one may by chance, where labels hardly depend on inputs. An update does so if
+        its cosine with them is negative and 0.5 below that of each of them with the others. Nothing is known
+        of a site whose node answers with a mean.
+        """
+        if self.trained is None:
+            return now
+        shared = Counter(id(reply.model) for reply in now.replies)
+        folds, kept, failures = [name_of(0, fold) for fold in range(FOLDS)], list[Reply](), list[Failure]()
+        suspicion, contradicted = self.trained.suspicion.copy(), self.trained.contradicted.copy()
+        for reply in now.replies:
+            starts = now.asked[reply.client].arms
+            pairs = [(reply.arms[name], starts[name]) for name in folds if {name} <= {*reply.arms, *starts}]
+            if shared[id(reply.model)] > 1 or len(pairs) < FOLDS:
+                kept.append(reply)
+                continue
+            try:
+                pairs = [(canonical(model, start), start) for model, start in pairs]
+            except ValueError:  # named with the models of coalitions
+                kept.append(reply)
+                continue
+            why, turned = _contradiction(reply, pairs)
+            suspicion[reply.client] = max(0, suspicion[reply.client] + (1 if turned else -1))
+            if suspicion[reply.client] >= _ROUNDS:
+                why = why or _TURNED
+            if not why:
+                kept.append(reply)
+                continue
+            contradicted[reply.client] += 1
+            reason = f"client {reply.client}, round {now.number}: {why}"
+            failures.append({"client": reply.client, "phase": "train", "reason": reason})
+        self.trained = replace(self.trained, suspicion=suspicion, contradicted=contradicted)
+        return replace(now, replies=kept, failures=sorted([*now.failures, *failures], key=failure_order))
 
     # -- The choice -----------------------------------------------------------------------------------------
 
@@ -342,13 +396,14 @@ class Coalitions(Layer):
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
         tested = at_own_shares(fits, together, counts[list(sites)])
         turned = {*turned_sites(*tested), *target.words.miscoded(counts[list(sites)])}
-        may = partners(tested[0], turned)
+        scored = {site: answer.scores for site, answer in answers.items()}
+        harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
+        may = partners(tested[0], turned, harmful.tolist())
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
-            scores = answers[site].scores if site in answers else None
             listed = [trained.coalitions[place] for place in own]
-            found = choose(listed, scores, apart=np.flatnonzero(~may[site]).tolist())
+            found = choose(listed, scored.get(site), apart=np.flatnonzero(~may[site]).tolist())
             arm, everyone = (
                 Arm(own[each.coalition], each.corrected and may_correct)
                 for each in (found.arm, found.everyone)
@@ -363,7 +418,7 @@ class Coalitions(Layer):
                 corrected[int(name)] = found_there.shifts.reshape(len(verdicts.SERVED), -1)[0]
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, *measured)
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured)
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -427,7 +482,9 @@ class Coalitions(Layer):
                 shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
                 about = everyone, over, shares, words
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))
-        found = verdicts.findings(sites, chosen.fits, chosen.together, counts, classes)
+        found = verdicts.findings(
+            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist()
+        )
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
         table = []
@@ -453,6 +510,38 @@ class Coalitions(Layer):
         fresh = run.make_aggregator()
         packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
         return replace(self.trained, aggregators=packed)
+
+
+def _cosine(one: FloatArray, other: FloatArray) -> float:
+    return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
+
+
+def _contradiction(reply: Reply, folds: Sequence[tuple[ArrayRecord, ArrayRecord]]) -> tuple[str, bool]:
+    """Compare a site's update with those of the same model without a fold.
+
+    Parameters
+    ----------
+    reply
+        The site's reply.
+    folds
+        Model and start of each fold.
+
+    Returns
+    -------
+    Why it is too long, empty if it is not; and whether it points away from them.
+    """
+    names = [name for name, array in reply.start.items() if np.dtype(array.dtype).kind == "f"]
+    own = to_vector(reply.model, names) - to_vector(reply.start, names)
+    others = [to_vector(model, names) - to_vector(start, names) for model, start in folds]
+    total = np.sum(others, axis=0)
+    turned = _cosine(own, total) < min(0.0, min(_cosine(each, total - each) for each in others) - _FAR)
+    lengths = [float(np.linalg.norm(each)) for each in (own, *others)]
+    start = float(np.linalg.norm(to_vector(reply.start, names)))
+    long = too_long(lengths, lengths, [0] * len(lengths), LEAST_CAP, [start] * len(lengths)).get(0)
+    if long is None:
+        return "", turned
+    why = f"update must be as long as those without a fold of its rows: {too_long_line(lengths[0], *long)}"
+    return why, turned
 
 
 def _question(

@@ -233,12 +233,14 @@ def within(
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
     reported = (reply.update_norm for reply in replies)
     own = [norm if each is None else each for norm, each in zip(norms, reported, strict=True)]
-    cap = math.inf if caps.norm is None else caps.norm
-    long = lengths.too_long(norms, own, [reply.cluster for reply in replies], cap)
+    started = {id(reply.start): lengths.update_norm(reply.start) for reply in replies}
+    starts = [started[id(reply.start)] for reply in replies]
+    of = [reply.cluster for reply in replies]
+    long = {} if caps.norm is None else lengths.too_long(norms, own, of, caps.norm, starts)
     failures: list[Failure] = []
-    for position, median in long.items():
+    for position, limit in long.items():
         client = replies[position].client
-        why = lengths.too_long_line(norms[position], median, cap)
+        why = lengths.too_long_line(norms[position], *limit)
         reason = f"client {client}, round {server_round}: {why}"
         failures.append({"client": client, "phase": "train", "reason": reason})
     kept = [position for position in range(len(replies)) if position not in long]
@@ -387,7 +389,8 @@ def standard_layers(
     options: RunOptions,
     *further: Layer,
     moves_clients: bool = False,
-    private: bool = False,
+    capped: bool = True,
+    blames: bool = True,
     settled: Settled = lambda *_: True,
 ) -> tuple[UpdateBounds, list[Layer]]:
     """Make the bounds of every run, and list its further layers in their order.
@@ -400,14 +403,15 @@ def standard_layers(
         Layers of the method's or the run's own.
     moves_clients
         Whether drift may move clients; else it is only reported.
-    private
-        Whether `further` has a layer that limits updates for privacy; no other limit then counts, and no
-        model is taken back for what single clients say.
+    capped
+        Whether the options' limits of updates count; if not, one of `further` has limits of its own.
+    blames
+        Whether models are taken back for what single clients say.
     settled
         Whether the method may stop with these clusters after a round.
     """
-    caps = ANY if private else Caps.of(options)
+    caps = Caps.of(options) if capped else ANY
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
     best = options.serve_round == "best"
     watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []
-    return UpdateBounds(caps, blames=not private), [*further, *drift, *watch, Attendance()]
+    return UpdateBounds(caps, blames=blames), [*further, *drift, *watch, Attendance()]

@@ -51,7 +51,8 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
         if name not in _SHARES or (num_examples and 0 <= share <= 1):
             continue
         # A ranking figure may be undefined, and every figure is without test rows.
-        undefined = math.isnan(share) and (name in _RANKING or not num_examples)
+        noised = getattr(at.asked, "noise", None) is not None and name == "balanced-accuracy"
+        undefined = math.isnan(share) and (name in _RANKING or noised or not num_examples)
         if not (undefined or (num_examples and -_ROUND_OFF <= share <= 1 + _ROUND_OFF)):
             rule = "in [0, 1]" if num_examples else "NaN without test rows"
             raise at.bad(f"{name} must be {rule}, got {share}")
@@ -162,6 +163,11 @@ class EvaluateQuestion(codec.Question[Evaluation]):
         The round, or the last one; 0 if the sender does not count rounds.
     full
         Whether to measure macro F1 and AUC too, and count outcomes, which takes longer.
+    noise
+        Standard deviation of the noise on the sum of patients' accuracies; the accuracy is then all that is
+        measured. None for figures without noise.
+    published_noise
+        As of :class:`~fedclust.messages.training.Instruction`.
     extra
         As of :class:`~fedclust.messages.training.Instruction`.
     """
@@ -171,6 +177,8 @@ class EvaluateQuestion(codec.Question[Evaluation]):
     arrays: Annotated[ArrayRecord, codec.Model()]
     server_round: Annotated[int, codec.Whole()] = 0
     full: Annotated[bool, codec.Flag(key="full-metrics")] = False
+    noise: Annotated[float | None, codec.Real(0)] = None
+    published_noise: Annotated[bool, codec.Flag(sparse=True)] = False
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
 

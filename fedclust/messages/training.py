@@ -242,6 +242,11 @@ class Instruction(codec.Question[TrainAnswer]):
         Length to which the client's update is clipped before it is used; None for no clipping.
     clip_tells
         Whether the client reports if its update was short enough.
+    patient_clip, patient_noise, patient_sampling
+        Length to which each patient's gradients are clipped, noise on their sum as a multiple of it, and the
+        probability that a step draws a patient; None to train without protecting patients.
+    published_noise
+        Whether that noise comes from the run's seed, which a node outside of the user's processes refuses.
     arms
         Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
     extra
@@ -263,6 +268,10 @@ class Instruction(codec.Question[TrainAnswer]):
     pooled_rows: Annotated[tuple[int, ...], codec.Numbers(0, to=int, sparse=True)] = ()
     clip: Annotated[float | None, codec.Real(0)] = None
     clip_tells: Annotated[bool, codec.Flag(sparse=True)] = False
+    patient_clip: Annotated[float | None, codec.Real(0)] = None
+    patient_noise: Annotated[float, codec.Real(0, sparse=True)] = 0.0
+    patient_sampling: Annotated[float, codec.Real(0, 1, sparse=True)] = 1.0
+    published_noise: Annotated[bool, codec.Flag(sparse=True)] = False
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 

@@ -6,17 +6,18 @@ of a partition (rotations, noise, other class names) are part of the rows, so th
 
 import hashlib
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedclust.data.cache import cache_folder, digest, map_tensor, new_array, prepared
+from fedclust.data.cache import cache_folder, digest, map_array, map_tensor, new_array, prepared
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder
 from fedclust.models.encoders import Device, Encoder
@@ -25,6 +26,7 @@ from fedclust.support.devices import exact_kernels
 logger = logging.getLogger(__name__)
 
 _BATCH = 256  # examples per pass of the encoder
+_PART = 8192  # rows kept in the cache before all are there
 _BLOCK = 4096  # rows hashed at a time
 _SILENCE = 10.0  # seconds between two lines about the progress
 
@@ -87,7 +89,8 @@ def embed(
     """Replace a federation's rows by their embeddings.
 
     They are computed once and kept in the cache, keyed by the rows' content and the encoder's fingerprint.
-    They are written batch by batch: neither rows nor embeddings need to fit into memory.
+    They are written batch by batch: neither rows nor embeddings need to fit into memory. After an
+    interruption only the last rows, up to 8,192, are embedded again.
 
     Parameters
     ----------
@@ -126,21 +129,38 @@ def embed(
     if data.labels.dim() != 1:
         raise ValueError(f"rows to embed must have one label each, got shape {tuple(data.labels.shape)}")
 
-    def write(folder: Path) -> None:
-        say(f"encoding {len(data.inputs):,} rows once with {encoder.fingerprint}")
-        array = new_array(folder / "inputs.npy", "float32", (len(data.inputs), encoder.dimension))
-        done, begun = 0, time.monotonic()
-        said = begun
-        for batch in embeddings(encoder, data, torch.arange(len(data.inputs)), device):
-            array[done : done + len(batch)] = batch.numpy()
-            done += len(batch)
-            if (now := time.monotonic()) - said > _SILENCE:
-                said, pace = now, done / (now - begun)
-                left = (len(data.inputs) - done) / pace
-                say(f"encoded {done:,} of {len(data.inputs):,} rows, {pace:.0f} a second, {left:.0f} s left")
-
     key = digest(_content(data.inputs), list(data.mean), list(data.std), encoder.fingerprint)
+    total, encoded = len(data.inputs), 0
+    begun = said = time.monotonic()
+
+    def write_part(first: int, folder: Path) -> None:
+        nonlocal encoded, said
+        rows = torch.arange(first, min(first + _PART, total))
+        array = new_array(folder / "inputs.npy", "float32", (len(rows), encoder.dimension))
+        done = 0
+        for batch in embeddings(encoder, data, rows, device):
+            array[done : done + len(batch)] = batch.numpy()
+            done, encoded = done + len(batch), encoded + len(batch)
+            if (now := time.monotonic()) - said > _SILENCE:
+                said, pace, so_far = now, encoded / (now - begun), first + done
+                left = (total - so_far) / pace
+                say(f"encoded {so_far:,} of {total:,} rows, {pace:.0f} a second, {left:.0f} s left")
+
+    def write(folder: Path) -> None:
+        say(f"encoding {total:,} rows once with {encoder.fingerprint}")
+        array = new_array(folder / "inputs.npy", "float32", (total, encoder.dimension))
+        for first, part in parts.items():
+            rows = map_array(prepared(part, partial(write_part, first)) / "inputs.npy")
+            array[first : first + len(rows)] = rows
+
+    parts = {  # which an interrupted process leaves to the next one
+        first: cache_folder("embeddings", data.name, digest(key, first), cache_dir)
+        for first in range(0, total, _PART)
+    }
     folder = prepared(cache_folder("embeddings", data.name, key, cache_dir), write)
+    for part in filter(Path.exists, parts.values()):  # not in a cache that others wrote and we may only read
+        part.with_name(f".{part.name}.lock").unlink(missing_ok=True)
+        shutil.rmtree(part, ignore_errors=True)
     return replace(
         data,
         inputs=map_tensor(folder / "inputs.npy"),

@@ -8,7 +8,16 @@ from typing import ClassVar, Literal
 
 from fedclust.support.checks import check
 
-__all__ = ["FROM_SEED", "ClientDP", "Disclosed", "NoPrivacy", "Privacy", "named"]
+__all__ = [
+    "FROM_SEED",
+    "ClientDP",
+    "DifferentialPrivacy",
+    "Disclosed",
+    "NoPrivacy",
+    "PatientDP",
+    "Privacy",
+    "named",
+]
 
 Disclosed = Literal["labels", "sizes", "nothing"]
 """What clients disclose about their rows before round 1: number per class, total number, or nothing."""
@@ -70,8 +79,31 @@ class NoPrivacy(Privacy):
         return "labels" if self.label_counts else "sizes"
 
 
+class DifferentialPrivacy(Privacy):
+    """A choice that limits what anybody can learn of a client, or of a patient; nothing else is disclosed."""
+
+    evaluation: Evaluation
+
+    @property
+    def disclosed(self) -> Disclosed:
+        """What clients disclose about their rows before round 1."""
+        return "nothing"
+
+    def exact(self, simulated: bool) -> bool:
+        """Return whether figures are collected without noise.
+
+        Raises
+        ------
+        ValueError
+            If they should be, of clients that are not simulated.
+        """
+        if self.evaluation == "exact" and not simulated:
+            raise ValueError("privacy.evaluation must be noised unless all clients are simulated, got exact")
+        return self.evaluation == "exact" or (self.evaluation == "auto" and simulated)
+
+
 @dataclass(frozen=True)
-class ClientDP(Privacy):
+class ClientDP(DifferentialPrivacy):
     """Differential privacy of whole clients, with a trusted server.
 
     Every client's update is clipped on its node to length C; the server adds Gaussian noise of standard
@@ -136,10 +168,66 @@ class ClientDP(Privacy):
         check(self, evaluation_noise=_POSITIVE, delta="in (0, 1)", quantile="in [0, 1]")
         check(self, clip_rate=">= 0 and finite", adaptive="True or False", evaluation=Evaluation)
 
-    @property
-    def disclosed(self) -> Disclosed:
-        """What clients disclose about their rows before round 1."""
-        return "nothing"
+
+@dataclass(frozen=True)
+class PatientDP(DifferentialPrivacy):
+    """Differential privacy of each patient, with noise that their site adds: nobody else is trusted.
+
+    A step of local training draws each patient of the site with the same probability. The mean loss of a
+    patient's rows has a gradient, which is shortened to length C; noise of standard deviation z · C is added
+    to the sum of these, which is divided by the expected number of patients.
+
+    Source: Abadi et al., "Deep Learning with Differential Privacy", CCS 2016, Algorithm 1, with a patient's
+    rows as one example.
+
+    Attributes
+    ----------
+    epsilon
+        ε that a patient spends who takes part in all rounds, > 0: the noise follows from it. None if
+        `noise_multiplier` is given.
+    noise_multiplier
+        z, > 0; None if `epsilon` is given.
+    clip
+        C, largest length of a patient's gradient, > 0.
+    delta
+        δ, in (0, 1); should be below one over a site's number of patients.
+    sampling
+        Probability that a step draws a patient, in (0, 1].
+    evaluation
+        ``"exact"`` for test figures without noise, which is refused unless clients are simulated;
+        ``"noised"`` for each site's accuracy with noise, by which its test patients spend ε, too; ``"auto"``
+        for ``"exact"`` with simulated clients and ``"noised"`` with others.
+
+    Raises
+    ------
+    ValueError
+        If an attribute is outside its range, or both or none of `epsilon` and `noise_multiplier` are given.
+
+    Examples
+    --------
+    >>> PatientDP(epsilon=1.0).disclosed
+    'nothing'
+    >>> PatientDP(noise_multiplier=2.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: one of epsilon and noise_multiplier must be given, the other null, got 3.0 and 2.0
+    """
+
+    choice: ClassVar[str] = "patient_dp"
+
+    epsilon: float | None = 3.0
+    noise_multiplier: float | None = None
+    clip: float = 1.0
+    delta: float = 1e-5
+    sampling: float = 0.25
+    evaluation: Evaluation = "auto"
+
+    def __post_init__(self) -> None:
+        check(self, epsilon=f"{_POSITIVE} or None", noise_multiplier=f"{_POSITIVE} or None", clip=_POSITIVE)
+        check(self, delta="in (0, 1)", sampling="in (0, 1]", evaluation=Evaluation)
+        if (self.epsilon is None) == (self.noise_multiplier is None):
+            got = f"got {self.epsilon} and {self.noise_multiplier}"
+            raise ValueError(f"one of epsilon and noise_multiplier must be given, the other null, {got}")
 
 
 def named(privacy: "Privacy | str") -> Privacy:
@@ -155,7 +243,7 @@ def named(privacy: "Privacy | str") -> Privacy:
     >>> named("client_dp").choice
     'client_dp'
     """
-    choices: dict[str, type[Privacy]] = {each.choice: each for each in (NoPrivacy, ClientDP)}
+    choices: dict[str, type[Privacy]] = {each.choice: each for each in (NoPrivacy, ClientDP, PatientDP)}
     if isinstance(privacy, Privacy):
         return privacy
     if privacy not in choices:

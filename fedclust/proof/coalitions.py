@@ -32,7 +32,7 @@ Tarone, "A modified Bonferroni method for discrete data", Biometrics 46, 1990.
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import combinations
 
@@ -54,6 +54,7 @@ LEAVE, WITHIN = 2.0, 1.0
 LEVEL = 0.05
 """Level of all findings of a run together."""
 _FEWEST_ROWS = 8
+_HARM = 0.1  # in Brier score: sites that merely differ cost the others less
 
 
 def coalitions(num_sites: int, proposed: Iterable[Coalition] = ()) -> tuple[Coalition, ...]:
@@ -744,11 +745,59 @@ def turned_sites(fits: FloatArray, together: FloatArray, level: float = LEVEL) -
         voting &= majority < majority.max()
 
 
-def partners(fits: FloatArray, turned: Collection[int]) -> BoolArray:
+def harmful_sites(
+    listed: Sequence[Coalition], scores: Mapping[int, Scores], level: float = LEVEL
+) -> list[int]:
+    """List the sites without which most of the others predict their own rows clearly better.
+
+    Each other site compares the model of everyone with that of everyone but the site, as they are, on its
+    cross-fitted rows. The test is that the second has a Brier score lower by more than 0.1 at more than half
+    of them, u of m: (m − u + 1) times the u-th smallest p-value, so that no single site can accuse another.
+    All sites share one level (Holm). Of two sites, nobody knows which harms the other; and where half of the
+    sites would be named, they are of different kinds, and none is.
+
+    Source: Benjamini and Heller, "Screening for partial conjunction hypotheses", Biometrics 64, 2008.
+
+    Parameters
+    ----------
+    listed
+        The :func:`coalitions`, everyone first.
+    scores
+        What the sites reported, by site.
+    level
+        Level of all tests together, in (0, 1).
+
+    Examples
+    --------
+    >>> listed = coalitions(3)  # with site 2, others' Brier scores are 1, and 0 without it
+    >>> other = Scores.of(np.repeat([1.0, 0.0, 1.0, 0.0], 2)[:, None] * np.ones(20))
+    >>> itself = Scores.of(np.ones((8, 20)))
+    >>> harmful_sites(listed, {0: other, 1: other, 2: itself})
+    [2]
+    """
+    from scipy.special import ndtr
+
+    sites = listed[0]
+    p_values = np.ones(len(sites))
+    for site in sites:
+        without = tuple(other for other in sites if other != site)
+        found = []
+        for other in without:
+            own = [coalition for coalition in listed if other in coalition]
+            if other in scores and scores[other].count >= _FEWEST_ROWS and without in own:
+                gain, error = scores[other].difference(0, 2 * own.index(without))
+                found.append(float(ndtr((_HARM - gain) / max(error, 1e-9))))
+        if (most := len(without) // 2 + 1) <= len(found) and len(without) > 1:
+            p_values[site] = min(1.0, (len(found) - most + 1) * sorted(found)[most - 1])
+    named = np.flatnonzero(holm(p_values) <= level).tolist()
+    return named if 2 * len(named) < len(sites) else []
+
+
+def partners(fits: FloatArray, turned: Collection[int], harmful: Collection[int] = ()) -> BoolArray:
     """Return which sites may train with each other, shape (K, K).
 
-    Nobody may with a turned site. Where as many sites are named as not, nobody knows which of them are
-    turned: then those may not whose models fit each other's rows the wrong way round.
+    Nobody may with a turned or a harmful site. Where as many sites are turned as not, nobody knows which of
+    them are: then those may not whose models fit each other's rows the wrong way round.
 
     Parameters
     ----------
@@ -756,6 +805,8 @@ def partners(fits: FloatArray, turned: Collection[int]) -> BoolArray:
         As for :func:`ways`.
     turned
         Ids of the :func:`turned_sites`.
+    harmful
+        Ids of sites that harm the others.
 
     Examples
     --------
@@ -768,4 +819,6 @@ def partners(fits: FloatArray, turned: Collection[int]) -> BoolArray:
     wrong = ways(fits)[0]
     unclear = 2 * len(turned) >= number
     apart = wrong | wrong.T if unclear else named[:, None] | named
+    harms = np.isin(np.arange(number), list(harmful))
+    apart = apart | harms[:, None] | harms
     return np.asarray(~apart | np.eye(number, dtype=bool))

@@ -21,7 +21,8 @@ independently of the rows that either model was trained on and of the choice of 
 
 A client may report any values within the bounds of its rows. With ten or more clients that vote, B must
 also be shown to be better without the most and the least favourable tenth of them; the p-value is the larger
-of the two. docs/ATTACKS.md has the figures.
+of the two. Votes that the others' rows make unlikely are left out before (:func:`unlikely`). docs/ATTACKS.md
+has the figures.
 
 Sources: Hall, "On the removal of skewness by transformation", Journal of the Royal Statistical Society B 54,
 1992; Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting", Journal of the Royal
@@ -51,6 +52,10 @@ ENOUGH_ROWS = 120
 _ROUNDING = 1e-9
 _MOST_OF_MEDIAN = 3
 _MANY_VOTES = 10
+_FAR = 0.5  # of the largest difference
+_SPREADS = 4  # of the votes nearest to the median; far above what clients' data explain
+_UNSEEN_ROWS = 3  # of n rows none of which shows an event, it has a probability of up to 3/n (at 95 %)
+_CHANCE = 1e-3  # by Bennett's bound, which is mostly far above the probability
 
 
 @dataclass(frozen=True, eq=False)
@@ -542,6 +547,55 @@ def num_set_aside(num_clients: int) -> int:
     (0, 2)
     """
     return num_clients // 10 if num_clients >= _MANY_VOTES else 0
+
+
+def unlikely(reports: Sequence[Evidence], limit: float = LARGEST_BRIER) -> list[int]:
+    """Find votes that lie outside what the others' rows make likely.
+
+    Bennett's inequality bounds the probability that the mean of n rows, of variance v and each at most b from
+    its expectation, is t away from it: exp(−(nv/b²)·h(bt/v)) with h(u) = (1 + u)ln(1 + u) − u. The centre is
+    the median vote. The two thirds of the votes nearest to it give v, with three more rows that differ by all
+    there is, as a rare loss may be in none of theirs; and t is what lies beyond four times the distance of
+    the farthest of them, as clients' data differ. A vote of few rows is never unlikely.
+
+    Source: Bennett, "Probability inequalities for the sum of independent random variables", Journal of the
+    American Statistical Association 57, 1962.
+
+    Parameters
+    ----------
+    reports
+        Evidence of clients that compared the same two models; one without rows does not vote.
+    limit
+        Largest difference b.
+
+    Returns
+    -------
+    Positions, ascending: those more than half the limit from the median, with a probability of at most
+    0.001. None of fewer than ten votes.
+
+    Examples
+    --------
+    >>> honest = [evidence(np.tile([0.3, -0.1], 10))] * 11
+    >>> unlikely([*honest, evidence(np.full(20, -2.0))])
+    [11]
+    >>> unlikely([*honest, evidence(np.full(2, -2.0))])  # two rows may be anything
+    []
+    """
+    places = [place for place, each in enumerate(reports) if each.count]
+    if len(places) < _MANY_VOTES:
+        return []
+    votes = [reports[place] for place in places]
+    centre = float(np.median([each.mean for each in votes]))
+    away = np.array([abs(each.mean - centre) for each in votes])
+    near = np.argsort(away, kind="stable")[: len(votes) - len(votes) // 3]
+    core = pooled([votes[each] for each in near])
+    squares = float(core.sums[1]) - 2 * centre * float(core.sums[0]) + core.count * centre**2
+    variance = (max(squares, 0.0) + _UNSEEN_ROWS * limit**2) / (core.count + _UNSEEN_ROWS)
+    beyond = np.maximum(away - _SPREADS * away[near].max(), 0.0)
+    ratio, counts = limit * beyond / variance, np.array([each.count for each in votes])
+    log_chance = -counts * variance / limit**2 * ((1 + ratio) * np.log1p(ratio) - ratio)
+    found = (away > _FAR * limit) & (log_chance <= math.log(_CHANCE))
+    return [place for place, out in zip(places, found, strict=True) if out]
 
 
 def compare(reports: Sequence[Evidence], margin: float = 0.0) -> Comparison:

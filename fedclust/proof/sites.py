@@ -10,7 +10,7 @@ Annals of Mathematical Statistics 28, 1957: with m rows of the rarer class, the 
 most A(1 − A)/m, that of a share of m rows.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -506,6 +506,7 @@ def findings(
     together: FloatArray,
     counts: IntArray,
     classes: Sequence[str],
+    harmful: Collection[int] = (),
 ) -> list[dict[str, Any]]:
     """List what is odd about sites' rows.
 
@@ -520,11 +521,13 @@ def findings(
         Training rows of each site and class, shape (K, C).
     classes
         Names of the classes.
+    harmful
+        Ids of sites that harm the others.
 
     Returns
     -------
-    ``client``, ``name``, ``kind`` and ``text`` of each: its classes are turned round, it has only one, or it
-    is of another population.
+    ``client``, ``name``, ``kind`` and ``text`` of each: its classes are turned round, its updates harm the
+    others, it has only one class, or it is of another population.
 
     Examples
     --------
@@ -573,6 +576,9 @@ def findings(
                 then = f"{words.order_in} {gain:.2f}" if in_order else f"{gain:.0%} right"
                 text += f" and run again: corrected, the others' models together would have {then} there"
             add(site, "turned", f"{text}.")
+        elif at in harmful:
+            text = "Its updates harm the others, so nobody trains with it: its data or node may be damaged."
+            add(site, "harmful", text)
         elif words.by_class and len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
             text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."
             add(site, "one_class", text)

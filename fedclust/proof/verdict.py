@@ -111,7 +111,7 @@ class GroupingProof:
     too_few
         Clients that did not vote because they have no held-out rows.
     silent
-        Clients that did not vote because they did not answer.
+        Clients that did not vote because they did not answer, or whose answer or vote could not be used.
     """
 
     verdict: Verdict
@@ -269,7 +269,7 @@ def prove_grouping(
     silent = tuple(client for client in everyone if client not in measured)
     too_few = tuple(sorted(client for client, each in measured.items() if not each.count))
     if several and measured:
-        for quiet, why in ((too_few, "no held-out rows"), (silent, "not answered")):
+        for quiet, why in ((too_few, "no held-out rows"), (silent, "no usable answer")):
             if quiet:
                 has = "has" if len(quiet) == 1 else "have"
                 text += f" ({plural(len(quiet), 'client')} {has} {why} and did not vote)"

@@ -24,8 +24,8 @@ PREFIX = "without_layer."
 """Begins the keys of figures of the models that serve, without their personal layers."""
 
 LOWER = (
-    *("ad", "sdad", "wadb", "seconds", "bytes_down", "bytes_up", "failed_replies", "newcomers.none"),
-    *targets.LOWER,
+    *("ad", "sdad", "wadb", "validation_brier", "seconds", "bytes_down", "bytes_up", "failed_replies"),
+    *("newcomers.none", *targets.LOWER),
 )
 """Keys of ``summary.json`` of which the lowest value is the best."""
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 _SECONDS_BETWEEN_LINES = 30.0
+_SECONDS_TO_JUDGE_BY = 2.0  # the first round alone also warms up
 
 
 class Progress:
@@ -20,7 +21,8 @@ class Progress:
     ``flwr run``'s log, ``TERM=dumb``) a plain line is printed at the end, and before it 30 s after the
     previous line.
 
-    After the first round a line says how long the run and the later ones will take, if that is 30 s or more.
+    After the first round, or after 2 s of shorter ones, a line says how long the run and the later ones will
+    take, if that is 30 s or more.
 
     Parameters
     ----------
@@ -67,6 +69,7 @@ class Progress:
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
+        self._estimated = False
         self._started = self._updated = self._printed = clock()
         self._handlers: list[tuple[logging.StreamHandler, Any]] = []
         self._bar = None
@@ -111,6 +114,8 @@ class Progress:
         self._updated = self._clock()
         if first:
             self._earlier = self._round - 1
+        if not self._estimated and self._updated - self._started >= _SECONDS_TO_JUDGE_BY:
+            self._estimated = True
             self._estimate()
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=self._round, text=", ".join(self._parts()))
@@ -120,12 +125,16 @@ class Progress:
             self._printed, self._last = self._updated, self._round
 
     def _estimate(self) -> None:
-        """Print how long all runs will take if every round takes as long as the first one."""
+        """Print how long all runs will take if every round takes as long as the first ones."""
         place, runs = self._task
-        seconds = (self._updated - self._started) * (self._total * (runs - place + 1) - self._earlier - 1)
-        if seconds >= _SECONDS_BETWEEN_LINES and place == 1 and not self._summarised:
-            what = f"{self._total - self._round} more rounds" + f", and {runs - 1} compared" * (runs > 1)
-            line = f"{self._title}: about {_duration(seconds)} to go by the first round: {what}"
+        done = self._round - self._earlier
+        left = self._total * (runs - place + 1) - self._round
+        seconds = (self._updated - self._started) / done * left
+        if seconds >= _SECONDS_BETWEEN_LINES and not self._summarised:
+            by = "the first round" if done == 1 else f"the first {done} rounds"
+            compared = f", and {runs - place} compared" * (runs > place)
+            what = f"{self._total - self._round} more rounds{compared}"
+            line = f"{self._title}: about {_duration(seconds)} to go by {by}: {what}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _print(self) -> None:

@@ -225,6 +225,7 @@ _ROWS: tuple[tuple[str, str, int | None], ...] = (
     ("macro F1", "macro_f1", 3),
     ("AUC", "auc", 3),
     ("AD ± SDAD (lower is better)", "ad sdad", 3),
+    ("Brier score of held-out rows (lower is better)", "validation_brier", 3),
     ("global accuracy", "global_accuracy", 3),
     ("WAS (higher is better)", "was", 3),
     ("WADB (lower is better)", "wadb", 3),
@@ -422,6 +423,8 @@ def job_line(run: SavedRun) -> str:
         f"mean client {target_of(summary).words.share} {number(summary.get(_MEAN))}",
         plural(summary["num_clusters"], "cluster"),
     ]
+    if (score := summary.get("validation_brier")) is not None:
+        figures.append(f"Brier score of held-out rows {number(score)}")
     figures.append(duration(summary["seconds"]))
     for name, each in summary.get("compare", {}).items():
         if "taken_from" in each:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -476,6 +476,42 @@ def personal_summary(
         "clients": {layer: used.count(layer) for layer in (NONE, *personal.asked)},
         "failures": [{"client": client, "reason": why} for client, why in layered.failures.items()],
     }
+
+
+def validation_brier(
+    losses: Mapping[str, FloatArray], used: Iterable[str] | None, rows: IntArray, silent: Collection[int]
+) -> float | None:
+    """Compute the mean Brier score of all clients' held-out rows.
+
+    Parameters
+    ----------
+    losses
+        By layer, the mean Brier score of each client's held-out rows, NaN if it is not finite, shape (K,).
+    used
+        The layer that serves each client, K of them; None if no layer does.
+    rows
+        Held-out rows of each client, shape (K,).
+    silent
+        Clients that failed; they do not count unless they have a score.
+
+    Returns
+    -------
+    The mean over rows, in [0, 2], where a model without finite outputs has 2, the worst score; None if no
+    client has a score.
+
+    Examples
+    --------
+    >>> losses = {"none": np.array([0.25, 1.0, np.nan]), "prior": np.array([0.5, 0.5, np.nan])}
+    >>> validation_brier(losses, ["none", "prior", "none"], np.array([3, 1, 0]), ())  # (3 · 0.25 + 0.5) / 4
+    0.3125
+    """
+    layers = [NONE] * len(rows) if used is None else used
+    scores = np.array([losses[layer][client] for client, layer in enumerate(layers)])
+    counted = (rows > 0) & ~(np.isnan(scores) & np.isin(np.arange(len(rows)), list(silent)))
+    if not counted.any():
+        return None
+    scores = np.where(np.isnan(scores), LARGEST_BRIER, scores)
+    return float(np.average(scores[counted], weights=rows[counted]))
 
 
 LAYERED = ("accuracy", "balanced_accuracy", "brier", "confusion")

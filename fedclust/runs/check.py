@@ -69,7 +69,9 @@ def main(argv: Sequence[str]) -> int:
                         _print(f"  {line}")
         except UNREADABLE as error:
             counts["error"] += 1
-            text = re.split("; give dataset.path=| \\(read from ", " ".join(str(error).split()))[0]
+            text = re.split(
+                r"; give dataset\.path=|; \w+\.\w+= names it| \(read from ", " ".join(str(error).split())
+            )[0]
             _print(f"{file}: error: {text}")
     if len(statements) > 1:
         _print("as the sites of one run:")

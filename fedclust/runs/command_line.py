@@ -84,6 +84,10 @@ def main() -> None:
                 raise ConfigError(_without_dashes(unknown[0], sys.argv[1:]))
             run, folder_made = _checked(arguments)
             with folder_made as results:
+                if (
+                    results is not None and arguments.multirun
+                ):  # as Hydra's own sweeper does, but not Optuna's
+                    (results / "multirun.yaml").touch()
                 run()
                 if results is not None and arguments.multirun:
                     import_module("fedclust.runs.compare").end_sweep(results)
@@ -311,13 +315,15 @@ def _checked(
     options = [sweep.choices(override, added) for override in arguments.overrides]
     for overrides in sweep.jobs(options):
         config, composed = compose_with_hydra(overrides, **where)
-        sweep.check_sweeper(arguments.overrides, composed.hydra.runtime.choices.get("hydra/sweeper"))
+        warned = sweep.check_sweeper(arguments.overrides, composed, str(config.objective))
         checks.check(config)
         if _added_partition(config, overrides):  # Hydra, which composes the jobs, would not add it
             raise ConfigError(
                 "a sweep must say how data of your own are split: partition=natural, which makes a client of "
                 "each owner in dataset.natural=, or partition=iid"
             )
+    if warned:
+        print(warned)
     try:  # Hydra first composes the overrides that are not swept
         config = compose([choices[0] for choices in options if len(choices) == 1], **where)
     except ConfigError as error:
@@ -349,7 +355,7 @@ def _check_device(config: DictConfig) -> None:
 @contextmanager
 def _folder(config: DictConfig, overrides: Sequence[str]) -> Iterator[Path | None]:
     """Make the results folder; if it is named by the time, its name becomes a setting, for Hydra too."""
-    if any(key.startswith(("hydra.run", "hydra.sweep")) for key in _keys(overrides)):
+    if any(key.startswith(("hydra.run.", "hydra.sweep.")) for key in _keys(overrides)):
         yield None  # Hydra makes its own folder
         return
     by_time = folders.named_by_time(config)

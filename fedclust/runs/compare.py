@@ -29,7 +29,10 @@ _METRICS = (
     "adjusted_rand_index", "num_clusters", "seconds",
     "newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none",
 )  # fmt: skip
-_SHORT = ("mean_client_accuracy", "without_layer.mean_client_accuracy", "adjusted_rand_index", "seconds")
+_SHORT = (
+    *("mean_client_accuracy", "without_layer.mean_client_accuracy", "validation_brier"),
+    *("adjusted_rand_index", "seconds"),
+)
 _DIGITS = {"num_clusters": 1, "newcomers.none": 1, "seconds": 1, "rounds": 0, "num_clients": 0}
 _FORMATS = ("text", "markdown", "latex", "csv")
 _MOST = 12  # rows at the end of a sweep

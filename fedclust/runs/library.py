@@ -39,7 +39,7 @@ from fedclust.models.encoders import Encoder, PixelEncoder, maker
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
 from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
-from fedclust.privacy import ClientDP, NoPrivacy, Privacy, named as named_privacy
+from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.results.summary import target_of
@@ -699,8 +699,8 @@ def simulate(
         or ``"auto"``, or one of :mod:`fedclust.personal.layers` such as ``Finetune(epochs=3)``; None for the
         strategy's own. For ``"auto"``, which chooses on validation rows, rows are held out as for `proof`.
     privacy
-        What leaves the clients: ``"none"``, ``"client_dp"``, or one of :mod:`fedclust.privacy` such as
-        ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
+        What leaves the clients: ``"none"``, ``"client_dp"``, ``"patient_dp"``, or one of
+        :mod:`fedclust.privacy` such as ``ClientDP(noise_multiplier=2.0)``; see docs/PRIVACY.md.
     timeout
         Seconds that a round's clients have to answer, > 0; see :mod:`fedclust.support.time_limit`.
     min_replies
@@ -763,8 +763,9 @@ def simulate(
     layer = made.own_personal() if layer is None else layer
     chosen = named_privacy(privacy)
     check_network(chosen, model)
-    if isinstance(chosen, ClientDP) and getattr(training.loss, "class_weights", None) == "balanced":
-        raise ValueError("loss.class_weights must be numbers with privacy=client_dp, got balanced")
+    balanced = getattr(training.loss, "class_weights", None) == "balanced"
+    if isinstance(chosen, DifferentialPrivacy) and balanced:
+        raise ValueError(f"loss.class_weights must be numbers with privacy={chosen.choice}, got balanced")
     if proof and chosen.disclosed != "labels":
         raise ValueError(f"proof must be False with privacy={chosen.choice} without label counts, got True")
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}

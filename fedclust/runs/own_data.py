@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,14 @@ from fedclust.data.sites.agreement import Agreement
 from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
+from fedclust.layers.patient_dp import Planned
 from fedclust.messages.description import DescriptionQuestion
 from fedclust.messages.training import Instruction
+from fedclust.privacy import PatientDP
 from fedclust.settings.allowed import known_of
-from fedclust.settings.composition import UNKNOWN, ConfigError, fill, with_strategy
+from fedclust.settings.composition import UNKNOWN, ConfigError, build, fill, with_strategy
 from fedclust.settings.run_options import RunSettings
+from fedclust.training.patients import patient_steps
 
 AGREEMENT_FILE = "agreement.json"
 """The sites' agreement, a file in the results folder: encodes new rows, and checks a resumed run."""
@@ -72,7 +75,11 @@ def join_sites(
         wanted = wanted_of(builder, dataset.get("num_classes"), None if names is None else tuple(names))
         hosts = None if settings.hosts is None else read_site_hosts(Path(settings.hosts).expanduser())
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts, _asked(config, settings))
-    except (SiteError, ValueError, TypeError) as error:
+        if isinstance(privacy := build(config.privacy) if config.get("privacy") else None, PatientDP):
+            steps = patient_steps(config.training, privacy.sampling)
+            planned = Planned.of(privacy, settings.rounds, steps, evaluations=0)
+            rules = replace(rules, noise=planned.noise, clip=privacy.clip)
+    except (SiteError, ValueError, TypeError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, **waits)
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))

@@ -40,6 +40,8 @@ own_models = true  # false: no model leaves that other sites may be sent; coalit
 # rounds_per_day = 200  # most rounds a day, of all runs together
 # clip = 1.0  # length to which the change by training is cut
 # noise = 0.01  # standard deviation of the noise on each parameter, as a multiple of clip
+# patient_noise = 1.0  # least noise of privacy=patient_dp, without which nothing of single patients leaves
+# patient_clip = 1.0  # largest length of a patient's gradient in it
 """
 
 _MESSAGES = {

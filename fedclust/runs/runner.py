@@ -24,12 +24,13 @@ from fedclust.federation.clusters import Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
+from fedclust.layers.patient_dp import PatientPrivacy, Planned
 from fedclust.messages.models import from_state
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
-from fedclust.personal.layers import PRIOR, Personal
-from fedclust.privacy import ClientDP, Privacy
+from fedclust.personal.layers import PRIOR, NoLayer, Personal
+from fedclust.privacy import ClientDP, PatientDP, Privacy
 from fedclust.proof import counted, prove_grouping
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import summary as summaries
@@ -39,7 +40,7 @@ from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings.run_options import RunSettings
+from fedclust.settings.run_options import VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import plural
 from fedclust.targets import to_values as values_of_target
@@ -95,6 +96,7 @@ class StrategyRun(Observer):
     _trains_alone: bool = field(default=False, init=False)  # to be compared with what serves
 
     def __post_init__(self) -> None:
+        self._chosen = self.confusion
         self.confusion &= self.privacy.disclosed == "labels"
         folder = self.recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, self.settings.rounds, self.settings.checkpoint_every)
@@ -188,7 +190,7 @@ class StrategyRun(Observer):
         described = self._described = federation.describe()
         if self.display is not None:
             self.display.share = described.target.words.share
-        encoder = questions.ask_encoder(federation) if self.confusion and not private else None
+        encoder = questions.ask_encoder(federation) if self._chosen and not private else None
         self._clients, self._separate = federation.clients, private and not federation.clients.simulated
         self._begin = self._clients.traffic  # counts newcomers, too
         self._last = self._traffic()
@@ -210,7 +212,11 @@ class StrategyRun(Observer):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
             facts = self.privacy, federation.num_clients, settings.seed, federation.clients.simulated
-            strategy.add_layers(ClientPrivacy(*facts, trained, asked), private=True)
+            strategy.add_layers(ClientPrivacy(*facts, trained, asked), capped=False, blames=False)
+        if isinstance(self.privacy, PatientDP):
+            patients = self._patients(self.privacy, federation)
+            strategy.add_layers(patients, blames=patients.exact)  # a noisy figure has no loss
+            self.say(f"{self.name}: {patients.note}")
         given: dict[str, Any] = {"timeout": settings.timeout, "buffers": buffer_names(model)}
         with quiet_flower(), self.display or nullcontext():
             try:
@@ -242,6 +248,16 @@ class StrategyRun(Observer):
         clusters = strategy.assignment, strategy.clusters.models
         self._serving = Serving(strategy.measured, clusters, clusters, np.zeros(len(table), dtype=bool))
         return self._show(table, self._summary(table, strategy.measured))
+
+    def _patients(self, privacy: PatientDP, federation: Federation) -> PatientPrivacy:
+        """Plan what patients spend."""
+        if federation.num_steps is None:
+            raise RunFailed("client_app must be fedclust's own with privacy=patient_dp")
+        rounds, every = self.settings.rounds, self.settings.evaluate_every
+        steps = int(federation.num_steps(np.ones(1, dtype=np.int64))[0])
+        simulated = federation.clients.simulated
+        evaluations = 0 if privacy.exact(simulated) else -(-rounds // every)
+        return PatientPrivacy(privacy, Planned.of(privacy, rounds, steps, evaluations), simulated)
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with the figures of the models that serve them."""
@@ -399,6 +415,8 @@ class StrategyRun(Observer):
         """
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         layered = self._try_layers(asking, personal) if personal.asked else None
+        if self.settings.validates:
+            self._validate(asking, personal, layered)
         if self._trains_alone:
             self._compare_alone(asking, personal, layered)
         return self._written
@@ -431,6 +449,16 @@ class StrategyRun(Observer):
         summary |= {"without_layer": without, "personal": layers}
         self._show(summaries.personal_table(figures, table, personal, layered), summary)
         return layered
+
+    def _validate(self, asking: Federation, personal: Personal, layered: questions.Layered | None) -> None:
+        """Add to the summary how well what serves predicts held-out rows."""
+        if layered is None:
+            personal = NoLayer()
+            layered = questions.ask_personal(asking, self._serving, personal, self.settings.rounds + 1)
+        rows, used = asking.describe().num_validation, layered.used.get(personal.choice)
+        score = summaries.validation_brier(layered.losses, used, rows, layered.failures)
+        table, summary = self._shown
+        self._show(table, summary | {VALIDATION: score})
 
     def _compare_alone(
         self, asking: Federation, personal: Personal, layered: questions.Layered | None

@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedclust import data
 from fedclust.aggregation.flower import FairAvg, check_aggregator
@@ -43,7 +44,7 @@ from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state
 from fedclust.models import construction
 from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
-from fedclust.privacy import ClientDP, NoPrivacy, Privacy
+from fedclust.privacy import ClientDP, DifferentialPrivacy, NoPrivacy, PatientDP, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
@@ -65,6 +66,7 @@ from fedclust.support.provenance import made_with
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.cohort import num_steps
 from fedclust.training.losses import least_loss
+from fedclust.training.patients import patient_steps
 from fedclust.typing import IntArray
 
 logger = logging.getLogger(__name__)
@@ -284,6 +286,9 @@ class Plan:
             return None
         node = self.config["training"]
         amount: Any = SimpleNamespace(**{name: node[name] for name in ("epochs", "steps", "batch_size")})
+        if isinstance(self.privacy, PatientDP):
+            steps = patient_steps(amount, self.privacy.sampling)
+            return lambda rows: np.full(len(rows), steps)
         return partial(num_steps, training=amount)
 
     def federation(
@@ -381,7 +386,8 @@ class Plan:
         each = self.strategies[name]
         decides = each.holds_out_rows or isinstance(self.layers[name], BestLayer)
         decides |= each.forms_groups and self.serves(name) == "best"
-        return each.options.compares_rounds or bool(each.options.drift_every) or (decides and not crossing)
+        decides_anyhow = each.options.compares_rounds or self.settings.validates
+        return decides_anyhow or bool(each.options.drift_every) or (decides and not crossing)
 
     def build_network(self) -> nn.Module:
         """Build the network that all strategies start from.
@@ -422,6 +428,7 @@ _MEANS = (
     FairAvg,
 )
 _SELECTIONS = (Uniform, LeastSampled)  # they look at no client's data
+_HOLD_PATIENT_DP = "fedavg, known_groups and local"
 
 
 def check_strategy(
@@ -464,24 +471,31 @@ def check_strategy(
         raise ValueError(f"stop and serve_round must be none and last with {chosen}: {why}")
     if personal.asked:
         raise ValueError(f"personal must be none with {chosen}, got {personal.choice} for {name}")
-    if not isinstance(privacy, ClientDP):
+    if not isinstance(privacy, DifferentialPrivacy):
         for thing in (strategy, strategy.selection):
             if getattr(thing, "needs_label_counts", False):
                 raise ValueError(f"{unfit} {name}: {type(thing).__name__} needs label counts")
         return
     aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
-    reads = "it uses more than a noisy mean; fedavg, known_groups and private_groups are supported"
+    if patients := isinstance(privacy, PatientDP):
+        holds = bool(vars(type(strategy)).get("holds_patient_dp"))
+        reads = f"it asks sites for more than private models; {_HOLD_PATIENT_DP} are supported"
+    else:
+        holds = vars(type(strategy)).get("holds_client_dp") is not None
+        reads = "it uses more than a noisy mean; fedavg, known_groups and private_groups are supported"
+    means = patients or aggregator in _MEANS  # what is made of private models costs patients nothing
     held = (
-        ("strategy", name, vars(type(strategy)).get("holds_client_dp") is not None, reads),
+        ("strategy", name, holds, reads),
         ("selection", selection.__name__, selection in _SELECTIONS, "it chooses clients by what they report"),
-        ("aggregator", aggregator.__name__, aggregator in _MEANS, "it needs single clients' models"),
+        ("aggregator", aggregator.__name__, means, "it needs single clients' models"),
     )
     for what, called, holds, why in held:
         if not holds:
             raise ValueError(f"{unfit} {what} {called}: {why}")
+    whole = "its noise is for the mean over all clients"
     rules = (
         ("compare", list(compare), "[]", "a second run on the same clients spends as much again"),
-        ("evaluate_clients", options.evaluate_clients, "null", "its noise is for the mean over all clients"),
+        ("evaluate_clients", not patients and options.evaluate_clients, "null", whole),
         ("drift_every", options.drift_every, "0", "it compares models on single clients' rows"),
     )
     for what, value, rule, why in rules:
@@ -492,7 +506,8 @@ def check_strategy(
 
 def setting(privacy: Privacy) -> str:
     """Return the command-line override of a privacy choice that withholds label counts."""
-    return "privacy=client_dp" if isinstance(privacy, ClientDP) else "privacy.label_counts=false"
+    private = isinstance(privacy, DifferentialPrivacy)
+    return f"privacy={privacy.choice}" if private else "privacy.label_counts=false"
 
 
 def check_delta(privacy: Privacy, num_clients: int) -> None:
@@ -514,19 +529,22 @@ def check_network(privacy: Privacy, network: nn.Module) -> None:
     Raises
     ------
     ValueError
-        If it keeps batch statistics, shares parameters between layers, or has none to train.
+        If it keeps batch statistics, shares parameters between layers, or has none to train; or, where
+        patients are protected, mixes the rows of a batch.
     """
-    if not isinstance(privacy, ClientDP):
+    if not isinstance(privacy, DifferentialPrivacy):
         return
+    chosen, patients = setting(privacy), isinstance(privacy, PatientDP)
     for name, module in network.named_modules():
-        if getattr(module, "track_running_stats", False):
+        mixes = patients and isinstance(module, _BatchNorm)
+        if mixes or getattr(module, "track_running_stats", False):
             kind = f"{name} is a {type(module).__name__}: use GroupNorm"
-            raise ValueError(f"privacy=client_dp does not support a network with batch statistics, {kind}")
+            raise ValueError(f"{chosen} does not support a network with batch statistics, {kind}")
     names = [name for name, _ in network.named_parameters(remove_duplicate=False)]
     if len(names) != len(list(network.named_parameters())):
-        raise ValueError("privacy=client_dp does not support a network whose layers share parameters")
+        raise ValueError(f"{chosen} does not support a network whose layers share parameters")
     if not any(parameter.requires_grad for parameter in network.parameters()):
-        raise ValueError("privacy=client_dp must have a network with parameters to train, this has none")
+        raise ValueError(f"{chosen} must have a network with parameters to train, this has none")
 
 
 def saved_state(folder: Path, rounds: int) -> RunState | None:
@@ -912,6 +930,10 @@ def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
     if isinstance(privacy, ClientDP):
         what[training.Instruction.kind] = (
             "updates clipped on their node, to a server that is trusted with them and adds the noise"
+        )
+    if isinstance(privacy, PatientDP):
+        what[training.Instruction.kind] = (
+            "models trained with noise that their node adds for each patient, with numbers of patients"
         )
     always = list(_WHAT)[:3]
     kinds = [kind for kind in what if kind in asked or kind in always]

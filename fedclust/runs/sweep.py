@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.composition import ConfigError, options as group_options
+from fedclust.settings.run_options import VALIDATION
 from fedclust.support.checks import dumps_by_key, plural, replace_file
 
 # Settings that do not change a strategy's results.
@@ -103,13 +104,42 @@ def choices(override: str, searchpath: Sequence[str] = ()) -> list[str]:
     return [f"{key}={value}" for value in found]
 
 
-def check_sweeper(overrides: Sequence[str], sweeper: str | None) -> None:
-    """Check that the sweeper can search intervals; raise ConfigError if it only takes choices."""
+def check_sweeper(overrides: Sequence[str], composed: DictConfig, figure: str) -> str:
+    """Check that a sweeper can search what is asked of it, and in the right direction.
+
+    Parameters
+    ----------
+    overrides
+        The command's overrides.
+    composed
+        The composed configuration with Hydra's part.
+    figure
+        The figure by which it compares jobs.
+
+    Returns
+    -------
+    A warning if it searches by test rows, else an empty text.
+
+    Raises
+    ------
+    ConfigError
+        If it takes choices only and an interval is given, or its direction leads to the worst job.
+    """
+    sweeper = composed.hydra.runtime.choices.get("hydra/sweeper")
+    direction = OmegaConf.select(composed, "hydra.sweeper.direction")
+    right = {VALIDATION: "minimize", "mean_client_accuracy": "maximize"}.get(figure)
+    named = getattr(direction, "name", direction)
+    if isinstance(named, str) and right and named != right:
+        raise ConfigError(f"hydra.sweeper.direction must be {right} for objective={figure}, got {named}")
     for override in overrides if sweeper == "basic" else ():
         with suppress(HydraException):
             if isinstance(OverridesParser.create().parse_override(override).value(), IntervalSweep):
                 rule = f"{override} needs a sweeper that searches an interval"
                 raise ConfigError(f"{rule}: hydra/sweeper=optuna, pip install 'fedclust[optuna]'")
+    if sweeper == "basic" or figure == VALIDATION:
+        return ""
+    instead = f"objective={VALIDATION} hydra.sweeper.direction=minimize"
+    return f"warning: objective={figure} is measured on test rows; to search by held-out rows: {instead}"
 
 
 def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:

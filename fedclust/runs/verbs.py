@@ -10,6 +10,7 @@ from importlib import import_module
 from itertools import takewhile
 from pkgutil import resolve_name
 from textwrap import fill, wrap
+from typing import NoReturn
 
 from fedclust.support.checks import none_of
 from fedclust.support.layout import CONF
@@ -67,6 +68,10 @@ class Parser(argparse.ArgumentParser):
         hidden = argparse.SUPPRESS  # the examples show it, and an error is one line
         super().__init__(f"fedclust {verb}", hidden, formatter_class=form, epilog=wrapped)
         self._head = f"fedclust {verb}: {VERBS[verb]}\n{examples.rstrip()}\n\n"
+
+    def error(self, message: str) -> NoReturn:
+        """End with an error in one line, and how to see what there is."""
+        super().error(f"{message}; {self.prog} --help lists the arguments")
 
     def format_help(self) -> str:
         """Return the verb's purpose, its examples and its arguments."""

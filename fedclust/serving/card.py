@@ -66,12 +66,13 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             )
         columns = [name for name in titles if name in clients and clients[name].notna().any()]
         rows = clients[columns].head(_MOST_ROWS).to_dict("records")
-        counts = np.stack([np.asarray(each) for each in clients["label_counts"]])
+        known = clients.get("label_counts", ())  # private runs have none
+        counts = np.array([np.asarray(each) for each in known]).reshape(len(known), len(served.class_names))
         of_clients = {
             "titles": [titles[name] for name in columns],
             "rows": [[(_name if k in _NAMES else _number)(v) for k, v in row.items()] for row in rows],
             "silent": int(clients["accuracy"].isna().sum()),
-            "absent": list(compress(served.class_names, counts.sum(axis=0) == 0)),
+            "absent": list(compress(served.class_names, counts.sum(axis=0) == 0)) if len(known) else [],
             "lacking": int((counts == 0).any(axis=1).sum()),
             "common": int(np.sum(clients.get("served") == "common")),
             "prior": int(np.sum(layered == PRIOR)),

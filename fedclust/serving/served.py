@@ -163,15 +163,17 @@ class Served:
             raise ValueError(f"inputs.json must have the encoder of the inputs, {run.folder} has none")
         names = next((array for name, array in run.matrices() if name == "class_names"), None)
         counts, table = run.label_counts, run.clients
-        if counts is None or table is None:
+        if table is None:
             raise ValueError(f"the run in {run.folder} must be finished, it has no clients.parquet")
-        every = map(str, range(counts.shape[1]) if names is None else names.tolist())
+        dataset = run.config.get("dataset") or {}
+        number = dataset.get("num_classes", 0) if counts is None else counts.shape[1]
+        every = map(str, range(number) if names is None else names.tolist())
         # Cluster -1: a newcomer that no cluster fits.
-        rows = (table.iloc[client] for client in range(len(counts)))
+        rows = (table.iloc[client] for client in range(len(table)))
         sites = tuple(Site.of_row(client, row) for client, row in enumerate(rows) if row["cluster"] >= 0)
         sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
-        options = (run.config.get("dataset") or {}).get("csv_options") or {}
+        options = dataset.get("csv_options") or {}
         inputs, target = encoder_from(encoder), from_values(run.summary.get("target"))
         return cls(tuple(every), inputs, sites, clusters, network, options, embedder, target)
 

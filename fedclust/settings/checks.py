@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings import choices, composition
 from fedclust.settings.composition import ConfigError, is_own, with_strategy
-from fedclust.settings.run_options import AUTO, COMMON, SERVE, RunOptions, RunSettings
+from fedclust.settings.run_options import AUTO, COMMON, SERVE, VALIDATION, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
 from fedclust.targets import Classes, kind_of
@@ -57,6 +57,8 @@ def _proof_problem(config: DictConfig) -> str | None:
     strategies = composition.parameters(config)
     if proof and (setting := composition.withheld(config)):
         instead = getattr(strategies[config.choices.strategy], "without_proof", "")
+        if composition.private_choice(config) == "patient_dp":
+            instead = "strategy=fedavg with compare=[] spends all of epsilon on one model"
         what = f"{setting} does not support proof=true, which asks how models compare on each class"
         return f"{what}; {instead}" if instead else what
     fraction = OmegaConf.select(config, _FRACTION) or 0
@@ -117,15 +119,20 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     if kind.numeric:
         yield f"dataset.target must be classes with partition=own, got {kind.kind}"
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
-    if composition.is_private(config):
-        if later:
+    if choice := composition.private_choice(config):
+        if later and choice == "client_dp":
             yield "privacy=client_dp needs all clients from the start: no partition=own, no min_clients"
         if held_out:
-            yield f"holdout_clients must be 0 with privacy=client_dp, got {held_out}"
+            yield f"holdout_clients must be 0 with privacy={choice}, got {held_out}"
         if OmegaConf.select(config, "training.loss.class_weights") == "balanced":
-            yield "training.loss.class_weights must be numbers with privacy=client_dp, got balanced"
+            yield f"training.loss.class_weights must be numbers with privacy={choice}, got balanced"
         if settings.save_predictions:
-            yield "save_predictions must be false with privacy=client_dp: they are of single rows"
+            yield f"save_predictions must be false with privacy={choice}: they are of single rows"
+        augmentation = OmegaConf.select(config, "training.augmentation")
+        if choice == "patient_dp" and augmentation not in (None, "none"):
+            yield f"training.augmentation must be none with privacy=patient_dp, got {augmentation}"
+        if settings.validates:
+            yield f"objective must be other than {VALIDATION} with privacy={choice}: it has no noise"
     if composition.is_encoded(config):
         if OmegaConf.select(config, "encoder._target_") == _PIXELS:
             yield "encoder must be other than pixels with features=encoder, such as efficientnet_lite0"

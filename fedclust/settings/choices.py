@@ -191,6 +191,8 @@ def wrong_value(
         rule = _in_words(hints.get(name))
         if rule is not None and not _fits(value, hints[name]):
             hint = suggestion(value, rule.split(" or "))
+            if rule.startswith("a list") and _fits([value], hints[name]):
+                hint = f"; as a list: {f'{key}.{name}'.lstrip('.')}=[{value}]"
             return f"{key}.{name} must be {rule}, got {value!r}{hint}".lstrip(".")
         try:
             check_hint(f"{key}.{name}".lstrip("."), value, hints.get(name))

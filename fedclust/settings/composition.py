@@ -24,7 +24,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
 from fedclust.settings import choices
-from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, RunOptions
+from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, VALIDATION, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
@@ -270,7 +270,7 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
 
 _CHOICE = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*")  # no .., no absolute path, no scheme
 _CHOOSES = "fedclust.personal.layers.Auto"
-_CLIENT_DP = "fedclust.privacy.ClientDP"
+_PRIVATE = {"fedclust.privacy.ClientDP": "client_dp", "fedclust.privacy.PatientDP": "patient_dp"}
 
 
 def _resolve_auto(config: DictConfig) -> None:
@@ -307,6 +307,7 @@ def deciders(config: DictConfig) -> Iterator[str]:
         "drift_every, which compares": bool(config.get("drift_every")),
         "stop=patience, which compares": OmegaConf.select(config, "stop.patience") is not None,
         "serve_round=best, which compares": config.get("serve_round") == "best",
+        f"objective={VALIDATION}, which measures": config.get("objective") == VALIDATION,
     }
     yield from (what for what, decides in others.items() if decides)
 
@@ -359,15 +360,15 @@ def compared(config: DictConfig) -> list[str]:
     return [str(name) for name in listed]
 
 
-def is_private(config: DictConfig) -> bool:
-    """Return whether the run promises client-level differential privacy."""
-    return OmegaConf.select(config, "privacy._target_") == _CLIENT_DP
+def private_choice(config: DictConfig) -> str | None:
+    """Return the choice of differential privacy that the run promises; None without one."""
+    return _PRIVATE.get(str(OmegaConf.select(config, "privacy._target_")))
 
 
 def withheld(config: DictConfig) -> str | None:
     """Name the setting that withholds what the proof needs; None if nothing is withheld."""
-    if is_private(config):
-        return "privacy=client_dp"
+    if choice := private_choice(config):
+        return f"privacy={choice}"
     return "privacy.label_counts=false" if OmegaConf.select(config, "privacy.label_counts") is False else None
 
 
@@ -512,8 +513,12 @@ def plain(node: Any) -> Any:
     try:
         return OmegaConf.to_container(node, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        missing = ", ".join(_missing(OmegaConf.to_container(node)))
-        raise ConfigError(f"{missing} must be given" if missing else one_line(error)) from error
+        missing = list(_missing(OmegaConf.to_container(node)))
+        group = missing[0].partition(".")[0] if missing else ""
+        choice = OmegaConf.select(node, f"choices.{group}") if OmegaConf.is_dict(node) and group else None
+        about = f"; fedclust help {group}={choice} says what it is" if choice else ""
+        text = f"{', '.join(missing)} must be given{about}" if missing else one_line(error)
+        raise ConfigError(text) from error
 
 
 def _missing(node: Any, key: str = "") -> Iterator[str]:
@@ -576,7 +581,11 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         try:
             parsed.append(OverridesParser.create().parse_override(text))
         except HydraException as parse_error:
-            return f"override {text!r} does not parse: {one_line(parse_error)}{_quoting(text)}"
+            key, colon, value = text.partition(":")
+            if colon and "=" not in text:
+                return f"a setting has its value after =, got {text}: fedclust {key.strip()}={value.strip()}"
+            why = "it ends with a comma" if text.endswith(",") else one_line(parse_error) + _quoting(text)
+            return f"override {text!r} does not parse: {why}"
     loader = GlobalHydra.instance().config_loader()
     added = [str(each.input_line) for each in parsed if each.key_or_group == _SEARCHPATH]
 
@@ -594,6 +603,12 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         if known and not free and any(each not in known for each in listed):
             plugin = _PLUGINS.get(f"{key}={chosen}")
             return none_of(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
+        if override.is_sweep_override():
+            swept = f"fedclust -m {override.input_line} runs each, {key}=[…] is one list"
+            return f"{key} must have one value, got {str(override.input_line).partition('=')[2]}: {swept}"
+        if known and len(listed) > 1:
+            several = ",".join(map(str, listed))
+            return f"{key} must have one value, got {listed}: fedclust -m {key}={several} runs each"
         decides = known or key == _SEARCHPATH or key.startswith("hydra/")
         (deciding if decides else others).append(override)
     # Choices that cannot be combined, a file that is no YAML: their own message, below.

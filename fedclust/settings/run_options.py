@@ -30,6 +30,9 @@ DEFAULT_ROW_CAP = 3.0
 CAP = "> 1 and finite or None"
 """Rule of ``update_norm_cap``, ``update_pull_cap`` and ``row_cap``."""
 
+VALIDATION = "validation_brier"
+"""The objective, and key of ``summary.json``, that is measured on held-out rows."""
+
 KEEP = "auto"
 """Default of ``keep_matrices``."""
 
@@ -90,7 +93,8 @@ class RunOptions(_Rounds):
         online; None for all. In the last round, all do.
     update_norm_cap
         Largest length of an update, > 1, in multiples of the round's median; a longer one is left out and its
-        client named. None for any length. See :mod:`fedclust.layers.standard`.
+        client named. Lower where ten clients or more are alike, see
+        :func:`fedclust.aggregation.replies.too_long`. None for any length.
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
         is weighted down; nodes then send each client's model, not a mean. None for any pull.
@@ -142,11 +146,17 @@ class RunSettings(_Rounds):
     min_replies: Annotated[float, "in [0, 1]"] = MIN_REPLIES
     max_outage: Annotated[float, ">= 0"] = MAX_OUTAGE
     keep_matrices: Annotated[bool | str, "True or False or auto"] = KEEP
+    objective: str = "mean_client_accuracy"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_held_out(self.holdout_clients)
         parse_interval(self.checkpoint_every)
+
+    @property
+    def validates(self) -> bool:
+        """Whether the models that serve are measured on held-out rows at the end."""
+        return self.objective == VALIDATION
 
     def options(self, aggregator: Callable[[], Any], selection: Any) -> RunOptions:
         """Return the options of every strategy of the run."""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedclust.personal.layers import Finetune
+from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import torch_seed
 from fedclust.targets.base import Scores
 from fedclust.training import evaluation
@@ -36,6 +37,7 @@ from fedclust.training.cohort import (
 from fedclust.training.device_data import DeviceData
 from fedclust.training.losses import WeightedCrossEntropy, cross_entropy, example_losses
 from fedclust.training.parameters import LocalTraining
+from fedclust.training.patients import PatientSteps, PatientTraining, patient_steps
 from fedclust.training.sequential import train_sequentially
 from fedclust.training.vectorised import VectorisedTraining, first_loss
 from fedclust.training.working_model import Lanes, WorkingModel, only_last_layer, step_keys
@@ -133,7 +135,7 @@ class Trainer:
         if training.augmentation != "none" and data.inputs.dim() != 4:
             shape = f"examples of shape {list(data.input_shape)}, which are not images"
             raise ValueError(f"training.augmentation must be none for {shape}, got {training.augmentation}")
-        self._data = DeviceData(data, self._device)
+        self._data, self._persons = DeviceData(data, self._device), data.persons
         self._prepare(model, training, threads or torch.get_num_threads())
 
     def _prepare(self, model: nn.Module, training: LocalTraining, threads: int) -> None:
@@ -148,7 +150,12 @@ class Trainer:
         return tuple(self._working.trainable_names)
 
     def train(
-        self, jobs: Sequence[Job], server_round: int, *, proximal_mu: float | None = None
+        self,
+        jobs: Sequence[Job],
+        server_round: int,
+        *,
+        proximal_mu: float | None = None,
+        patients: PatientSteps | None = None,
     ) -> Iterator[CohortUpdate]:
         """Train clients on their rows.
 
@@ -164,6 +171,8 @@ class Trainer:
             The round, from 1.
         proximal_mu
             FedProx's weight for this call; None for that of the hyperparameters.
+        patients
+            How steps protect each patient, see :mod:`fedclust.training.patients`; None if they do not.
 
         Yields
         ------
@@ -184,6 +193,10 @@ class Trainer:
         if empty:
             yield untrained(empty, "no training examples")
         full = sorted((job for job in jobs if len(job.rows)), key=lambda job: -len(job.rows))
+        while full and patients is not None:
+            with self._working.settings():
+                update = self._private(full.pop(), server_round, mu, patients)
+            yield update
         while full:
             # Not across a yield: the caller must find torch's global settings unchanged.
             with self._working.settings():
@@ -191,6 +204,16 @@ class Trainer:
                 updates = list(self._dispatcher.train(work))
             yield from updates
             full = full[len(work.jobs) :]
+
+    def _private(self, job: Job, server_round: int, mu: float, patients: PatientSteps) -> CohortUpdate:
+        steps = patient_steps(self.training, patients.sampling)
+        blank = Batches(np.zeros((1, steps, 0), np.int64), np.zeros((1, steps), np.int64), np.array([steps]))
+        training = PatientTraining(self._working, self._data, self.training, self._persons)
+        try:
+            return training.train(self._work([job], server_round, mu, blank), patients, server_round)
+        # The model is the user's code: an error on one client's data must not stop the others.
+        except RAISED as error:
+            return untrained([job], reason_of(error))
 
     def finetuner(self, finetune: Finetune) -> Trainer:
         """Create the trainer of clients' personal models, which shares the data with this one.
@@ -398,11 +421,14 @@ class Trainer:
         number = min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))
         return self._work(jobs[:number], server_round, mu)
 
-    def _work(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
+    def _work(
+        self, jobs: Sequence[Job], server_round: int, mu: float, batches: Batches | None = None
+    ) -> Work:
         training, seed = self.training, self._seed
         clients = [job.client for job in jobs]
         rows, own = [job.rows for job in jobs], [job.steps for job in jobs]
-        batches = draw_batches(clients, rows, training, seed, server_round, own)
+        if batches is None:
+            batches = draw_batches(clients, rows, training, seed, server_round, own)
         ids = torch.tensor(clients, device=self._device)
         purposes = ("dropout",) if training.augmentation == "none" else ("dropout", "augmentation")
         keys = [

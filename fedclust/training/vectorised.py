@@ -63,8 +63,9 @@ class LocalUpdate:
 
     Attributes
     ----------
-    plain_rate
-        The learning rate if a step is just ``parameter -= rate * gradient``, else None.
+    plain
+        The factors of a step that is just ``parameter = kept * parameter - rate * gradient``, `kept` and
+        `rate`; else None.
     """
 
     def __init__(self, parameters: Tensors, training: LocalTraining, work: Work, *, stacked: bool) -> None:
@@ -73,8 +74,9 @@ class LocalUpdate:
         self._proximal_mu, self._stacked = proximal_mu, stacked
         self._adam = training.optimizer == "adam"
         self._changes_gradients = bool(proximal_mu or training.clip_norm or training.weight_decay)
-        plain = not (self._adam or training.momentum or self._changes_gradients)
-        self.plain_rate = self._rate if plain else None
+        kept = 1 - self._rate * training.weight_decay  # a float32 must hold it
+        plain = kept > 0 and not (self._adam or training.momentum or proximal_mu or training.clip_norm)
+        self.plain = (kept, self._rate) if plain else None
         # torch's buffer starts as the first gradient; momentum * 0 + gradient is the same.
         moments = 2 if self._adam else int(training.momentum > 0)
         self._moments = [[torch.zeros_like(tensor) for tensor in parameters] for _ in range(moments)]
@@ -320,7 +322,7 @@ class MlpKernel:
 
     def _backward(self, used: Sequence[Tensor], gradient: Tensor) -> None:
         """Propagate the gradient of the logits back through the layers, and update them."""
-        rate = self._update.plain_rate
+        plain = self._update.plain
         gradients: State = {}
         for layer, saved in zip(reversed(self._layers), reversed(used), strict=True):
             if layer == "relu":
@@ -333,17 +335,18 @@ class MlpKernel:
                 of_outputs = gradient
                 if layer is not self._first:
                     gradient = torch.bmm(of_outputs, self._state[layer.weight])
-                if rate is None:
+                if plain is None:
                     gradients[layer.weight] = torch.bmm(of_outputs.mT, saved)
                     if layer.bias is not None:
                         gradients[layer.bias] = of_outputs.sum(1)
                 else:
-                    self._state[layer.weight].baddbmm_(of_outputs.mT, saved, alpha=-rate)
+                    kept, rate = plain
+                    self._state[layer.weight].baddbmm_(of_outputs.mT, saved, beta=kept, alpha=-rate)
                     if layer.bias is not None:
-                        self._state[layer.bias].sub_(of_outputs.sum(1), alpha=rate)
+                        self._state[layer.bias].mul_(kept).sub_(of_outputs.sum(1), alpha=rate)
                 if layer is self._first:
                     break
-        if rate is None:
+        if plain is None:
             self._update.step(list(self._state.values()), [gradients[name] for name in self._state])
 
 
@@ -479,7 +482,7 @@ class VectorisedTraining:
 
     def _map(self, padded: bool) -> Callable:
         """Map a client's loss over all clients, with padding or without."""
-        loss = partial(_client_loss, self.working, self._training.loss)  # not of self, which holds it
+        loss = partial(client_loss, self.working, self._training.loss)  # not of self, which holds it
         function = grad_and_value(loss) if self.inside else loss
         in_dims = (0, 0, None, 0, 0, 0 if padded else None, 0)
         mapped = vmap(function, in_dims=in_dims, randomness="error")
@@ -546,10 +549,20 @@ class VectorisedTraining:
         return losses
 
 
-def _client_loss(
+def client_loss(
     working: WorkingModel, loss: Loss, parameters: State, own: State, shared: State, *batch: Any
 ) -> Tensor:
-    """Compute one client's loss; `batch` holds its inputs, labels, mask of real examples, and key."""
+    """Compute one client's loss.
+
+    Parameters
+    ----------
+    working, loss
+        The model and the loss of an example.
+    parameters, own, shared
+        Its tensors by name.
+    batch
+        Inputs, labels, mask of real examples, and dropout key.
+    """
     inputs, labels, real, key = batch
     logits = working.forward(inputs, key, real, {**parameters, **own, **shared})
     if real is None:

@@ -1,5 +1,6 @@
 """What runs show of the papers' claims: by hand, from summaries that are written here."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import ModuleType
@@ -83,6 +84,9 @@ def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType,
     ]  # fmt: skip
     assert script.measure(claim, tmp_path / "elsewhere") is None
     assert script.line(claim, "a head", None)[-1] == "not measured"
+    assert (
+        script.line(dataclasses.replace(claim, hours=2.5), "a head", None)[-1] == "not measured, about 2.5 h"
+    )
     better_below = script.Claim("", "", "", "", "a", ("b", "c"), lower=True)
     assert better_below.lead({"a": 0.1, "b": 0.3, "c": 0.2}) == (0.1, 0.2)
     assert better_below.signed(0.1 - 0.2) == pytest.approx(0.1)
@@ -113,8 +117,10 @@ def test_the_best_round_of_the_mean_stands_beside_the_last(script: ModuleType, t
 def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
     ways, claims = script.read()
     lines = script.commands(Path("runs"), ways, claims)
-    experiments = {claim.experiment for claim in claims if claim.experiment}
-    assert len(lines) == len(ways) * len(experiments)
+    pairs = {(way, claim.experiment) for claim in claims if claim.experiment for way in claim.ways}
+    assert {tuple(line.split()[2:4]) for line in lines} == {(f"runs/{way}", each) for way, each in pairs}
+    assert len(lines) == len(pairs)
+    assert [line.split()[3] for line in lines if "runs/quarter" in line] == ["fedgwc_cifar100"]
     (line,) = [each for each in lines if "runs/encoder fedgmcc_emnist62 " in each]
     assert line.startswith(
         "python benchmarks/paper_table.py runs/encoder fedgmcc_emnist62 --rows FedGMCC FedAvg "

@@ -48,7 +48,8 @@ def test_reads_of_all_individuals_are_written_with_a_label_per_base(
     fasta.write_text(">1\n" + "ACGT" * 60 + "\n")
     # Position 121 of 240 is in every read of 150 bases.
     vcf.write_text(HEADER + "1\t121\t.\tA\tG\t.\t.\t.\tGT\t0|1\t1|1\t0|0\n")
-    frame = pd.read_parquet(script.write(tmp_path / "reads", populations, 7, 0, fasta, vcf))
+    genome = script.read_reference(fasta, "1"), script.read_variants(vcf, "1", ["HG1", "HG2", "HG3"], 240)
+    frame = pd.read_parquet(script.write(tmp_path / "reads", populations, 7, 0, *genome))
     assert frame["individual"].tolist() == ["HG1"] * 3 + ["HG2"] * 2 + ["HG3"] * 2
     assert frame["population"].tolist() == ["one"] * 5 + ["two"] * 2
     assert set(frame["read"].str.len()) == set(frame["labels"].str.len()) == {150}
@@ -85,6 +86,38 @@ def test_an_individual_is_the_reference_with_its_substitutions(
 def test_a_base_is_sensitive_if_anyone_varies_there(script: ModuleType, files: tuple[Path, Path]) -> None:
     found = script.read_variants(files[1], "1", ["HG3"], 10)  # also if the individual does not
     assert np.flatnonzero(found.reported).tolist() == [0, 2, 5, 6, 9]
+
+
+def test_a_synthetic_genome_has_variants_by_the_bases_around_and_the_population(script: ModuleType) -> None:
+    populations = {"one": ["A", "B"], "two": ["C"]}
+    reference, found = script.synthetic(populations, 200_000, 0)
+    assert set(text(reference)) == set("ACGT")
+    assert found.substitutions.keys() == {"A", "B", "C"}
+    for positions, bases in found.substitutions.values():
+        assert found.reported[positions].all()  # and not only those that someone carries
+        assert (bases != reference[positions]).all()
+    assert 0.45 < found.reported.mean() < 0.55  # the mean of Beta(0.2, 0.2)
+    # Guessing the more frequent label of each 5-mer is right for the mean of max(p, 1 - p), 0.90.
+    letters = text(reference)
+    seen = pd.Series(found.reported[2:-2]).groupby([letters[at : at + 5] for at in range(len(letters) - 4)])
+    right = np.maximum(seen.mean(), 1 - seen.mean())
+    assert np.average(right, weights=seen.size()) == pytest.approx(0.90, abs=0.02)
+    # Of one population, two share more variants than two of different ones.
+    carried = {name: set(positions.tolist()) for name, (positions, _) in found.substitutions.items()}
+    alike = {pair: len(carried[pair[0]] & carried[pair[1]]) for pair in ("AB", "AC", "BC")}
+    assert alike["AB"] > 1.2 * max(alike["AC"], alike["BC"])
+    again, _ = script.synthetic(populations, 200_000, 0)
+    assert (again == reference).all()
+
+
+@pytest.mark.parametrize("given", [[], ["--reference", "a"], ["--synthetic", "9", "--variants", "b"]])
+def test_a_genome_is_given_or_synthetic(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["sensg.py", "folder", "S", *given])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert "must have --reference and --variants, or --synthetic alone" in capsys.readouterr().err
 
 
 def test_reads_are_pieces_of_the_sequence_with_the_labels_of_their_positions(script: ModuleType) -> None:

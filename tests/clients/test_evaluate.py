@@ -15,13 +15,14 @@ from sklearn.metrics import accuracy_score, balanced_accuracy_score, confusion_m
 from torch import nn
 from torch.nn import functional
 
-from fedclust.clients.evaluate import figure
+from fedclust.clients.evaluate import evaluate, figure
 from fedclust.clients.node import Node, node_of_objects
 from fedclust.data.arrays import from_arrays
 from fedclust.messages import description, evaluation
 from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
 from fedclust.personal.layers import Finetune, choose
+from fedclust.privacy.accountant import seeded
 from fedclust.training.cohort import draw_batches
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.trainer import Trainer
@@ -68,6 +69,51 @@ def _loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 # -- Figures ------------------------------------------------------------------------------------------------
+
+
+def _patients() -> Node:
+    """A client with test rows of three patients, all of class 1: of four rows, one and one."""
+    inputs = torch.tensor([[1.0], [1.0], [1.0], [-1.0], [1.0], [-1.0]])
+    labels = torch.ones(6, dtype=torch.int64)
+    data = from_arrays([((inputs, labels), None, (inputs, labels))], num_classes=2)
+    persons = np.zeros(len(data.inputs), dtype=np.int64)
+    persons[data.test[0]] = [5, 5, 5, 5, 6, 7]
+    training = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1)
+    return node_of_objects(dataclasses.replace(data, persons=persons), nn.Linear(1, 2), training, seed=3)
+
+
+def test_an_accuracy_with_noise_is_over_patients_and_is_all_that_leaves() -> None:
+    sign = {
+        "weight": torch.tensor([[0.0], [1.0]]),
+        "bias": torch.zeros(2),
+    }  # 1 where the input is > 0
+    noise = {"noise": 0.3, "published_noise": True}
+    asked = evaluation.EvaluateQuestion(from_state(sign), server_round=4, full=True, **noise)
+    answers, errors = evaluate(_patients(), {0: asked})
+    assert errors == {}
+    answer = answers[0]
+    # Right: three of four rows, all, none. (3/4 + 1 + 0 + noise)/3.
+    drawn = 0.3 * float(seeded(3)("accuracy", 4, 0, 1)[0])
+    assert answer.metrics["accuracy"] == pytest.approx(min(1.0, max(0.0, (1.75 + drawn) / 3)))
+    assert answer.metrics["num-examples"] == 3
+    assert math.isnan(answer.metrics["loss"])
+    assert math.isnan(answer.metrics["balanced-accuracy"])
+    assert answer.outcomes is None
+    read = decode(evaluation.Evaluation, encode(answer), Reading(0, asked=asked))
+    assert read.metrics["accuracy"] == answer.metrics["accuracy"]
+
+
+@pytest.mark.parametrize(("config", "refused"), [({"allow": "*"}, False), ({}, True), ({"data": "/x"}, True)])
+def test_a_site_draws_its_noise_in_secret_whatever_the_server_asks(config: dict, refused: bool) -> None:
+    made = dataclasses.replace(_patients(), config=config)
+    secret = made.noise(published=False)
+    assert (secret("accuracy", 1, 0, 9) != secret("accuracy", 1, 0, 9)).all()
+    if refused:
+        with pytest.raises(ValueError, match="^published_noise must be false at a site, whose noise"):
+            made.noise(published=True)
+    else:
+        published = made.noise(published=True)
+        assert (published("accuracy", 1, 0, 9) == seeded(3)("accuracy", 1, 0, 9)).all()
 
 
 def _metrics(content) -> dict[str, float]:

@@ -228,3 +228,55 @@ def test_a_site_trains_as_often_a_day_as_its_operator_allows(tmp_path, monkeypat
         check_question(limited, "train")
     day[0] = "2026-01-02"
     check_question(limited, "train")
+
+
+PATIENTS = Rules(patient_noise=1.5, patient_clip=1.0)
+
+
+@pytest.mark.parametrize(
+    ("noise", "clip", "reason"),
+    [
+        (1.5, 1.0, ""),
+        (1.49, 1.0, "patient_noise must be at least 1.5 at this site, got 1.49"),
+        (2.0, 1.1, "patient_clip must be at most 1 at this site, got 1.1"),
+        (2.0, None, "privacy must be patient_dp at this site, by the rules of its operator"),
+    ],
+)
+def test_a_model_leaves_only_with_the_noise_for_patients_that_the_operator_demands(
+    noise: float, clip: float | None, reason: str
+) -> None:
+    question = training.Instruction(model(0.0), patient_clip=clip, patient_noise=noise)
+    answer = training.TrainAnswer(0, model(1.0), 20, np.zeros(1))
+    assert PATIENTS.unprotected(None if clip is None else noise, clip) == (reason or None)
+    if not reason:
+        assert released(answer, question, rules=PATIENTS, batch=1).num_examples == 20
+        return
+    with pytest.raises(RulesError, match=f"^{reason}$"):
+        released(answer, question, rules=PATIENTS)
+
+
+def test_with_noise_for_patients_nothing_else_of_them_leaves() -> None:
+    start, few = model(0.0), {"rules": PATIENTS}
+    measured = evaluation.Evaluation(0, figures(6))
+    assert released(measured, evaluation.EvaluateQuestion(start, noise=1.5), **few) is not None
+    nothing = description.Description(num_classes=2)
+    assert released(nothing, description.DescriptionQuestion("nothing"), **few).num_classes == 2
+    for answer, question in (
+        (measured, evaluation.EvaluateQuestion(start)),
+        (measured, evaluation.EvaluateQuestion(start, noise=1.4)),
+        (description.Description.of(np.array([18, 2]), np.array([5, 1])), description.DescriptionQuestion()),
+        (description.Description.of(np.array([18, 2]), np.array([5, 1]), "sizes"), None),
+        (description.Prototypes(np.ones((2, 2), np.float32), np.array([18, 9])), None),
+        (training.Update(0, 20, {}), None),
+        (
+            training.TrainAnswer(0, start, 20, np.zeros(1), arms={"arm/0": start}),
+            training.Instruction(start, patient_clip=1.0, patient_noise=2.0, arms={"arm/0": start}),
+        ),
+    ):
+        with pytest.raises(RulesError, match="at this site"):
+            released(answer, question, **few)
+
+
+def test_a_clip_for_patients_needs_their_noise() -> None:
+    with pytest.raises(ValueError, match="^site.toml: patient_clip needs a patient_noise, got 1.0"):
+        Rules(patient_clip=1.0)

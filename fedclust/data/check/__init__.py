@@ -5,6 +5,7 @@ site with the name of its column (:attr:`Finding.public`), which a deployed node
 named it (:meth:`Finding.anonymous`). Its counts, rows and values stay at the site (:attr:`Finding.line`).
 """
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -117,6 +118,10 @@ _WARNINGS = {
         "give 'dataset.csv_options.thousands=\",\"' and 'dataset.csv_options.decimal=\".\"' if 1,259 is 1259",
     ),
     "constant": ("one value in all rows", "leave it out with 'dataset.ignore=[{}]' if it varies nowhere"),
+    "twin": (
+        "the values of another column in all rows",
+        "leave one out, as with 'dataset.ignore=[{}]'; one that repeats the label gives it away",
+    ),
     "one class": ("a single label", "this site cannot show how well a model tells the classes apart"),
     "many classes": ("more than 20 numbers as classes", "give dataset.target=amounts if they are amounts"),
     "one amount": ("one amount in at least eight of ten rows", "others are needed for a model to learn from"),
@@ -239,8 +244,27 @@ def check_table(
         found += check_values(kind, table[target], None if event is None else table[event])
     elif target is not None and target not in keep:
         found += check_target(table[target])
+    known = {*other, group, *(each.column for each in found if each.rule in ("empty", "constant"))}
+    found += _twins(
+        table, [name for name in dict.fromkeys([target, *table.columns]) if name not in {None, *known}]
+    )
     found += _persons(table, group)
     return sorted(found, key=lambda each: each.severity != "error")
+
+
+def _twins(table: "pd.DataFrame", names: Iterable[Any]) -> Iterator[Finding]:
+    """Find columns that hold, in all rows, what an earlier one of `names` does."""
+    import pandas as pd
+
+    seen: dict[bytes, Any] = {}
+    for name in names:
+        values = table[name]
+        if pd.api.types.is_numeric_dtype(values):
+            values = values.astype(np.float64)
+        rows = pd.util.hash_pandas_object(values, index=False).to_numpy()
+        earlier = seen.setdefault(hashlib.sha256(rows.tobytes()).digest(), name)
+        if earlier != name:
+            yield Finding("twin", str(name), detail=str(earlier))
 
 
 def check_target(labels: "Values") -> list[Finding]:

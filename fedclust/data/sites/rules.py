@@ -47,6 +47,9 @@ class Rules(Checked):
         Length to which the change by training is clipped before it leaves; None: it is not.
     noise
         Standard deviation of the normal noise on each parameter of that change, as a multiple of `clip`.
+    patient_noise, patient_clip
+        Least noise and largest length of ``privacy=patient_dp``, without which the site then neither trains
+        nor sends a figure; None: any, and any run.
 
     Raises
     ------
@@ -72,6 +75,8 @@ class Rules(Checked):
     max_values: Annotated[int, ">= 2"] = 100
     clip: Annotated[float, "> 0"] | None = None
     noise: Annotated[float, ">= 0"] = 0.0
+    patient_noise: Annotated[float, "> 0"] | None = None
+    patient_clip: Annotated[float, "> 0"] | None = None
 
     node = "site.toml: "
 
@@ -79,6 +84,8 @@ class Rules(Checked):
         super().__post_init__()
         if self.noise and self.clip is None:
             raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
+        if self.patient_clip and self.patient_noise is None:
+            raise ValueError(f"site.toml: patient_clip needs a patient_noise, got {self.patient_clip}")
 
     @classmethod
     def read(cls, path: Path) -> "Rules":
@@ -134,6 +141,29 @@ class Rules(Checked):
             return self.own_models
         name = kind.removeprefix("query.")
         return name in OURS if self.questions is None else name in self.questions
+
+    def unprotected(self, noise: float | None, clip: float | None) -> str | None:
+        """Explain why the site does not train with a protection of patients; None if it does.
+
+        Parameters
+        ----------
+        noise, clip
+            Those of ``privacy=patient_dp``; None without it.
+
+        Examples
+        --------
+        >>> Rules(patient_noise=1.5).unprotected(1.0, 1.0)
+        'patient_noise must be at least 1.5 at this site, got 1'
+        """
+        if self.patient_noise is None:
+            return None
+        if noise is None or clip is None:
+            return "privacy must be patient_dp at this site, by the rules of its operator"
+        if noise < self.patient_noise:
+            return f"patient_noise must be at least {self.patient_noise:g} at this site, got {noise:.4g}"
+        if self.patient_clip is not None and clip > self.patient_clip:
+            return f"patient_clip must be at most {self.patient_clip:g} at this site, got {clip:g}"
+        return None
 
     def check_choices(self, strategies: Iterable[str], personal: str) -> None:
         """Check the methods and the layer of a run.

@@ -151,6 +151,7 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
     The value at x percent is a client's accuracy: the least one that x percent of the clients do not exceed.
     """
     percents, lines = np.arange(101), []
+    names = [paper_name(course) for course, _ in run.side_by_side]  # in the colours of the other charts
     for strategy, each in run.side_by_side:
         name = paper_name(strategy)
         for title, column in {name: "accuracy", f"{name}, without layer": "accuracy_none"}.items():
@@ -159,10 +160,11 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
                 if values.size > 1:
                     worst = np.quantile(values, percents / 100, method="inverted_cdf")
                     lines.append(Line(title, percents, worst))
+                    names += [title] * (title not in names)
     if lines:
         title = "Accuracy of the clients, from the worst to the best"
         note = "At 10 %: one client in ten has this accuracy or less, on its own test part."
-        yield Picture("accuracy_ecdf", title, curves(lines, "% of clients"), note)
+        yield Picture("accuracy_ecdf", title, curves(lines, "% of clients", names=names), note)
 
 
 def _figures_of_target(run: SavedRun) -> Iterator[Picture]:

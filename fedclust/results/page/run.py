@@ -28,7 +28,7 @@ from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
-_LOWER_IS_BETTER = ("ad", "wadb", "failed_replies", *LOWER)
+_LOWER_IS_BETTER = ("ad", "wadb", "validation_brier", "failed_replies", *LOWER)
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
 _COSTS = ("seconds", "bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 _LEFT_OUT = (
@@ -116,16 +116,18 @@ def view_run(folder: Path) -> dict[str, Any]:
 
 
 def headline(verdict: str) -> list[str]:
-    """Split a verdict into its statement, which is the page's headline, and its figures and reasons.
+    """Split a verdict or a sweep's line into the page's headline, its statement, and its figures and reasons.
 
     Examples
     --------
     >>> headline("Train one model for all: auto found no groups; 0 of 9 clients are better alone.")
     ['Train one model for all', 'auto found no groups; 0 of 9 clients are better alone.']
-    >>> headline("FMCL's 2 clusters have 0.606 instead of 0.347 of test rows right (+0.258), for 30 of 30.")
-    ["FMCL's 2 clusters have 0.606 instead of 0.347 of test rows right", '(+0.258), for 30 of 30.']
+    >>> headline("FMCL's 2 clusters have 0.606 instead of 0.347 of test rows predicted right (+0.258).")
+    ["FMCL's 2 clusters have 0.606 instead of 0.347", 'of test rows predicted right (+0.258).']
+    >>> headline("FMCL has the highest accuracy over 2 seeds, 0.899 ± 0.033; next FedAvg, 0.544 ± 0.024")
+    ['FMCL has the highest accuracy over 2 seeds', '0.899 ± 0.033; next FedAvg, 0.544 ± 0.024']
     """
-    first = re.match(r"(.{12,}?)(?:[:;.] +|,? +(?=\())(.+)", verdict)
+    first = re.match(r"(.{12,}?)(?:[:;.] +|,? +(?=\(|of test rows )|, (?=\d))(.+)", verdict)
     return [*first.groups()] if first else [verdict]
 
 
@@ -157,7 +159,7 @@ def _accuracy(run: SavedRun) -> str:
 
 def _tiles(run: SavedRun, done: int, of: str, costs: Sequence[Any]) -> list[tuple[str, str, str]]:
     sizes = [] if run.assignment is None else np.unique(run.assignment, return_counts=True)[1].tolist()
-    beside = ", ".join(f"{name} {_accuracy(each)}" for name, each in run.compared.items())
+    beside = few((f"{name} {_accuracy(each)}" for name, each in run.compared.items()), 4)
     parts = f"of {report.some(sizes, 6)} clients" if len(sizes) > 1 else ""
     last = "" if "strategy" in run.summary else ", last round"
     share = target_of(run.summary).words.share
@@ -180,12 +182,21 @@ def _facts(run: SavedRun) -> Iterator[tuple[str, str]]:
     for name in ("seed", "participation"):
         if (value := run.summary.get(name, run.config.get(name))) is not None:
             yield name, str(value)
-    if made := run.summary.get("made"):
-        yield "made with", ", ".join(f"{name} {number}" for name, number in made["versions"].items())
-        if made["commit"]:
-            yield "commit", made["commit"]
-        yield "on", f"{made['cpu']}, {plural(made['cores'], 'core')}"
-        yield "finished", made["time"]
+    yield from made_facts([run])
+
+
+def made_facts(runs: Sequence[SavedRun]) -> Iterator[tuple[str, str]]:
+    """List with what runs were made, and when the last of them finished; nothing for older runs."""
+    known = [made for run in runs if (made := run.summary.get("made"))]
+    if not known:
+        return
+    versions = [", ".join(f"{name} {number}" for name, number in each["versions"].items()) for each in known]
+    commits = [each["commit"] for each in known if each["commit"]]
+    machines = [f"{each['cpu']}, {plural(each['cores'], 'core')}" for each in known]
+    for name, texts in (("made with", versions), ("commit", commits), ("on", machines)):
+        if texts:
+            yield name, few(dict.fromkeys(texts), 3, "; ")
+    yield "finished", max(each["time"] for each in known)
 
 
 def _figures(title: str, summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -342,8 +353,9 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
         if known and len(known[-1]) <= total:
             table["accuracy"] = pd.Series(known[-1], dtype=float).reindex(table.index)
     ends = [name for name in table if str(name).endswith(("_low", "_high"))]
+    unknown = [name for name in table if name == "group" and table[name].isna().all()]
     absent = target_of(run.summary).words.without
-    dropped = [*ends, *_LEFT_OUT, *absent, *(f"{name}_none" for name in absent)]
+    dropped = [*ends, *unknown, *_LEFT_OUT, *absent, *(f"{name}_none" for name in absent)]
     table = table.drop(columns=dropped, errors="ignore")
     place = list(table).index("accuracy") + 1 if "accuracy" in table else len(table.columns)
     for name, other in reversed(_beside(run).items()):

@@ -19,7 +19,7 @@ from fedclust.results.comparison import (
     runs_below,
 )
 from fedclust.results.names import paper_name
-from fedclust.results.page.run import is_finished
+from fedclust.results.page.run import headline, is_finished, made_facts
 from fedclust.results.saved_run import SavedRun, evenly
 from fedclust.support.checks import plural
 from fedclust.typing import FloatArray
@@ -32,6 +32,7 @@ _FIGURES = {
     "global_accuracy": "global accuracy",
     "macro_f1": "macro f1",
     "ad": "AD (lower is better)",
+    "validation_brier": "Brier score of held-out rows (lower is better)",
     "rand_index": "rand index",
     "adjusted_rand_index": "adjusted rand index",
     "num_clusters": "clusters",
@@ -65,7 +66,9 @@ def view_sweep(folder: Path) -> dict[str, Any]:
             jobs.append((run.folder.resolve().relative_to(folder.resolve()), run))
     jobs.sort(key=lambda job: [(int(part) if part.isdigit() else 0, part) for part in job[0].parts])
     left = sum(not is_finished(run) for _, run in jobs)
-    lines = best_lines(comparison)
+    best = best_lines(comparison)
+    several = ["The best methods of each setting", *best]
+    lines = headline(best[0]) if len(best) == 1 else several if best else []
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
     ranked = sorted(comparison.rows, key=lambda row: -_mean(row))
@@ -76,6 +79,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "document": " · ".join([*dict.fromkeys(row.name for row in ranked[:3]), folder.resolve().name]),
         "finished": not left,
         "left": left,
+        "facts": list(made_facts([run for _, run in jobs])),
         "lines": lines or [plural(len(jobs), "run")],
         "settings": list(comparison.settings),
         "figures_of": figures,

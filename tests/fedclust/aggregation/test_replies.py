@@ -89,12 +89,39 @@ def test_whole_numbers_have_no_length() -> None:
     assert update_norm(one, other) == 0.0
 
 
+def test_without_a_start_the_length_is_the_models() -> None:
+    assert update_norm(_model(3.0, 4.0)) == 5.0
+
+
 def test_too_long_beside_the_median_of_the_cluster() -> None:
     # Cluster 0: median of 1, 2, 3, 100 is 2.5, ten times is 25. Cluster 1 has two: everyone's median, of
     # 1, 2, 3, 100, 50, 8, is 5.5, ten times is 55.
     norms = [1.0, 2.0, 3.0, 100.0, 50.0, 8.0]
-    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 10.0) == {3: 2.5}
-    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 9.0) == {3: 2.5, 4: 5.5}
+    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 10.0) == {3: (2.5, 10.0)}
+    assert too_long(norms, norms, [0, 0, 0, 0, 1, 1], 9.0) == {3: (2.5, 9.0), 4: (5.5, 9.0)}
+
+
+def test_ten_updates_that_are_alike_leave_less_room() -> None:
+    # Six of length 1 and three of 12: the median distance of logarithms is 0, so ten times the median.
+    norms = [1.0] * 6 + [12.0] * 3
+    assert too_long(norms, norms, [0] * 9, 30.0) == {}  # of nine, nobody knows how they spread
+    assert too_long([1.0, *norms], [1.0, *norms], [0] * 10, 30.0) == dict.fromkeys((7, 8, 9), (1.0, 10.0))
+    assert too_long([1.0, *norms], [1.0, *norms], [0] * 10, 9.0)[9] == (1.0, 9.0)  # what the run allows
+    # Lengths e^x with x = ±0.4, four of each, 0, 0 and 3: the median distance is 0.4, and five deviations,
+    # 5 · 1.4826 · 0.4 = 2.9652, make 19.4, of which e³ = 20.1 is more.
+    logs = np.array([0.4, -0.4] * 4 + [0.0, 0.0, 3.0])
+    ((place, (median, times)),) = too_long(np.exp(logs), np.exp(logs), [0] * 11, 30.0).items()
+    assert (place, median) == (10, 1.0)
+    assert times == pytest.approx(np.exp(2.9652))
+    # With x = ±1 it would be e^7.4, and what the run allows remains.
+    wide = np.exp(np.array([1.0, -1.0] * 4 + [-1.0, 0.0, 0.0, 3.3, 3.5]))
+    assert too_long(wide, wide, [0] * 13, 30.0) == {12: (1.0, 30.0)}
+
+
+def test_an_update_of_a_tenth_of_the_model_is_not_too_long() -> None:
+    # Three clients whose losses are about 0, and one that still learns: 60 and 100 times their length.
+    norms, starts = [1e-3, 1e-3, 1e-3, 0.06, 0.1], [1.0, 1.0, 1.0, 1.0, 0.5]
+    assert too_long(norms, norms, [0] * 5, 30.0, starts) == {4: (1e-3, 30.0)}
 
 
 @pytest.mark.parametrize("norms", [[], [1.0], [1.0, 1e30], [0.0, 0.0, 0.0, 5.0]])

@@ -12,7 +12,14 @@ from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Clusters, Measured
 from fedclust.federation.answering import Answers
-from fedclust.federation.questions import Serving, ask_figures, ask_personal, confuse_clusters, prior_shifts
+from fedclust.federation.questions import (
+    Serving,
+    ask_differences,
+    ask_figures,
+    ask_personal,
+    confuse_clusters,
+    prior_shifts,
+)
 from fedclust.messages.codec import Bounds
 from fedclust.messages.evaluation import (
     Confusion,
@@ -20,8 +27,10 @@ from fedclust.messages.evaluation import (
     FigureAnswer,
     FigureQuestion,
     PersonalAnswer,
+    ProofAnswer,
 )
 from fedclust.personal.layers import Auto, Finetune, Prior
+from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
 
 COUNTS = np.array([[90, 10], [10, 90], [90, 10], [10, 90]])
@@ -237,3 +246,30 @@ def test_the_four_largest_clusters_and_fifty_clients_of_each_are_asked() -> None
     np.testing.assert_array_equal(found["confusion_clusters"], [0, 2, 3, 4])
     assert [len(asked) for asked in clients.asked] == [50 + 2 + 2 + 2] * 4
     assert {0, 100} <= set(clients.asked[0])
+
+
+@pytest.mark.parametrize("liars", [(), (4,), (0, 11)])
+def test_a_vote_is_judged_by_those_with_the_same_models(liars: tuple[int, ...]) -> None:
+    # Clients 0 to 11 gain nothing by their group's model, 12 to 14 all there is by theirs. They compare other
+    # models than the first twelve, and three are too few to judge a vote by.
+    groups, recorded = np.repeat([0, 1], [12, 3]), []
+
+    def answer(client: int) -> ProofAnswer:
+        gain = -2.0 if client in liars else 2.0 if client > 11 else 0.0
+        return ProofAnswer.of(evidence(np.full(20, gain)))
+
+    federation: Any = SimpleNamespace(
+        num_clients=15,
+        describe=lambda: SimpleNamespace(train_counts=np.full((15, 2), 5), num_validation=np.full(15, 20)),
+        ask=lambda asked: Answers({client: answer(client) for client in asked}, {}),
+        failed=lambda *given: recorded.append(given),
+    )
+    measured, failures = ask_differences(federation, (np.zeros(15, dtype=int), COMMON), (groups, MODELS))
+    reasons = {
+        client: f"client {client}: vote must be likely next to those of the 11 others with the same models, "
+        "got -2.00 on 20 rows"
+        for client in liars
+    }
+    assert failures == reasons
+    assert recorded == [(client, "query.proof", reason) for client, reason in reasons.items()]
+    assert [*measured] == [client for client in range(15) if client not in liars]

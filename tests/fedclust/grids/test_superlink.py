@@ -269,6 +269,12 @@ def _ended(status: str, details: str = WRONG) -> dict:
         ({"list": _ended("finished:stopped")}, FederationError, f"run 7 is finished:stopped: {WRONG}$"),
         ({"list": _ended("running")}, FederationError, f"run 7 is running: {WRONG}$"),
         ({"list": _ended("finished:failed", GOING)}, RunFailed, f"run 7 is finished:failed: {GOING}$"),
+        (
+            {"list": _ended("finished:failed", "No heartbeat received from the task")},
+            RunFailed,
+            "run 7 is finished:failed: No heartbeat received from the task: its ServerApp's process has "
+            "ended; its results are in .*/x on the SuperLink's machine, for resume=$",
+        ),
         ({"list": {}}, RunFailed, "the SuperLink of connection there no longer answers, the outcome of"),
     ],
 )

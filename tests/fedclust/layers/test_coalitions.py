@@ -14,11 +14,12 @@ from rich.console import Console
 from torch import nn
 
 import fedclust
+from fedclust.aggregation.replies import Reply
 from fedclust.clients import coalitions as clients
 from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
 from fedclust.federation import FederationError
-from fedclust.layers.coalitions import notes, worthwhile
+from fedclust.layers.coalitions import _contradiction, notes, worthwhile
 from fedclust.messages.coalitions import ScoresQuestion
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import SavedRun, print_report
@@ -306,6 +307,33 @@ def test_a_site_that_lies_keeps_others_away_and_accuses_nobody(monkeypatch: pyte
     result = run(sites(turned=None))
     assert [each["client"] for each in result.summary["site_findings"]] == [1]
     assert result.sites["train_with"].tolist() == [["site 2"], [], ["site 0"]]
+
+
+def model(*values: float) -> ArrayRecord:
+    return ArrayRecord({"w": Array(np.array(values, dtype=np.float32)), "n": Array(np.array(7))})
+
+
+@pytest.mark.parametrize(
+    ("own", "why", "turned"),
+    [
+        # Folds move by (1, 0) twice, (0, 1) twice and (1, 1), (3, 3) in sum. (1, 0) and the sum of the
+        # others, (2, 3), have a cosine of 2/√13 = 0.55, which is the least. From a start of length 5, what
+        # moves by 0.5 or less is never too long.
+        ((1.0, 1.0), "", False),
+        ((-1.0, 0.0), "", True),
+        ((1.0, -1.05), "", True),  # a cosine of −0.02, 0.58 lower
+        ((1.0, -0.8), "", False),  # 0.11
+        # Lengths 1, 1, 1, 1, √2 and √200: the median is 1.
+        ((10.0, 10.0), "at most 10 times as long as the median of 1, got length 14.1", False),
+    ],
+)
+def test_an_update_is_compared_with_those_without_a_fold(own, why, turned) -> None:
+    start = model(3.0, 4.0)
+    moved = [model(3.0 + x, 4.0 + y) for x, y in ((1, 0), (1, 0), (0, 1), (0, 1), (1, 1))]
+    reply = Reply(0, 0, start, model(3.0 + own[0], 4.0 + own[1]), 5, 0.5, np.zeros(1))
+    found, away = _contradiction(reply, [(each, start) for each in moved])
+    assert found.endswith(why)
+    assert (bool(found), away) == (bool(why), turned)
 
 
 def test_the_parameter_is_checked() -> None:

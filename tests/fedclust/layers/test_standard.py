@@ -63,6 +63,10 @@ def test_an_update_many_times_as_long_as_the_median_is_left_out_and_named() -> N
         failure["reason"]
         == "client 3, round 7: update must be at most 10 times as long as the median of 1, got length 50"
     )
+    # From a model of length 500, a tenth of which it changes, the same length is not too long.
+    start, *models = (from_state({"w": torch.tensor([500 + x])}) for x in (0.0, 1.0, 1.0, 1.0, 50.0))
+    replies = [Reply(k, 0, start, model, 5, 0.5, np.zeros(1)) for k, model in enumerate(models)]
+    assert within(replies, 7, Caps(norm=10.0)) == (replies, [])
 
 
 def test_rows_count_up_to_a_multiple_of_the_median_clients() -> None:

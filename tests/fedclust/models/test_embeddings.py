@@ -76,6 +76,26 @@ def test_rows_are_embedded_again_only_if_they_or_the_encoder_changed(
     assert sum(other.batches) == sum(changed.batches) == 5
 
 
+def test_an_interruption_costs_the_last_part(
+    data: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PART", 2)  # rows 0 and 1, 2 and 3, 4
+
+    class Stopped(Sums):
+        def encode(self, inputs, mean=(), std=(), device="cpu") -> torch.Tensor:
+            if len(self.batches) == 2:
+                raise KeyboardInterrupt
+            return super().encode(inputs, mean, std, device)
+
+    first, second = Stopped(), Sums()
+    with pytest.raises(KeyboardInterrupt):
+        embed(data, first, cache_dir=tmp_path)
+    assert first.batches == [2, 2]
+    assert embed(data, second, cache_dir=tmp_path).inputs.tolist() == SUMS
+    assert second.batches == [1]
+    assert len([*(tmp_path / "embeddings").iterdir()]) == 2  # the whole and its lock: no part is left
+
+
 def test_progress_is_reported(data: FederatedData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_SILENCE", -1.0)
     lines: list[str] = []

@@ -7,8 +7,15 @@ import numpy as np
 import pytest
 from scipy.stats import chi2, kstest
 
-from fedclust.privacy import ClientDP, NoPrivacy, named
-from fedclust.privacy.accountant import combined_multiplier, epsilon_of, seeded, system
+from fedclust.privacy import ClientDP, NoPrivacy, PatientDP, named
+from fedclust.privacy.accountant import (
+    combined_multiplier,
+    epsilon_of,
+    epsilon_of_steps,
+    multiplier_of,
+    seeded,
+    system,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,16 +36,38 @@ def test_values_out_of_range(argument: dict, said: str) -> None:
         ClientDP(**argument)
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"sampling": 0}, r"sampling must be in \(0, 1\], got 0"),
+        ({"sampling": 1.5}, r"sampling must be in \(0, 1\], got 1.5"),
+        ({"clip": 0}, "clip must be > 0 and finite, got 0"),
+        ({"epsilon": -1}, "epsilon must be > 0 and finite or None, got -1"),
+        (
+            {"epsilon": None},
+            "one of epsilon and noise_multiplier must be given, the other null, got None and",
+        ),
+        (
+            {"noise_multiplier": 1.0},
+            "one of epsilon and noise_multiplier must be given, the other null, got 3",
+        ),
+    ],
+)
+def test_values_out_of_range_for_patients(argument: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=f"^{said}"):
+        PatientDP(**argument)
+
+
 def test_names_and_what_is_said_of_rows() -> None:
     assert named("none") == NoPrivacy()
     # Of Andrew et al.: the median update's length is followed with η = 0.2.
     given = {"delta": 1e-5, "quantile": 0.5, "clip_rate": 0.2, "count_noise": 10.0, "evaluation_noise": 10.0}
     assert named("client_dp") == ClientDP(1.0, 1.0, adaptive=False, evaluation="auto", **given)
     assert named(ClientDP(clip=2.0)).clip == 2.0
-    with pytest.raises(ValueError, match="^privacy must be one of none, client_dp or an object, got 'dp'"):
+    with pytest.raises(ValueError, match="^privacy must be one of none, client_dp, patient_dp or an obj"):
         named("dp")
     told = [NoPrivacy().disclosed, NoPrivacy(label_counts=False).disclosed, ClientDP().disclosed]
-    assert told == ["labels", "sizes", "nothing"]
+    assert [*told, PatientDP().disclosed] == ["labels", "sizes", "nothing", "nothing"]
 
 
 def _delta(multiplier: float, epsilon: float) -> float:
@@ -70,6 +99,64 @@ def test_releases_compose_as_one_of_the_squares_sum() -> None:
     assert epsilon_of([(2.0, 4)], 1e-5) == pytest.approx(epsilon_of([(1.0, 1)], 1e-5))
     assert combined_multiplier([(1.0, 0)]) == math.inf
     assert epsilon_of([(1.0, 0)], 1e-5) == 0.0
+
+
+def _sampled_delta(multiplier: float, sampling: float, epsilon: float) -> float:
+    """δ of one sampled Gaussian release, for the worse of the two neighbours, by integrating densities."""
+    grid = np.linspace(-60, 60, 2_000_001)
+    step = grid[1] - grid[0]
+    without = np.exp(-((grid / multiplier) ** 2) / 2) / (multiplier * math.sqrt(2 * math.pi))
+    there = np.exp(-(((grid - 1) / multiplier) ** 2) / 2) / (multiplier * math.sqrt(2 * math.pi))
+    mixed = (1 - sampling) * without + sampling * there
+    ways = (mixed - math.exp(epsilon) * without, without - math.exp(epsilon) * mixed)
+    return max(float(each.clip(min=0).sum() * step) for each in ways)
+
+
+@pytest.mark.parametrize(("multiplier", "sampling"), [(1.0, 0.1), (2.0, 0.25), (0.7, 0.5)])
+def test_epsilon_of_a_sampled_step_is_where_the_integrated_delta_is_met(
+    multiplier: float, sampling: float
+) -> None:
+    found = epsilon_of_steps(multiplier, sampling, 1, 1e-4)
+    # Rounded up, by the grid of the losses: never more than δ, and with a thousandth less ε more than δ.
+    assert _sampled_delta(multiplier, sampling, found) <= 1e-4
+    assert _sampled_delta(multiplier, sampling, found - 2e-3) > 1e-4
+
+
+def test_epsilon_of_steps_with_everyone_is_that_of_gaussian_releases() -> None:
+    assert epsilon_of_steps(6.0, 1.0, 9, 1e-5) == epsilon_of([(2.0, 1)], 1e-5)  # 6/√9
+    assert epsilon_of_steps(6.0, 0.2, 0, 1e-5) == 0.0
+    # As good as everyone, by composing the same losses on their grid.
+    assert epsilon_of_steps(6.0, 1 - 1e-9, 9, 1e-5) == pytest.approx(epsilon_of([(2.0, 1)], 1e-5), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "multiplier", "steps", "delta", "rdp", "prv"),
+    [
+        # Opacus 1.6.0: RDPAccountant with the orders 2 to 255, and PRVAccountant, which is within 0.01.
+        (0.25, 1.729, 15, 1e-5, 3.379847, 3.0088),
+        (0.1, 1.0, 300, 1e-5, 14.315382, 12.4085),
+        (0.05, 0.8, 60, 1e-4, 4.836081, 3.8246),
+        (0.5, 12.4, 60, 1e-4, 1.120859, 1.0138),
+    ],
+)
+def test_epsilon_against_another_package(
+    sampling: float, multiplier: float, steps: int, delta: float, rdp: float, prv: float
+) -> None:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    event = PoissonSampledDpEvent(sampling, GaussianDpEvent(multiplier))
+    renyi = RdpAccountant(orders=list(range(2, 256))).compose(event, steps)
+    assert renyi.get_epsilon(delta) == pytest.approx(rdp, abs=1e-6)
+    found = epsilon_of_steps(multiplier, sampling, steps, delta)
+    assert prv - 0.02 <= found <= min(prv, rdp)
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 3.0, 10.0])
+@pytest.mark.parametrize("sampling", [0.1, 1.0])
+def test_the_multiplier_spends_what_it_may(epsilon: float, sampling: float) -> None:
+    multiplier = multiplier_of(epsilon, sampling, 40, 1e-5)
+    assert epsilon * (1 - 1e-3) <= epsilon_of_steps(multiplier, sampling, 40, 1e-5) <= epsilon
 
 
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from fedclust.proof.coalitions import (
     coalitions,
     fit_of,
     folds,
+    harmful_sites,
     partners,
     ranking,
     turned_sites,
@@ -417,6 +418,46 @@ def test_sites_that_have_mostly_other_classes_are_not_accused(turned: bool, alph
     else:
         assert sum(map(bool, named)) <= 0.05 * 40
     assert sum(map(bool, naive)) > 0.2 * 40
+
+
+def scores_with(costs: dict[int, dict[int, float]], rows: int = 100) -> dict[int, Scores]:
+    """Scores of four sites, 0.4 and what each other site in the coalition costs, with widths of 0.3."""
+    found = {}
+    for site in range(4):
+        own = [each for each in coalitions(4) if site in each]
+        means = [0.4 + sum(costs.get(site, {}).get(other, 0.0) for other in each) for each in own]
+        found[site] = scores_of(*((mean, 0.3) for mean in means for _ in range(2)))
+        found[site] = replace(found[site], count=rows)
+    return found
+
+
+def test_a_site_is_named_that_costs_most_of_the_others_clearly_more_than_a_tenth() -> None:
+    # The first arm's signs and the third's correlate by 0.2: the error of their difference is
+    # √(2 · 0.09 · 0.8)/√99 = 0.0381. For four sites, and two of three that must be harmed, 5 % are 0.05/4/2 =
+    # 0.625 %: 2.498 errors above 0.1 are 0.1953.
+    listed = coalitions(4)
+    for cost, named in ((0.194, []), (0.197, [3])):
+        assert harmful_sites(listed, scores_with({site: {3: cost} for site in range(3)})) == named
+        assert harmful_sites(listed, scores_with({site: {3: cost} for site in range(2)})) == named
+    # One site accuses nobody, whatever it reports, nor do two with fewer than eight rows.
+    assert harmful_sites(listed, scores_with({0: {3: 1.0}})) == []
+    assert harmful_sites(listed, scores_with({0: {3: 1.0}, 1: {3: 1.0}}, rows=7)) == []
+    # Of two sites, it is unknown which harms the other.
+    both = scores_of((1.0, 0.3), (1.0, 0.3), (0.0, 0.3), (0.0, 0.3))
+    assert harmful_sites(coalitions(2), {0: both, 1: both}) == []
+
+
+def test_none_is_named_where_sites_are_of_two_kinds() -> None:
+    kinds = {0: {2: 0.3, 3: 0.3}, 1: {2: 0.3, 3: 0.3}, 2: {0: 0.3, 1: 0.3}, 3: {0: 0.3, 1: 0.3}}
+    assert harmful_sites(coalitions(4), scores_with(kinds)) == []
+    one_sided = {site: kinds[site] for site in (0, 1)}  # each costs 0.3, the other one stays
+    assert harmful_sites(coalitions(4), scores_with(one_sided)) == []
+
+
+def test_nobody_trains_with_a_harmful_site() -> None:
+    fine = np.tile([0.9, 0.5, 0.1, -0.8, 0.2], (3, 3, 1))
+    may = [[True, False, True], [False, True, False], [True, False, True]]
+    assert partners(fine, turned=[], harmful=[1]).tolist() == may
 
 
 def test_sites_that_did_not_answer_are_not_named() -> None:

@@ -23,6 +23,7 @@ from fedclust.proof.paired import (
     p_value,
     pooled,
     possible,
+    unlikely,
     unseen,
 )
 
@@ -316,3 +317,72 @@ REFUSED = [
 def test_bad_numbers_are_refused(function: Callable[..., object], arguments: tuple, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         function(*arguments)
+
+
+# -- Votes that the others' rows make unlikely ---------------------------------------------------------------
+
+
+def literal_unlikely(rows: list[list[float]]) -> list[int]:
+    """Find them by a loop over rows, as the docstring of `unlikely` has it."""
+    means = [sum(each) / len(each) for each in rows]
+    ordered = sorted(means)
+    middle = len(ordered) // 2
+    centre = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
+    nearest = sorted(range(len(rows)), key=lambda place: abs(means[place] - centre))
+    nearest = nearest[: len(rows) - len(rows) // 3]
+    of_near = [d for place in nearest for d in rows[place]]
+    variance = (sum((d - centre) ** 2 for d in of_near) + 3 * 4) / (len(of_near) + 3)
+    farthest, found = max(abs(means[place] - centre) for place in nearest), []
+    for place, mean in enumerate(means):
+        t = abs(mean - centre) - 4 * farthest
+        if abs(mean - centre) <= 1 or t <= 0:
+            continue
+        u = 2 * t / variance
+        if math.exp(-len(rows[place]) * variance / 4 * ((1 + u) * math.log(1 + u) - u)) <= 0.001:
+            found.append(place)
+    return found
+
+
+@pytest.mark.parametrize("value", [-2.0, 2.0, -1.2])
+@pytest.mark.parametrize("count", [1, 3, 4, 8, 20])
+@pytest.mark.parametrize("liars", [1, 3])
+def test_unlikely_votes_as_a_slow_loop_finds_them(value: float, count: int, liars: int) -> None:
+    draws = np.random.default_rng(count)
+    rows = [np.clip(draws.normal(0.1, 0.3, 20), -2, 2).tolist() for _ in range(20)]
+    rows = [*rows[:7], *[[value] * count] * liars, *rows[7:]]
+    expected = literal_unlikely(rows)
+    assert unlikely([evidence(np.array(each), []) for each in rows]) == expected
+    if count in (1, 20):  # what is to be found at all
+        assert expected == ([*range(7, 7 + liars)] if count == 20 else [])
+
+
+def test_how_many_rows_a_vote_needs_to_be_unlikely() -> None:
+    # Nine of 100 rows of 0: centre 0, of the core's 7 · 100 rows v = 12/703 = 0.01707, farthest 0. For a
+    # vote of −2 b = t = 2: u = 4/v = 234.3, and ((1 + u)ln(1 + u) − u)·v/4, which is
+    # (235.3·5.4610 − 234.3)·0.0042674 = 4.483, for each of its rows: e^−4.483 = 0.011 of one, e^−8.97 =
+    # 0.00013 of two.
+    honest = [evidence(np.zeros(100))] * 9
+    assert unlikely([*honest, evidence(np.full(1, -2.0))]) == []
+    assert unlikely([*honest, evidence(np.full(2, -2.0))]) == [9]
+    assert unlikely([*honest, evidence(np.full(100, -1.0))]) == []  # no farther than half of all there is
+    assert unlikely([*honest, evidence(np.full(100, -1.01))]) == [9]
+    assert unlikely([*honest[1:], evidence(np.full(100, -2.0))]) == []  # nine votes are too few to judge
+    assert unlikely([*honest[1:], evidence(np.zeros(0)), evidence(np.full(100, -2.0))]) == []
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 8, 50])
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda draws, rows: draws.normal(0.02, 0.3, rows),
+        lambda draws, rows: np.where(draws.random(rows) < 0.02, -1.5, 0.02),  # rare losses
+        lambda draws, rows: np.where(draws.random(rows) < 0.1, 2.0, 0.001),
+        lambda draws, rows: draws.normal(0, 0.3) + draws.normal(0, 0.3, rows),  # clients that differ
+    ],
+    ids=["normal", "rare losses", "rare gains", "clients that differ"],
+)
+def test_no_honest_vote_is_unlikely(draw: Callable[..., np.ndarray], rows: int) -> None:
+    draws = np.random.default_rng(rows)
+    for _ in range(100):
+        votes = [evidence(np.clip(draw(draws, rows), -2, 2), []) for _ in range(30)]
+        assert unlikely(votes) == []

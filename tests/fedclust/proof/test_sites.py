@@ -234,6 +234,13 @@ def test_what_is_odd_is_named() -> None:
     assert odd_ones(SITES, matrix, counts + 5, CLASSES) == []
 
 
+def test_a_site_that_harms_the_others_is_named() -> None:
+    matrix, counts = fits(0.9), np.full((4, 2), 9)
+    (odd,) = findings(SITES, matrix, matrix[0], counts, CLASSES, harmful=[2])
+    assert (odd["client"], odd["kind"]) == (2, "harmful")
+    assert odd["text"].startswith("Its updates harm the others, so nobody trains with it")
+
+
 def test_those_who_accuse_a_site_are_named_unless_all_do() -> None:
     matrix = fits(0.9, turned=0)
     matrix[2, 0, [0, 3]] = 0.5, 0.0

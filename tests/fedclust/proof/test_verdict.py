@@ -209,7 +209,7 @@ def test_clients_that_did_not_vote_are_counted() -> None:
     found = prove_grouping(TWO, measured, {}, method="FMCL")
     assert (found.too_few, found.silent) == ((1,), (3, 5))
     assert found.verdict.text.endswith(
-        "(1 client has no held-out rows and did not vote) (2 clients have not answered and did not vote)"
+        "(1 client has no held-out rows and did not vote) (2 clients have no usable answer and did not vote)"
     )
 
 

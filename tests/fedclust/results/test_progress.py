@@ -46,7 +46,7 @@ def test_plain_lines_when_rounds_are_slow() -> None:
     assert len(lines) == 50
     # 49 rounds of 40 s are left: 1,960 s.
     assert "ETA 32:40" in lines[0]
-    assert "ETA 1:20:00" in run(121, seconds_per_round=40).splitlines()[0]  # 120 rounds: 4,800 s
+    assert "ETA 1:20:00" in run(121, seconds_per_round=40).splitlines()[1]  # 120 rounds: 4,800 s
     assert len(run(2_000, seconds_per_round=0.01).splitlines()) == 1
 
 
@@ -107,26 +107,33 @@ def test_what_cannot_redraw_gets_plain_lines(options: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("rounds", "first", "task", "expected"),
+    ("rounds", "first", "seconds", "task", "expected"),
     [
         # 9 rounds of this run and 10 of the next, of 6 s each: 114 s.
-        (10, 1, (1, 2), ["fedgwc: about 1:54 to go by the first round: 9 more rounds, and 1 compared"]),
-        (10, 1, (1, 1), ["fedgwc: about 0:54 to go by the first round: 9 more rounds"]),
-        (10, 4, (1, 1), ["fedgwc: about 0:36 to go by the first round: 6 more rounds"]),  # resumed after 3
-        (10, 6, (1, 1), []),  # 24 s
-        (10, 1, (2, 2), []),  # the first run has said it
+        (10, 1, [6], (1, 2), "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
+        (10, 1, [6], (1, 1), "about 0:54 to go by the first round: 9 more rounds"),
+        (10, 4, [6], (1, 1), "about 0:36 to go by the first round: 6 more rounds"),  # resumed after 3
+        (10, 1, [6], (2, 3), "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
+        (10, 1, [6], (2, 2), "about 0:54 to go by the first round: 9 more rounds"),
+        (10, 6, [6], (1, 1), None),  # 24 s
+        # The first round warms up, the next two take 0.3 s: 2.1 s in three rounds, and 97 of 0.7 s.
+        (100, 1, [1.5, 0.3, 0.3], (1, 1), "about 1:08 to go by the first 3 rounds: 97 more rounds"),
+        (100, 41, [1.5, 0.3, 0.3], (1, 1), "about 0:40 to go by the first 3 rounds: 57 more rounds"),
+        (100, 1, [0.5, 0.5, 0.5], (1, 1), None),  # 1.5 s are too short to judge by
     ],
 )
-def test_after_the_first_round_the_time_is_estimated(
-    rounds: int, first: int, task: tuple[int, int], expected: list[str]
+def test_the_time_is_estimated_by_the_first_rounds(
+    rounds: int, first: int, seconds: list[float], task: tuple[int, int], expected: str | None
 ) -> None:
     console, clock = Console(file=io.StringIO(), width=200), Clock()
-    with Progress(rounds, "fedgwc", console, clock, task=task, summarised=False) as progress:
-        clock.seconds += 6.0
-        progress.update({"round": first})
-        assert written(console).splitlines() == expected
-        progress.update({"round": first + 1})
-    assert len(written(console).splitlines()) == len(expected) + 1
+    with Progress(rounds, "fedgwc", console, clock, task=task) as progress:
+        for number, each in enumerate(seconds, start=first):
+            clock.seconds += each
+            progress.update({"round": number})
+        assert written(console).splitlines() == [f"fedgwc: {expected}"] * (expected is not None)
+        clock.seconds += 0.3
+        progress.update({"round": first + len(seconds)})
+    assert len(written(console).splitlines()) == (expected is not None) + 1  # the end's line
 
 
 def test_a_job_of_a_sweep_prints_no_end() -> None:

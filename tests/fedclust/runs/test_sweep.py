@@ -1,9 +1,17 @@
 import json
 
 import pytest
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from fedclust.runs.sweep import add_failure, any_failed, choices, jobs, objective, take_from_sweep
+from fedclust.runs.sweep import (
+    add_failure,
+    any_failed,
+    check_sweeper,
+    choices,
+    jobs,
+    objective,
+    take_from_sweep,
+)
 from fedclust.settings.composition import ConfigError, compose
 
 
@@ -46,6 +54,40 @@ def test_failures_are_named_when_they_happen_and_at_the_end(tmp_path, capsys) ->
     ]
     elsewhere = tmp_path / "elsewhere" / "failures"  # on another machine
     assert not add_failure(elsewhere, 1, ["a=1"], ValueError("no"), expected=True)
+
+
+def _composed(sweeper: str, direction: object = None) -> DictConfig:
+    """Return what a sweeper's configuration has of it; Hydra's own has no direction."""
+    chosen = {"runtime": {"choices": {"hydra/sweeper": sweeper}}}
+    return OmegaConf.create({"hydra": chosen | ({"sweeper": {"direction": direction}} if direction else {})})
+
+
+@pytest.mark.parametrize(
+    ("sweeper", "direction", "figure", "warned"),
+    [
+        ("basic", None, "mean_client_accuracy", False),
+        ("optuna", "maximize", "mean_client_accuracy", True),
+        ("optuna", "minimize", "seconds", True),
+        ("optuna", "minimize", "validation_brier", False),
+        ("optuna", ["minimize"], "validation_brier", False),
+    ],
+)
+def test_who_searches_by_test_rows_is_told(
+    sweeper: str, direction: object, figure: str, warned: bool
+) -> None:
+    line = check_sweeper(["a=interval(0,1)"] * (sweeper != "basic"), _composed(sweeper, direction), figure)
+    assert line.startswith(f"warning: objective={figure} is measured on test rows; ") is warned
+    assert ("objective=validation_brier hydra.sweeper.direction=minimize" in line) is warned
+
+
+@pytest.mark.parametrize(
+    ("direction", "figure", "right"),
+    [("minimize", "mean_client_accuracy", "maximize"), ("maximize", "validation_brier", "minimize")],
+)
+def test_no_sweeper_searches_for_the_worst(direction: str, figure: str, right: str) -> None:
+    rule = f"^hydra.sweeper.direction must be {right} for objective={figure}, got {direction}$"
+    with pytest.raises(ConfigError, match=rule):
+        check_sweeper([], _composed("optuna", direction), figure)
 
 
 def test_the_objective_is_a_number_of_the_summary() -> None:

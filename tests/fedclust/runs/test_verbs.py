@@ -101,7 +101,8 @@ def test_an_experiment_is_its_file(run, name: str) -> None:
         (["help", "strategy=atuo"], "(did you mean 'auto'?)"),
         (["help", "strategy", "fedwgc"], "strategy must be one of auto, "),
         (["run", "strategy=fedwgc"], "got 'fedwgc' (did you mean 'fedgwc'?)"),
-        (["export", "outputs"], "the following arguments are required: target"),
+        (["export", "outputs"], "the following arguments are required: target; fedclust export --help lists"),
+        (["check", "a.csv", "--traget", "y"], "--traget y; fedclust check --help lists the arguments"),
         (["place", "none", "new.csv"], "none"),
     ],
 )

@@ -44,7 +44,10 @@ def test_every_choice_composes(choice: str) -> None:
         ("round=3", "unknown key 'round': did you mean 'rounds'?"),
         ("strategy.parameters.kernel_with=1", "kernel_with"),
         ("aggregator.foo=1", "unknown key 'aggregator.foo': aggregator has .*min_train_nodes"),
-        ("seed=0,1", "Ambiguous value for argument 'seed=0,1'"),
+        (
+            "seed=0,1",
+            r"seed must have one value, got 0,1: fedclust -m seed=0,1 runs each, seed=\[…\] is one list",
+        ),
         ("seed", "override 'seed' does not parse"),
         ("partition.alhpa=0.1", "alhpa"),
     ],
@@ -133,7 +136,9 @@ def test_a_network_has_as_many_outputs_as_what_is_predicted_needs(about: list[st
 
 def test_what_must_be_given_is_named() -> None:
     incomplete = compose(["dataset=csv", "dataset.num_classes=???", "dataset.input_shape=???"])
-    said = "^dataset.num_classes, dataset.input_shape must be given$"
+    said = (
+        "^dataset.num_classes, dataset.input_shape must be given; fedclust help dataset=csv says what it is$"
+    )
     with pytest.raises(ConfigError, match=said):
         to_run_config(incomplete)
     with pytest.raises(ConfigError, match=said):

@@ -22,6 +22,7 @@ KINDS = ["linear", "dropout", "convolution", "batch norm", "averaging batch norm
 KINDS += ["channel dropout", "layer norm", "tanh", "lstm", "gru", "positions"]
 OPTIONS: dict[str, dict[str, Any]] = {
     "sgd": {},
+    "weight decay": {"weight_decay": 0.05},
     "momentum and weight decay": {"momentum": 0.9, "weight_decay": 0.05},
     "adam": {"optimizer": "adam", "learning_rate": 0.01, "weight_decay": 0.01},
     "averages": {"optimizer": "adam", "learning_rate": 0.01, "betas": (0.7, 0.9), "adam_epsilon": 0.01},

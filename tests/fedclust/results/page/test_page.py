@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shutil
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,7 @@ def test_a_finished_run_beside_a_compared_one(finished_run: Path) -> None:
     assert (first["same clients, fedavg"], first["training rows"]) == ("0.500", "16")
     assert second["known groups (clients)"] == "1 (2)"
     assert page.column("table-clients", "accuracy of fedavg") == ["0.500", "0.500", "0.250", "0.750"]
+    assert "known group" in page.tables["table-clients"][0]
     assert view["data"]["moves"] == [[[0, 0]], [[0, 0]], [[0, 0], [2, 1]], [[0, 0], [2, 1]]]
     # Affinities within: 0.9 and 0.8, each twice; between: 0.1, 0.2, 0.1, 0.1, each twice.
     (matrix,) = page.rows("table-matrices")
@@ -199,13 +201,45 @@ def test_a_sweep(finished_run: Path) -> None:
     page = Page(view)
     assert (view["kind"], view["finished"], view["jobs"]) == ("sweep", True, ["run"])
     assert any(text.startswith("1 run, all finished; as of") for text in page.texts)
-    assert "FedGWC has the highest accuracy, 0.812; next FedAvg, 0.500" in page.texts
+    assert view["lines"] == ["FedGWC has the highest accuracy", "0.812; next FedAvg, 0.500"]
     assert page.column("table-sweep", "strategy") == ["FedGWC", "FedAvg"]
     assert page.column("table-sweep", "client accuracy") == ["0.812", "0.500"]
     (job,) = page.rows("table-jobs")
     assert (job["folder"], job["seed"], job["rounds"]) == ("run", "7", "3")
     with pytest.raises(FileNotFoundError):
         view_sweep(Path("nowhere"))
+
+
+def test_a_sweep_says_with_what_it_was_made(finished_run: Path) -> None:
+    def made(commit: str | None, time: str) -> dict:
+        return {"versions": {"fedclust": "1", "torch": "2"}, "commit": commit, "cpu": "A", "cores": 1} | {
+            "time": time
+        }
+
+    assert view_sweep(finished_run.parent)["facts"] == []  # a run of before
+    for number, facts in enumerate(
+        [made("a1", "2026-01-02"), made("b2", "2026-01-03"), made("a1", "2026-01-01")]
+    ):
+        shutil.copytree(finished_run, run := finished_run.parent / str(number))
+        summary = json.loads((run / "summary.json").read_text())
+        (run / "summary.json").write_text(json.dumps(summary | {"seed": number, "made": facts}))
+    assert view_sweep(finished_run.parent)["facts"] == [
+        ("made with", "fedclust 1, torch 2"),
+        ("commit", "a1; b2"),
+        ("on", "A, 1 core"),
+        ("finished", "2026-01-03"),
+    ]
+
+
+def test_a_sweep_of_several_settings_names_none_of_them_the_best(finished_run: Path) -> None:
+    for number in range(2):
+        shutil.copytree(finished_run, run := finished_run.parent / str(number))
+        for folder in (run, run / "compare" / "fedavg"):
+            (folder / "config.yaml").write_text(f"seed: 7\npartition: {{alpha: {number}}}\n")
+    shutil.rmtree(finished_run)
+    first, *lines = view_sweep(finished_run.parent)["lines"]
+    assert first == "The best methods of each setting"
+    assert [line.partition(":")[0] for line in lines] == ["alpha 0", "alpha 1"]
 
 
 def test_a_sweep_of_runs_with_layers_and_guesses(finished_run: Path) -> None:

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import shutil
@@ -103,17 +104,33 @@ def _mixed(colour: str, ground: str, share: float) -> str:
     return "#" + "".join(f"{part:02x}" for part in parts)
 
 
+def _distance(one: str, other: str) -> float:
+    """Return the CIE 1976 difference of two colours: about 2.3 can just be seen."""
+    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+    labs = []
+    for colour in (one, other):
+        part = np.array([int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)])
+        linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+        xyz = to_xyz @ linear / [0.95047, 1, 1.08883]
+        x, y, z = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * (29 / 6) ** 2 / 3 + 4 / 29)
+        labs.append([116 * y - 16, 500 * (x - y), 200 * (y - z)])
+    return float(np.linalg.norm(np.subtract(*labs)))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark", "print"])
 def test_contrast(scheme: str) -> None:
     assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    assert _distance("#000000", "#ffffff") == pytest.approx(100, abs=0.01)
     assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.005)  # a well-known near miss of 4.5
     blocks = re.findall(r":root \{(.*?)\}", template("style"), re.DOTALL)
     colours = _colours(blocks[0]) | (_colours(blocks[["light", "dark", "print"].index(scheme)]))
     for ground in ("ground", "raised", "wash"):
         for text in ("text", "quiet", "accent"):
             assert contrast(colours[text], colours[ground]) >= 4.5, (text, ground)
-    for line in (*(f"c{number}" for number in range(7)), "good", "warn", "edge"):  # WCAG 1.4.11
+    for line in (*(f"c{number}" for number in range(10)), "good", "warn", "edge"):  # WCAG 1.4.11
         assert contrast(colours[line], colours["ground"]) >= 3, line
+    pairs = itertools.combinations([f"c{number}" for number in range(10)], 2)
+    assert min(_distance(colours[one], colours[other]) for one, other in pairs) > 25  # ten methods differ
     shaded = _mixed(colours["c0"], colours["ground"], 0.45)
     assert contrast(colours["text"], shaded) >= 4.5
 

@@ -72,7 +72,9 @@ def test_amounts_are_no_classes_anywhere(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="refused: east, north, west: y: too many different values"):
         run([*SHORT, "partition=own", sites, f"output_dir={tmp_path / 'own'}"])
     pooled = [f"dataset.path={tmp_path / 'sites' / 'east.csv'}", "partition=iid"]
-    with pytest.raises(ValueError, match="too many different values to be classes .*; fedclust classifies"):
+    with pytest.raises(
+        ValueError, match="too many different values to be classes .*; to predict amounts give "
+    ):
         run([*SHORT, *pooled, f"output_dir={tmp_path / 'pooled'}"])
 
 

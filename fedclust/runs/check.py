@@ -25,8 +25,7 @@ from fedclust.targets import KINDS
 
 _EXAMPLES = """
   fedclust check north.csv south.csv --target diagnosis --group patient_id
-  fedclust check patients.csv --target diagnosis --rules site.toml
-  fedclust check patients.csv --target days --event died
+  fedclust check patients.csv --target days --event died --rules site.toml
   fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
@@ -127,15 +126,16 @@ def parser() -> Parser:
         "files", type=Path, nargs="+", metavar="FILE", help="a CSV or Parquet file, or a folder"
     )
     parser.add_argument("--target", metavar="COLUMN", help="the column with the label")
-    parser.add_argument("--kind", choices=list(KINDS), help="what the labels are; classes unless given")
+    kinds = f"{' or '.join(KINDS)}; the first unless given"
+    parser.add_argument("--kind", metavar="KIND", choices=list(KINDS), help=kinds)
     parser.add_argument("--event", metavar="COLUMN", help="1 where the event happened, 0 where censored")
     parser.add_argument("--group", metavar="COLUMN", help="the key of the person that a row belongs to")
-    rules = "write first rules of what may leave, unless they exist, and list what a run gets under them"
+    rules = "write first rules of what may leave; list what a run gets"
     parser.add_argument("--rules", type=Path, metavar="FILE", nargs="?", const=Path("site.toml"), help=rules)
     for name, what in (("ignore", "columns that the run leaves out"), ("keep", "columns to use as they are")):
         parser.add_argument(f"--{name}", metavar="COLUMN", nargs="+", default=[], help=what)
     for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
         parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
-    options = "another of dataset.csv_options, such as thousands=, or keep_default_na=false"
+    options = "another of dataset.csv_options, such as thousands="
     parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
     return parser

@@ -134,7 +134,7 @@ def test_two_clients_at_once_get_the_gradients_and_statistics_of_one_after_the_o
 
 
 REFUSALS: list[tuple[str, dict, str]] = [
-    ("linear", {"num_classes": 1}, "num_classes must be >= 2, got 1"),
+    ("linear", {"num_classes": 0}, "num_classes must be >= 1, got 0"),
     ("mlp", {"hidden": [5, 0]}, r"^hidden must be numbers >= 1, got \[5, 0\]$"),
     *(
         ("mlp", {"input_shape": shape}, "input_shape must be one or more sizes, each >= 1, got")

@@ -10,6 +10,7 @@ from fedclust.data.input_encoders import TableEncoder
 from fedclust.runs import predict
 from fedclust.runs.predict import _inert, main
 from fedclust.serving import served
+from fedclust.targets import CLASSES
 
 
 class _Served:
@@ -17,6 +18,7 @@ class _Served:
 
     class_names = ("=ill", "well")
     encoder: object = None
+    target = CLASSES
 
     def __init__(self, names: list[str] | None = None, note: str | None = None) -> None:
         self.names, self.note, self.asked = names, note, {}
@@ -37,7 +39,7 @@ def test_a_table_has_a_line_per_row_and_no_formula(monkeypatch, capsys, tmp_path
     here = _Served()
     monkeypatch.setattr(predict, "_open", lambda folder, allow: here)
     assert main(["export", "rows.csv"]) == 0
-    assert here.asked == {"rows": Path("rows.csv"), "site": None, "cluster": None}
+    assert here.asked == {"rows": Path("rows.csv"), "site": None, "cluster": None, "times": None}
     table = "predicted,'=ill,well\n'=ill,0.75,0.25\nwell,0.125,0.875\n"
     assert capsys.readouterr() == (table, "")
     assert main(["export", "rows.csv", "--cluster", "1", "--out", str(tmp_path / "out.csv")]) == 0

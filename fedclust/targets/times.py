@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedclust.metrics.times import concordance_by_row, integrated_brier, kaplan_meier, life_table, survival_at
+from fedclust.metrics.times import (
+    concordance,
+    concordance_by_row,
+    integrated_brier,
+    kaplan_meier,
+    life_table,
+    survival_at,
+)
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.sites import FEW, OF_CLASSES, Words
@@ -471,9 +478,12 @@ class Times(Target):
         array([[1.  , 0.5 , 0.25]])
         """
         kept = np.log1p(-np.minimum(self.hazards(outputs, correction), 1 - 1e-12))
+        return np.exp(kept @ self._gone(np.asarray(moments, dtype=np.float64)).T)
+
+    def _gone(self, moments: FloatArray) -> FloatArray:
+        """Return the share of each interval that has gone by at given times, shape (m, J)."""
         starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
-        gone = (np.asarray(moments, dtype=np.float64)[:, None] - starts) / (ends - starts)
-        return np.exp(kept @ np.clip(gone, 0.0, 1.0).T)
+        return np.clip((moments[:, None] - starts) / (ends - starts), 0.0, 1.0)
 
     def predictions(
         self,
@@ -490,18 +500,16 @@ class Times(Target):
         >>> times.predictions(torch.zeros(1, 2)), times.predictions(torch.zeros(1, 2), [50.0])  # ½·√½
         (tensor([[0.5000, 0.2500]]), tensor([[0.3536]]))
         """
-        starts, ends = np.array([0.0, *self.cuts]), np.array([*self.cuts, self.last])
-        at = ends if moments is None else np.asarray(moments, dtype=np.float64)
+        at = np.array([*self.cuts, self.last] if moments is None else moments, dtype=np.float64)
         if at.ndim != 1 or not len(at) or not (at > 0).all():
             raise ValueError(f"times must be numbers > 0, at least one, got {at.tolist()}")
-        gone = np.clip((at[:, None] - starts) / (ends - starts), 0.0, 1.0)
         logits = outputs[..., : self.num_intervals]
         if self.base:
             logits = logits + _like(outputs, self.base)
         from torch.nn import functional
 
         kept = -functional.softplus(logits)  # the logarithm of one minus the hazard
-        return (kept @ _like(outputs, gone.T)).exp()
+        return (kept @ _like(outputs, self._gone(at).T)).exp()
 
     def table(
         self,
@@ -636,13 +644,11 @@ class Times(Target):
         """
         values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
         time, event = values[:, 0], values[:, 1] > 0
-        pairs, concordant = concordance_by_row(time, event, self.risks(outputs))
         score = float("nan")
         if len(values) and len(self.cuts) > 1:
             moments = np.array(self.cuts)
             score = integrated_brier(time, event, self.survival(outputs, moments), moments)
-        ordered = float(concordant.sum() / pairs.sum()) if pairs.any() else float("nan")
-        return {"concordance": ordered, "integrated_brier": score}
+        return {"concordance": concordance(time, event, self.risks(outputs)), "integrated_brier": score}
 
 
 def levels(intervals: int = INTERVALS) -> FloatArray:

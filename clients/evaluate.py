@@ -294,11 +294,14 @@ def figure(node: Node, asked: Mapping[int, measuring.FigureQuestion]) -> Answers
     """Return how well two models predict each client's test rows, and its class shares, added up."""
     rows = {client: _counted(node, node.data.test, client, each.rows) for client, each in asked.items()}
     target, truth = node.data.target, node.data.truth
+    shares = {
+        client: target.without_inputs(truth[node.data.train[client]].numpy(), node.data.num_classes)
+        for client in asked
+    }
 
     def measure(client: int, outputs: FloatArray, values: Any, shift: FloatArray) -> FloatArray:
         """Return scores, hits, and scores of the client's class shares, shape (3, rows)."""
-        shares = target.without_inputs(truth[node.data.train[client]].numpy(), node.data.num_classes)
-        by_shares = target.scores(np.zeros(outputs.shape), values, shares)
+        by_shares = target.scores(np.zeros(outputs.shape), values, shares[client])
         return np.stack(
             [target.scores(outputs, values, shift), target.hits(outputs, values, shift), by_shares]
         )

@@ -634,6 +634,7 @@ def simulate(
     timeout: float = 3600.0,
     min_replies: float = MIN_REPLIES,
     keep_matrices: bool | Literal["auto"] = "auto",
+    groups: Sequence[str] | None = None,
 ) -> Result:
     """Train a federation of your own arrays with your own network, in this process.
 
@@ -707,6 +708,9 @@ def simulate(
         Share of a round's clients that must answer, in [0, 1]; 0 to continue however few do.
     keep_matrices
         Whether to keep client-by-client matrices; ``"auto"`` keeps those of up to 500 clients.
+    groups
+        Name of the group that people put each client in, such as a vendor, shape (K,); ``auto`` tests whether
+        training by it helps.
 
     Raises
     ------
@@ -754,7 +758,12 @@ def simulate(
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(
-            data, num_classes=num_classes, seed=seed, validation_fraction=fraction, target=target
+            data,
+            num_classes=num_classes,
+            seed=seed,
+            validation_fraction=fraction,
+            target=target,
+            groups=groups,
         )
     if features == "encoder":
         data = _embedded(data, encoder, training, device, print if progress else logger.info)

@@ -342,8 +342,8 @@ class Auto(ClusteredStrategy):
         sentences = [auto.decision(number, memory.looks, tried, kept, len(memory.trials))]
         if joined:
             sentences.append(f"{number_of('pair', joined)} of clusters joined again")
-        if tested := self._of_named(clusters):
-            sentences.append(tested)
+        if of_named := self._of_named(clusters):
+            sentences.append(of_named)
         if memory.spent:
             sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
         tested = [entry for entry in memory.history if entry.get("least_gain") is not None]

@@ -343,7 +343,7 @@ _VENDORS = ["siemens", "ge"] * 8
 
 
 def _vendors_table(folder: Path, contrary: bool) -> Path:
-    """Write 16 hospitals of 100 rows; with `contrary`, one vendor's machines show the disease by low values."""
+    """Write 16 hospitals of 100 rows; with `contrary`, low values mean illness with one vendor's machines."""
     draws = np.random.default_rng(7)
     tables = []
     for number, vendor in enumerate(_VENDORS):

@@ -122,8 +122,8 @@ def gained_by_groups(
 
     Returns
     -------
-    Mean of the score with everyone minus that of the groups, over all sites' rows; None if there is one group,
-    or nobody answered.
+    Mean of the score with everyone minus that of the groups, over all sites' rows; None if there is one
+    group, or nobody answered.
     """
     everyone = listed[0]
     if len({groups[site] for site in everyone}) < 2:
@@ -182,11 +182,11 @@ def of_groups(by: str, gained: Difference, *, helps: bool | None = None) -> str:
     >>> of_groups("vendor", Difference.of(-0.01, 0.01, 90))
     'vendor: training by vendor does not help: better by -0.01 (-0.03 to 0.01)'
     >>> of_groups("vendor", Difference.of(0.04, 0.01, 90), helps=False)
-    'vendor: training by vendor seems better by 0.04 (0.02 to 0.06), which is not shown at the level of the run'
+    "vendor: training by vendor seems better by 0.04 (0.02 to 0.06), which is not shown at the run's level"
     """
     seems = gained.low > 0
     if seems and helps is False:
-        end = ", which is not shown at the level of the run"
+        end = ", which is not shown at the run's level"
         return f"{by}: training by {by} seems better by {gained.text}{end}"
     verb = "is better by" if seems or helps else "does not help: better by"
     return f"{by}: training by {by} {verb} {gained.text}"

@@ -275,9 +275,9 @@ def read_site(
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
-        named = _named_groups(builder.encode_names(parts, kept, "groups"), train)
+        in_groups = _named_groups(builder.encode_names(parts, kept, "groups"), train)
         read = name, builder, parts, kept, labels, num_train, tuple(held), train, test
-        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules, named)
+        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules, in_groups)
 
 
 def _named_groups(found: Owners | None, train: Sequence[IntArray]) -> tuple[str, ...]:

@@ -25,8 +25,9 @@ class Rules(Checked):
     Attributes
     ----------
     labels, inputs, groups
-        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural`` or ``.groups``,
-        whose values name clients or their groups; None: all that do not look like identifiers or dates. Others are not described.
+        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural`` or
+        ``dataset.groups``, whose values name clients or their groups; None: all that do not look like
+        identifiers or dates. Others are not described.
     group
         Name of the group that the site is in, such as a vendor, which strategy=auto then tests; None: none.
     questions

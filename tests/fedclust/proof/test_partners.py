@@ -10,7 +10,8 @@ LISTED = coalitions(3)  # (0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,)
 def _scores(corrected: bool, *means: float) -> Scores:
     """Make a site's scores, of which those of arms with the other correction are 9, in everybody's order."""
     rows = [each for mean in means for each in ((9.0, mean) if corrected else (mean, 9.0))]
-    return Scores.of(np.repeat(np.array(rows)[:, None], 4, axis=1) + [[0.0, 0.1, 0.0, 0.1]])
+    of_row = np.array([0.0, 0.1, 0.0, 0.1])
+    return Scores.of(np.array(rows)[:, None] + of_row)
 
 
 def _choices(*corrected: bool) -> list[Choice | None]:

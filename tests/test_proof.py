@@ -19,9 +19,12 @@ from fedclust import clients
 from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
+from fedclust.layers.coalitions import Coalitions
 from fedclust.messages.models import to_state
+from fedclust.messages.packer import unpack
 from fedclust.personal.layers import Finetune
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
+from fedclust.runs.leave import main
 from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
@@ -424,3 +427,73 @@ def test_a_handful_of_sites_in_named_groups_and_what_each_is_worth() -> None:
     assert all(each["others_lose"] < 0 for each in sites[4:])  # they do better without
     low, high = sites[4]["others_lose_interval"]
     assert low < sites[4]["others_lose"] < high
+
+
+@pytest.fixture(scope="module")
+def four_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run four sites of a table, the last with its classes exchanged, by the command line's settings."""
+    folder, draws, tables = tmp_path_factory.mktemp("leave"), np.random.default_rng(11), []
+    for number, site in enumerate(["north", "south", "east", "west"]):
+        value = draws.normal(size=300)
+        sign = -1 if number == 3 else 1
+        ill = np.where(sign * value + draws.normal(size=300) / 3 > 0, "yes", "no")
+        tables.append(pd.DataFrame({"value": value.round(4), "ill": ill, "hospital": site}))
+    pd.concat(tables).to_csv(folder / "rows.csv", index=False)
+    given = ["dataset=csv", f"dataset.path={folder / 'rows.csv'}", "dataset.label=ill", "seed=4"]
+    given += ["dataset.natural=hospital", "partition=natural", "model=linear", "rounds=12", "compare=[]"]
+    fedclust.run([*given, f"output_dir={folder / 'run'}"])
+    return folder
+
+
+def test_the_others_are_served_what_trained_without_a_site_that_leaves(
+    four_sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = fedclust.load(four_sites / "run")
+    chose = result.sites.set_index("name")["train_with"]
+    assert sorted(chose["north"]) == ["east", "south"]  # west's classes are exchanged
+    target = four_sites / "without"
+    assert main([str(four_sites / "run"), "south", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "east: the model that it trains with north",
+        "north: the model that it trains with east",
+        "west: the model that it trains with nobody",
+    ]
+    assert lines[3] == "in these models nothing of south remains: none of them has trained with it"
+    served = fedclust.load_export(target)
+    assert sorted(site.label for site in served.sites) == ["east", "north", "west"]
+    # The coalition of east and north (clients 0 and 1 by name) as the checkpoint has it.
+    trained = unpack(Coalitions.memory_type, result._state.layers["Coalitions"])
+    place = trained.coalitions.index((0, 1))
+    expected = to_state(trained.on_all_rows(place))
+    state = served.network(served.site("north")).state_dict()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    rows = pd.DataFrame({"value": [2.0, -2.0]})
+    assert served.predict(rows, site="north")["yes"].round().tolist() == [1.0, 0.0]
+    assert served.predict(rows, site="west")["yes"].round().tolist() == [0.0, 1.0]
+    card = (target / "README.md").read_text()
+    assert "south" not in card
+    assert "clients: 3, with" in card
+
+
+def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path) -> None:
+    left = fedclust.load(four_sites / "run").without("west")
+    table = left.run.clients
+    assert table is not None
+    before = fedclust.load(four_sites / "run").clients.set_index("name")
+    assert table.set_index("name").loc["north", "accuracy"] == before.loc["north", "accuracy"]
+    assert set(table["name"]) == {"north", "south", "east"}
+    gone = fedclust.load(four_sites / "run").without("south").run.clients
+    assert gone is not None
+    assert gone.set_index("name").loc[["north", "east"], "accuracy"].isna().all()
+
+
+def test_who_cannot_leave_is_told_in_one_line(four_sites: Path) -> None:
+    with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere"):
+        main([str(four_sites / "run"), "nowhere", str(four_sites / "never")])
+    draws = np.random.default_rng(0)
+    rows = [(draws.normal(size=(40, 3)).astype("f4"), draws.integers(0, 2, 40)) for _ in range(3)]
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    result = fedclust.simulate("fedavg", nn.Linear(3, 2), rows, rounds=1, training=training)
+    with pytest.raises(ValueError, match="folder must hold a run in which a handful of sites chose"):
+        result.without(0)

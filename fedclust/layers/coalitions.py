@@ -526,6 +526,39 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
+def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
+    """Let sites choose again, by the scores that they have reported, among coalitions without one of them.
+
+    Parameters
+    ----------
+    trained
+        The coalitions, after the sites' choice.
+    gone
+        Id of the site that leaves.
+
+    Returns
+    -------
+    The arm of each other site, by index of the coalition.
+
+    Raises
+    ------
+    ValueError
+        If the sites have not chosen, or their scores were not kept.
+    """
+    if (chosen := trained.chosen) is None or not chosen.scores:
+        raise ValueError("run must be one in which a handful of sites chose with whom they train")
+    arms: dict[int, Arm] = {}
+    for site, choice in enumerate(chosen.choices):
+        if choice is None or site == gone:
+            continue
+        own = trained.of(site)
+        refused = {*trained.coalitions[0]} - {*trained.coalitions[choice.everyone.coalition]}
+        listed = [trained.coalitions[place] for place in own]
+        found = choose(listed, chosen.scores.get(str(site)), apart={*refused, gone})
+        arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
+    return arms
+
+
 def _cosine(one: FloatArray, other: FloatArray) -> float:
     return float(one @ other) / max(float(np.linalg.norm(one) * np.linalg.norm(other)), 1e-12)
 

@@ -16,6 +16,7 @@ from fedclust.privacy.accountant import epsilon_of_steps
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
+from fedclust.support.reasons import FederationError
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -180,3 +181,17 @@ def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
         assert summary["epsilon"] == pytest.approx(epsilon_of_steps(1.2, 0.25, 4, 1e-5))
         assert summary["privacy"]["noise_from"] == "the system"
         assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()
+
+
+def test_a_sites_group_is_its_operators(tmp_path: Path) -> None:
+    of = {"north": "siemens", "east": "siemens", "south": "ge"}
+    rules = {site: f'group = "{vendor}"\n' for site, vendor in of.items()}
+    said = _run(tmp_path, ["strategy=known_groups", "proof=false"], rules)
+    assert 'rules of south: group = "ge"; min_cell = 5; max_values = 100' in said
+    table = load(tmp_path / "out").clients.set_index("name")["cluster"]
+    assert table["north"] == table["east"] != table["south"]
+
+
+def test_a_sites_group_may_be_a_column_with_one_value(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="dataset.groups must be a column with one value in all rows"):
+        _run(tmp_path, ["strategy=known_groups", "dataset.groups=ward", "proof=false"], {})

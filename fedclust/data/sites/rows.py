@@ -23,7 +23,17 @@ from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_o
 from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.sites.rules import Rules
-from fedclust.data.source import UNREADABLE, USUAL, Labels, Part, column, find_column, table_of, whole_numbers
+from fedclust.data.source import (
+    UNREADABLE,
+    USUAL,
+    Labels,
+    Owners,
+    Part,
+    column,
+    find_column,
+    table_of,
+    whole_numbers,
+)
 from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import about, is_open, reason_of
@@ -72,6 +82,8 @@ class SiteRows:
         Number of the person that each kept row is of, shape (N,); None without a key.
     rules
         What the site lets leave it; None in the user's own process.
+    named_groups
+        Name of each client's group, see :attr:`~fedclust.data.dataset.FederatedData.named_groups`.
     """
 
     name: str
@@ -87,6 +99,7 @@ class SiteRows:
     findings: Sequence[Finding] = ()
     persons: IntArray | None = None
     rules: Rules | None = None
+    named_groups: tuple[str, ...] = ()
 
     @property
     def floor(self) -> int:
@@ -99,7 +112,7 @@ class SiteRows:
         return np.sort(np.concatenate(self.train))
 
 
-_NAMES_COLUMNS = ("label", "natural", "numbers", "categories", "ignore", "text", "image")
+_NAMES_COLUMNS = ("label", "natural", "groups", "numbers", "categories", "ignore", "text", "image")
 _FORM = ("name", "num_classes", "class_names", "input_shape", "resize", "encoding", "category_sizes")
 _OF_A_RUN = frozenset({*_NAMES_COLUMNS, *_FORM, "vocabulary_size", "tokenizer"})
 """What a run may set of ``dataset`` on a deployed node: names of columns, and the form of the inputs."""
@@ -222,7 +235,10 @@ def read_site(
             labels = np.array([str(label) for label in labels])
         if rules:
             _check_classes(labels, rules)
-        owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
+        owner, names = builder.encode_names(parts, kept, "natural") or (
+            np.zeros(len(labels), np.int64),
+            ("",),
+        )
         clients = [f"{name}/{each}" if each else name for each in names]
         if own.test == "official" and num_train == len(labels):
             raise SiteError("partition.test=official needs a test file, the site has none")
@@ -259,8 +275,17 @@ def read_site(
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
+        in_groups = _named_groups(builder.encode_names(parts, kept, "groups"), train)
         read = name, builder, parts, kept, labels, num_train, tuple(held), train, test
-        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules)
+        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules, in_groups)
+
+
+def _named_groups(found: Owners | None, train: Sequence[IntArray]) -> tuple[str, ...]:
+    groups, names = found or (np.zeros(0, np.int64), ())
+    held = [np.unique(groups[rows]) for rows in train] if names else []
+    if any(len(each) > 1 or each[0] < 0 for each in held):
+        raise SiteError("dataset.groups must be a column with one value in all rows of a client")
+    return tuple(names[each[0]] for each in held)
 
 
 def _named(builder: Builder) -> dict[str, list[str]]:
@@ -272,11 +297,12 @@ def _named(builder: Builder) -> dict[str, list[str]]:
 _RULE_OF = {
     "label": "labels",
     "natural": "groups",
+    "groups": "groups",
     **dict.fromkeys(("numbers", "categories", "text", "image"), "inputs"),
 }
 """By which of the rules' lists a setting may name a column."""
 
-_FIRST = ("label", "natural", "text", "image")  # of several names, the first that exists is used
+_FIRST = ("label", "natural", "groups", "text", "image")  # of several names, the first that exists is used
 
 
 def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
@@ -298,7 +324,7 @@ def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
         if listed is not None:
             if others := [name for name in columns if name not in listed]:
                 raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")
-        elif role in ("label", "natural", "numbers", "categories"):
+        elif role in ("label", "natural", "groups", "numbers", "categories"):
             table = table_of(parts, columns, slice(None))
             if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
                 allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
@@ -568,7 +594,8 @@ def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     if rows.persons is not None:
         np.save(folder / "persons.npy", rows.persons)
     parts = rows.train, rows.test, rows.validation
-    cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients))
+    about = {"groups": np.array(rows.named_groups)} if rows.named_groups else {}
+    cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients), **about)
 
 
 def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
@@ -612,7 +639,7 @@ def federated(
 
     nobody = [np.zeros(0, dtype=np.int64)] * num_clients
     parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
-    names = [""] * num_clients  # empty for other nodes' clients, which are not known here
+    names, groups = ([""] * num_clients for _ in range(2))  # empty for other nodes' clients, unknown here
     inputs, labels, persons, start, held_out = [], [], [], 0, False
     for folder in map(Path, folders):
         inputs.append(cache.map_tensor(folder / "inputs.npy"))
@@ -621,6 +648,9 @@ def federated(
         with np.load(folder / "clients.npz", allow_pickle=False) as saved:
             held_out = held_out or "validation" in saved
             here = saved["names"].tolist()
+            for client, group in zip(here, saved.get("groups", ()), strict=False):
+                if client in ids:
+                    groups[ids[client]] = str(group)
             for part, clients in cache.load_parts(saved).items():
                 for client, rows in zip(here, clients, strict=False):  # no validation rows, or all clients'
                     if client in ids:
@@ -639,6 +669,8 @@ def federated(
         class_names=agreed.class_names,
         fingerprint=cache.digest(agreed.digest(), list(folders), dict(ids)),
         client_names=tuple(names),
+        named_groups=tuple(groups) if any(groups) else (),
+        grouped_by=str(dataset.get("groups") or ""),
         encoder=partial(input_encoder, agreed, dict(dataset)),
         persons=np.concatenate(persons) if persons else None,
     )

@@ -25,8 +25,11 @@ class Rules(Checked):
     Attributes
     ----------
     labels, inputs, groups
-        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural``, whose values
-        name clients; None: all that do not look like identifiers or dates. Others are not described.
+        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural`` or
+        ``dataset.groups``, whose values name clients or their groups; None: all that do not look like
+        identifiers or dates. Others are not described.
+    group
+        Name of the group that the site is in, such as a vendor, which strategy=auto then tests; None: none.
     questions
         Names of the questions that the site answers, such as ``train`` and ``prototypes``; None: all of
         fedclust. A question of the user's own must be listed.
@@ -65,6 +68,7 @@ class Rules(Checked):
     labels: tuple[str, ...] | None = None
     inputs: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
+    group: str | None = None
     questions: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None
     layers: tuple[str, ...] | None = None

@@ -12,7 +12,7 @@ from fedclust import clients, load
 from fedclust.data.sites.rules import OURS
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
-from fedclust.privacy.accountant import epsilon_of_steps
+from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multiplier_of
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
@@ -181,6 +181,27 @@ def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
         assert summary["epsilon"] == pytest.approx(epsilon_of_steps(1.2, 0.25, 4, 1e-5))
         assert summary["privacy"]["noise_from"] == "the system"
         assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()
+
+
+def test_a_site_answers_no_run_once_its_patients_have_spent_what_they_may(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    noise = ["privacy=patient_dp", "privacy.epsilon=null", "privacy.noise_multiplier=1.2"]
+    # Two rounds of two steps that draw a quarter of the patients; three accuracies that cost the same ε.
+    steps = epsilon_of_steps(1.2, 0.25, 4, 1e-5)
+    one_run = [(1.2, 0.25, 4), (multiplier_of(steps, 1.0, 3, 1e-5), 1.0, 3)]
+    allowed = f"patient_noise = 1.2\npatient_epsilon = {epsilon_of_runs(one_run, 1e-5) + 1e-6}"
+    refused = []
+    for number in (0, 1):
+        (folder := tmp_path / f"{number}").mkdir()
+        _run(folder, ["strategy=fedavg", "proof=false", *noise], {"north": allowed})
+        rounds = load(folder / "out").saved.rounds
+        refused.append([each for line in rounds for each in line["failures"]])
+    assert refused[0] == []
+    assert {each["name"] for each in refused[1]} == {"north"}
+    assert {each["phase"] for each in refused[1]} == {"train", "evaluate"}
+    assert all("this site's patients spend at most ε = 4." in each["reason"] for each in refused[1]), refused
 
 
 def test_a_sites_group_is_its_operators(tmp_path: Path) -> None:

@@ -903,6 +903,8 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
     1 30
     """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides must be a list of texts, got {overrides!r}")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

@@ -42,6 +42,8 @@ own_models = true  # false: no model leaves that other sites may be sent; coalit
 # noise = 0.01  # standard deviation of the noise on each parameter, as a multiple of clip
 # patient_noise = 1.0  # least noise of privacy=patient_dp, without which nothing of single patients leaves
 # patient_clip = 1.0  # largest length of a patient's gradient in it
+# patient_epsilon = 10.0  # most that a patient spends in all runs together, at patient_delta
+# patient_delta = 1e-5
 """
 
 _MESSAGES = {

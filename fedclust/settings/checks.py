@@ -29,13 +29,15 @@ def run_settings(config: DictConfig) -> RunSettings:
         If a value has the wrong type or is outside its range.
     """
     try:
-        given = {*config}  # `in config` resolves what it finds, in errors that do not name it
+        # `in config` resolves what it finds, in errors that do not name it
+        given = {str(name) for name in config if not OmegaConf.is_missing(config, name)}
+        needed = {field.name for field in fields(RunSettings) if field.default is MISSING}
+        needed |= {field.name for field in fields(RunSettings) if field.name in {*config}}
+        if missing := sorted(needed - given):
+            raise ConfigError(f"{', '.join(missing)} must be given")
         values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in given}
         values |= {"patience": OmegaConf.select(config, "stop.patience")}
         values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
-        needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
-        if missing := [name for name in needed if name not in values]:
-            raise ConfigError(f"{', '.join(missing)} must be given")
         hints = get_type_hints(RunSettings)
         if problem := _proof_problem(config) or choices.wrong_value("", values, hints, null=False):
             raise ConfigError(problem)

@@ -53,6 +53,8 @@ class Rules(Checked):
     patient_noise, patient_clip
         Least noise and largest length of ``privacy=patient_dp``, without which the site then neither trains
         nor sends a figure; None: any, and any run.
+    patient_epsilon, patient_delta
+        Most ε that a patient spends in all runs together, at this δ; None: any.
 
     Raises
     ------
@@ -81,6 +83,8 @@ class Rules(Checked):
     noise: Annotated[float, ">= 0"] = 0.0
     patient_noise: Annotated[float, "> 0"] | None = None
     patient_clip: Annotated[float, "> 0"] | None = None
+    patient_epsilon: Annotated[float, "> 0"] | None = None
+    patient_delta: Annotated[float, "in (0, 1)"] = 1e-5
 
     node = "site.toml: "
 
@@ -88,8 +92,9 @@ class Rules(Checked):
         super().__post_init__()
         if self.noise and self.clip is None:
             raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
-        if self.patient_clip and self.patient_noise is None:
-            raise ValueError(f"site.toml: patient_clip needs a patient_noise, got {self.patient_clip}")
+        for name in ("patient_clip", "patient_epsilon"):
+            if (value := getattr(self, name)) and self.patient_noise is None:
+                raise ValueError(f"site.toml: {name} needs a patient_noise, got {value}")
 
     @classmethod
     def read(cls, path: Path) -> "Rules":
@@ -123,7 +128,7 @@ class Rules(Checked):
         """The rules that limit something, by name."""
         values = dataclasses.asdict(self)
         lists = {name: list(each) for name, each in values.items() if isinstance(each, tuple)}
-        idle = {"own_models": True, "noise": 0.0}
+        idle = {"own_models": True, "noise": 0.0, "patient_delta": 1e-5}
         return {
             name: each
             for name, each in (values | lists).items()

@@ -19,6 +19,7 @@ FRACTION = "partition.validation_fraction"
         ("rounds=1.5", "rounds must be a whole number, got 1.5"),
         ("rounds=1e1", "rounds must be a whole number, got 10.0"),
         ("seed=-1", "seed must be >= 0, got -1"),
+        ("rounds=??? wait=???", "^rounds, wait must be given$"),
         ("rounds=null", "rounds must be a whole number, got null"),
         ("participation=null", "participation must be a number, got null"),
         ("participation=0", r"participation must be in \(0, 1\], got 0"),

@@ -552,6 +552,7 @@ def _statement(body: str, at: codec.Reading) -> Statement:
     for block in stated.values:
         codec.Whole(1).read(block.rows, "rows of a block", at)
         codec.Numbers().read(block.mean, "mean of a block", at)
+        codec.Real(0).read(block.spread, "spread of a block", at)
     _VALUES.read([*stated.columns, *stated.words], "names of columns and words", at)
     codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(stated.words.values()), "words", at)
     for each in stated.pixels:

@@ -1,5 +1,6 @@
 """What every kind of target can do."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,26 @@ class Block:
         Number of rows.
     mean
         Their mean amount; or their mean time, and their event, 0 or 1.
+    spread
+        Standard deviation of the amounts or times.
     """
 
     rows: int
     mean: tuple[float, ...]
+    spread: float = 0.0
+
+    def values(self, rows: int) -> FloatArray:
+        """Return values with this mean and spread, at equal distances, shape (rows, 1 or 2).
+
+        Examples
+        --------
+        >>> Block(2, (10.0, 1.0), spread=3.0).values(2)
+        array([[ 7.,  1.],
+               [13.,  1.]])
+        """
+        apart = 2 * np.arange(rows) - (rows - 1.0)
+        first = self.mean[0] + self.spread * apart / np.sqrt(max(rows**2 - 1, 1) / 3)
+        return np.column_stack([first, *(np.full(rows, each) for each in self.mean[1:])])
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +167,7 @@ class Target(ABC):
             number = min(_MOST_BLOCKS, len(part) // floor)
             ordered = part[np.argsort(part[:, 0], kind="stable")]
             found += [
-                Block(len(each), tuple(each.mean(axis=0).tolist()))
+                Block(len(each), tuple(each.mean(axis=0).tolist()), float(each[:, 0].std()))
                 for each in (np.array_split(ordered, number) if number else ())
             ]
         return tuple(found)
@@ -159,7 +176,8 @@ class Target(ABC):
     def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
         """Make the target of all sites' blocks, and of other attributes.
 
-        Each row counts as the mean of its block: from blocks of single rows, as :meth:`agreed` of all rows.
+        Rows of a block lie at equal distances. From blocks of one or two rows, the target is that of
+        :meth:`agreed`.
 
         Raises
         ------
@@ -169,10 +187,9 @@ class Target(ABC):
         listed = list(blocks)
         if not listed:
             raise ValueError("no site has enough rows for the agreement on a target")
-        rows = np.array([each.rows for each in listed], dtype=np.float64)
-        rows = np.ceil(rows * min(1.0, _MOST_ROWS / rows.sum())).astype(np.int64)
-        means = np.array([each.mean for each in listed])
-        return cls.agreed(np.repeat(means[:, 0] if means.shape[1] == 1 else means, rows, axis=0), **given)
+        share = min(1.0, _MOST_ROWS / sum(each.rows for each in listed))
+        values = np.concatenate([each.values(math.ceil(each.rows * share)) for each in listed])
+        return cls.agreed(values[:, 0] if cls.per_row == 1 else values, **given)
 
     @classmethod
     def strata(cls, values: FloatArray) -> IntArray:

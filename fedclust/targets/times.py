@@ -378,7 +378,8 @@ class Times(Target):
         from torch.nn import functional
 
         at_risk, happened = self.observed(values)
-        logits = outputs + _like(outputs, self.base) if self.base else outputs
+        logits = outputs[..., : self.num_intervals]  # a network may have more
+        logits = logits + _like(outputs, self.base) if self.base else logits
         each = functional.binary_cross_entropy_with_logits(
             logits, happened.to(outputs.dtype), reduction="none"
         )

@@ -212,7 +212,7 @@ class Statement:
         kinds = [column.kind for column in self.columns.values() if not column.unfit]
         parts = {
             "class names ({})": len(self.labels),
-            "count and mean of {} block(s) of neighbouring values": len(self.values),
+            "count, mean and spread of {} block(s) of neighbouring values": len(self.values),
             "names and kinds of {} column(s)": len(self.columns),
             "categories of {} column(s)": kinds.count("category"),
             "count, mean and sum of squares of {} column(s)": kinds.count("number"),

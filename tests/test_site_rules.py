@@ -17,6 +17,7 @@ from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.support.reasons import FederationError
+from fedclust.targets import from_text
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -29,6 +30,7 @@ def _tables(folder: Path) -> dict[str, Path]:
     for site, size in SITES.items():
         dose = draws.normal(size=size)
         table = pd.DataFrame({"dose": dose.round(3), "ward": draws.choice(["a", "b"], size)})
+        table["days"], table["died"] = (100 * np.exp(dose)).round(1), np.arange(size) % 3 > 0
         table["ill"] = np.where(dose + draws.normal(size=size) / 2 > 0, "yes", "no")
         table.to_csv(paths.setdefault(site, folder / f"{site}.csv"), index=False)
     return paths
@@ -42,6 +44,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
         expand(
             [
                 *("dataset=csv", "dataset.label=ill", "partition=own", "partition.settle=0", "wait=1"),
+                "dataset.ignore=[days,died]",
                 *("model=mlp", "training.steps=2", "rounds=2", "compare=[]", f"output_dir={folder / 'out'}"),
                 *overrides,
                 *([f"partition.sites={{{named}}}"] if rules is None else []),
@@ -111,6 +114,23 @@ def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason:
     assert list(left) == (["north"] if reason else [])
     assert left.get("north", "").startswith(reason)
     assert summary["failed_replies"] == 0
+
+
+def test_sites_with_rules_predict_times_as_the_simulation(tmp_path: Path) -> None:
+    times = ["strategy=fedavg", "proof=false", "dataset.label=days", "dataset.event=died"]
+    for name, rules in (("deployed", {"north": 'labels = ["days"]'}), ("simulated", None)):
+        (tmp_path / name).mkdir()
+        _run(tmp_path / name, times, rules)
+    deployed, simulated = (load(tmp_path / name / "out") for name in ("deployed", "simulated"))
+    refused = "dataset.event must be allowed by the site's rules, got died"
+    assert deployed.summary["sites_left_out"] == {"north": refused}
+    agreed = [
+        from_text(json.loads((run.folder / "agreement.json").read_text())["agreement"]["target"])
+        for run in (deployed, simulated)
+    ]
+    assert simulated.summary["num_clients"] == 3
+    # Two of three sites, in blocks of at least five rows.
+    assert agreed[0].cuts == pytest.approx(agreed[1].cuts, rel=0.3)
 
 
 def test_models_that_stay_at_a_site_stop_its_coalitions_only(tmp_path: Path) -> None:

@@ -822,18 +822,23 @@ class SourcedDataset(Source, DatasetBuilder):
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
 
-    def encode_values(self, parts: Sequence[Part]) -> Labels:
-        """Read the columns of amounts, or of times and events, and the bins of the training part's.
+    def read_values(self, parts: Sequence[Part]) -> tuple[FloatArray, BoolArray, int]:
+        """Read the columns of amounts, or of times and events.
 
         Parameters
         ----------
         parts
             As for :meth:`read_labels`.
 
+        Returns
+        -------
+        The kept rows' values, float32, shape (N,) or (N, 2); which rows of the source are kept; and how many
+        of those are of the training part.
+
         Raises
         ------
         SourceError
-            If a value is missing or impossible, or the training part's amounts are alike or it has no event.
+            If a value is missing or impossible.
         """
         label = find_column(parts[0], self.label, "label")
         columns = [label] if self.event is None else [label, find_column(parts[0], self.event, "event")]
@@ -848,7 +853,23 @@ class SourcedDataset(Source, DatasetBuilder):
         found = check_values(self.kind, *read)
         if wrong := [each.line for each in found if each.severity == "error"]:
             raise SourceError("; ".join(wrong))
-        values = measured_values(*read).astype(np.float32)
+        return measured_values(*read).astype(np.float32), kept, num_train
+
+    def encode_values(self, parts: Sequence[Part]) -> Labels:
+        """Read the columns of amounts, or of times and events, and the bins of the training part's.
+
+        Parameters
+        ----------
+        parts
+            As for :meth:`read_labels`.
+
+        Raises
+        ------
+        SourceError
+            As :meth:`read_values`, or if the training part's amounts are alike or it has no event.
+        """
+        values, kept, num_train = self.read_values(parts)
+        label = find_column(parts[0], self.label, "label")
         try:
             target = self.kind.agreed(values[:num_train].astype(np.float64), unit=self.unit)
         except ValueError as error:

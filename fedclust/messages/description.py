@@ -552,9 +552,14 @@ def _statement(body: str, at: codec.Reading) -> Statement:
         stated: Statement = read_as(Statement, json.loads(body))
     except (ValueError, RecursionError) as error:
         raise at.bad(f"a statement must describe a site's data: {str(error)[:200]}") from error
-    if len(set(map(type, stated.labels))) != 1:
+    if len(set(map(type, stated.labels))) > 1 or bool(stated.labels) == bool(stated.values):
         raise at.bad(f"labels must be all texts or all numbers, got {codec.short(stated.labels)}")
-    (_VALUES if isinstance(stated.labels[0], str) else codec.Numbers()).read(stated.labels, "labels", at)
+    texts = any(isinstance(label, str) for label in stated.labels)
+    (_VALUES if texts else codec.Numbers()).read(stated.labels, "labels", at)
+    for block in stated.values:
+        codec.Whole(1).read(block.rows, "rows of a block", at)
+        codec.Numbers().read(block.mean, "mean of a block", at)
+        codec.Real(0).read(block.spread, "spread of a block", at)
     _VALUES.read([*stated.columns, *stated.words], "names of columns and words", at)
     codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(stated.words.values()), "words", at)
     for each in stated.pixels:

@@ -12,7 +12,6 @@ from fedclust.settings.composition import ConfigError, is_own, with_strategy
 from fedclust.settings.run_options import AUTO, COMMON, SERVE, VALIDATION, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
-from fedclust.targets import Classes, kind_of
 
 _FRACTION = "partition.validation_fraction"
 _TABLES = "fedclust.data.tables.Tables"
@@ -117,9 +116,6 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     """Yield a line for each pair of settings that cannot be combined."""
     if settings.hosts is not None and settings.task == "partition":
         yield f"hosts must be null with task=partition, which asks no node, got {settings.hosts}"
-    kind = kind_of(config.dataset.get("target"), config.dataset.get("event")) if is_own(config) else Classes
-    if kind.numeric:
-        yield f"dataset.target must be classes with partition=own, got {kind.kind}"
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if choice := composition.private_choice(config):
         if later and choice == "client_dp":

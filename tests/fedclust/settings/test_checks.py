@@ -46,10 +46,6 @@ FRACTION = "partition.validation_fraction"
         ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
         ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
         (
-            "partition=own dataset=csv dataset.event=died",
-            "dataset.target must be classes with partition=own, got times",
-        ),
-        (
             "features=encoder encoder=random partition=own dataset=csv",
             "features must be inputs with tables and partition=own, got encoder",
         ),

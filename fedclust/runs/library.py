@@ -42,7 +42,6 @@ from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
 from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
-from fedclust.results.summary import target_of
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
@@ -153,7 +152,7 @@ class Result:
     @property
     def target(self) -> Target:
         """What is predicted."""
-        return target_of(self.summary)
+        return self.saved.target
 
     @property
     def verdict(self) -> dict[str, Any] | None:
@@ -387,10 +386,11 @@ class Result:
             if embeddings is not None:
                 own = mean_embedding(rows, self._embedding_of(rows), mean, std)
                 remote = remoteness(own, embeddings, self.assignment, serving)
-            if not self.target.words.by_class:
-                return nearest_inputs(remote, serving)
             with torch.no_grad():
-                logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
+                found = [self.target.log_chances(self.model_of(int(each))(x)) for each in serving]
+            logs = [each for each in found if each is not None]
+            if not logs:
+                return nearest_inputs(remote, serving)
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
             predicted = np.stack([each.argmax(-1).bincount(minlength=each.shape[-1]) for each in logs])
             counts = {}

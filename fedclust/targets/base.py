@@ -1,7 +1,7 @@
 """What every kind of target can do."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -9,11 +9,14 @@ import numpy as np
 
 from fedclust.metrics import Outcomes
 from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
-from fedclust.proof.sites import CLASSES as WORDS, Words
+from fedclust.proof.words import CLASSES as WORDS, Words
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
     import torch
+
+
+_LEARNT = 0.02  # of the score without inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +59,59 @@ class Survival:
     high: FloatArray
     at_risk: FloatArray
     unit: str = ""
+
+
+class NumberWords(Words):
+    """The words of rows that have numbers."""
+
+    score = "score"
+    certain = ""
+    order_in = "concordance"
+    without = ("balanced_accuracy", "macro_f1", "auc")
+
+    @property
+    def ordered(self) -> str:  # type: ignore[override]
+        """Explanation of the cross-site matrix."""
+        whose = f"a site whose {self.label}s are the wrong way round for the others"
+        return f"Right: {self.order_in}. A column below 0.5 is {whose}."
+
+    def title(self, key: str) -> str:
+        """Return the title of a key of ``summary.json`` or ``clients.parquet``, which is made of figures."""
+        own = {name: title for name, title, _ in self.figures}
+        named = key.replace("accuracy", self.share).replace("brier", self.score)
+        return own.get(key) or named.replace("_", " ")
+
+    def further(
+        self,
+        rows: int,  # noqa: ARG002
+        counts: IntArray,  # noqa: ARG002
+        classes: Sequence[str],  # noqa: ARG002
+        figures: Mapping[str, Any],  # noqa: ARG002
+    ) -> str:
+        """Return nothing."""
+        return ""
+
+    def learnt(
+        self,
+        chosen: Sequence[Mapping[str, Any]],
+        there: IntArray,  # noqa: ARG002
+        train: FloatArray,  # noqa: ARG002
+        rows: IntArray,
+        over: FloatArray,
+    ) -> bool:
+        """Return whether the mean score is better than without inputs by more than a fiftieth."""
+        known = np.isfinite(over)
+        gained = float(over[known] @ rows[known])
+        scored = float(np.array([each["brier"] for each in chosen])[known] @ rows[known])
+        return not known.any() or gained > _LEARNT * (gained + scored)
+
+    def in_order(self, num_bins: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def only(self, counts: IntArray, everyone: IntArray, classes: Sequence[str]) -> str:  # noqa: ARG002
+        """Return nothing: a bin is not all that a site has."""
+        return ""
 
 
 def check_no_moments(target: "Target", moments: Sequence[float] | None) -> None:
@@ -193,11 +249,9 @@ class Target(ABC):
             Number of classes C, as a network may have more outputs; all outputs unless given.
         """
 
+    @abstractmethod
     def table(
-        self,
-        outputs: "torch.Tensor",
-        class_names: Sequence[str],  # noqa: ARG002
-        moments: Sequence[float] | None = None,
+        self, outputs: "torch.Tensor", class_names: Sequence[str], moments: Sequence[float] | None = None
     ) -> "tuple[list[str], torch.Tensor]":
         """Return the names of the columns of a table of predictions, M of them, and its values, shape (n, M).
 
@@ -208,17 +262,51 @@ class Target(ABC):
         class_names
             Names of the C classes.
         """
-        check_no_moments(self, moments)
-        return [self.column], self.predictions(outputs)[:, None]
+
+    @abstractmethod
+    def saved(self, truth: FloatArray, predicted: FloatArray, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return columns of a table of test rows: what is known of each, and what is predicted.
+
+        Parameters
+        ----------
+        truth
+            The rows' values, shape (n,), (n, positions), or (n, 2).
+        predicted
+            Those of :meth:`table`, shape (n, M), or (n, positions, M).
+        class_names
+            Names of the C classes.
+
+        Raises
+        ------
+        ValueError
+            If the values cannot be of this target and these classes.
+        """
 
     predicted: ClassVar[str] = "predictions"
     """What :meth:`predictions` are."""
 
-    column: str = ""
-    """Name of the one column of predictions, if there is one."""
-
     loss_unit: ClassVar[str] = " nats"
     """Unit of :attr:`loss`, after a space."""
+
+    @abstractmethod
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return the bin of each row that a network's outputs predict, from 0 to C − 1.
+
+        Parameters
+        ----------
+        outputs
+            Shape (n, O), or (n, positions, O).
+        num_bins
+            C.
+        """
+
+    def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":  # noqa: ARG002
+        """Return each row's log-probability of each class, shape (n, C); None where there are no classes."""
+        return None
+
+    def named(self, table: FloatArray, class_names: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """Return the most probable class of each row of :meth:`table`; empty where there are no classes."""
+        return []
 
     def guess(self, values: "torch.Tensor", num_bins: int) -> float:
         """Return the mean loss of a network that returns 0 for every row: what a guess has.

@@ -53,6 +53,34 @@ class Classes(Target):
         """Return a column of probabilities for each class."""
         return list(class_names), self.predictions(outputs, moments, len(class_names))
 
+    def saved(self, truth: FloatArray, predicted: FloatArray, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return ``label`` and ``predicted`` as names, and ``p: <class>`` for each class.
+
+        Examples
+        --------
+        >>> Classes().saved(np.array([1.0]), np.array([[0.75, 0.25]]), ["ill", "well"])["label"]
+        array(['well'], dtype=object)
+        """
+        names, labels = np.array(class_names, dtype=object), truth.ravel().astype(np.int64)
+        known = len(names) <= predicted.shape[-1] and np.isin(truth, np.arange(len(names))).all()
+        if not known or truth.shape != predicted.shape[:-1]:
+            raise ValueError(f"predictions must be of {len(names)} classes")
+        flat = predicted.reshape(-1, predicted.shape[-1])[:, : len(names)]
+        chances = {f"p: {each}": flat[:, place] for place, each in enumerate(class_names)}
+        return {"label": names[labels], "predicted": names[flat.argmax(axis=1)], **chances}
+
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return the most probable of the classes."""
+        return outputs[..., :num_bins].argmax(-1)
+
+    def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":
+        """Return log-probabilities; each position counts as a row."""
+        return outputs.log_softmax(-1).flatten(0, -2)
+
+    def named(self, table: FloatArray, class_names: Sequence[str]) -> list[str]:
+        """Return the most probable class of each row."""
+        return [class_names[label] for label in table.argmax(-1).ravel().tolist()]
+
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the classes themselves."""
         return np.asarray(values, dtype=np.int64)

@@ -1,6 +1,7 @@
 """Targets as text, and what all of them have in common."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -105,6 +106,29 @@ def test_evaluation_of_clients_by_hand(target: Target) -> None:
         }
         assert found.figures == pytest.approx(wanted)
         assert found.outcomes is None
+
+
+@pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])
+def test_its_words_are_not_of_classes(target: Target) -> None:
+    words = target.words
+    nouns = [name for name, value in vars(type(CLASSES.words)).items() if isinstance(value, str)]
+    texts = [getattr(words, name) for name in nouns if not name.startswith("_")]
+    texts += [title for _, title in words.columns] + [words.title("mean_client_accuracy")]
+    assert not [text for text in texts if re.search("class|label|accurac|probabilit|AUC", text)]
+
+
+@ALL
+def test_saved_rows_have_what_is_known_and_what_is_predicted(target: Target) -> None:
+    outputs, values = drawn(target)
+    names = target.bin_names() or ("a", "b", "c", "d")
+    columns, predicted = target.table(torch.from_numpy(outputs), names)
+    saved = target.saved(values.astype(float), predicted.numpy(), names)
+    known = len(saved) - len(columns)
+    np.testing.assert_allclose(np.stack(list(saved.values())[known:], axis=1), predicted)
+    assert known == {"classes": 2, "amounts": 1, "times": 2}[target.kind]
+    for wrong in (predicted.numpy()[:, :0], np.zeros((40, 2, 3))):
+        with pytest.raises(ValueError, match="predictions must be of"):
+            target.saved(values.astype(float), wrong, names)
 
 
 @pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])

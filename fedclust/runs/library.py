@@ -62,7 +62,7 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
-from fedclust.targets import CLASSES, Target
+from fedclust.targets import Target
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -421,7 +421,7 @@ class Result:
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
-        if labels is not None and served.target == CLASSES:
+        if labels is not None and not served.target.numeric:
             codes = {str(code): code for code in range(len(served.class_names))}
             codes |= {name: code for code, name in enumerate(served.class_names)}
             named = [name_of(label) for label in labels]
@@ -502,11 +502,9 @@ class Result:
             return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
-        y = to_truth(targets, self.target.kind)
+        y = to_truth(targets, self.target.kind, self._num_classes(inputs))
         if len(inputs) != len(y) or not len(y):
             raise ValueError(f"inputs and targets must have one length, got {len(inputs)} and {len(y)}")
-        if self.target == CLASSES and int(y.max()) >= (number := self._num_classes(inputs)):
-            raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
 
     @cached_property

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.words import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import NumberWords, Target, check_no_moments
+from fedclust.targets.base import Numbers, NumberWords, check_no_moments
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class AmountWords(NumberWords):
 
 
 @dataclass(frozen=True)
-class Amounts(Target):
+class Amounts(Numbers):
     """An amount: one output, squared error.
 
     A network's output is the amount from the middle of a range, where 2.5 is the range's width. A row's score
@@ -157,6 +157,18 @@ class Amounts(Target):
             low, *_, high = np.quantile(values[finite], levels())
             if low == high:
                 yield "one amount", 0, np.ones(len(values), dtype=bool)
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:
+        """Convert amounts to float32, shape (N,); a single column is one, too.
+
+        Examples
+        --------
+        >>> Amounts.read([[1], [2]])
+        array([1., 2.], dtype=float32)
+        """
+        amounts = super().read(values, num_bins)
+        return amounts[:, 0] if amounts.ndim == 2 and amounts.shape[1] == 1 else amounts
 
     def opposite(self, values: FloatArray) -> FloatArray:
         """Return the amounts mirrored at the middle of the range.

@@ -61,59 +61,6 @@ class Survival:
     unit: str = ""
 
 
-class NumberWords(Words):
-    """The words of rows that have numbers."""
-
-    score = "score"
-    certain = ""
-    order_in = "concordance"
-    without = ("balanced_accuracy", "macro_f1", "auc")
-
-    @property
-    def ordered(self) -> str:  # type: ignore[override]
-        """Explanation of the cross-site matrix."""
-        whose = f"a site whose {self.label}s are the wrong way round for the others"
-        return f"Right: {self.order_in}. A column below 0.5 is {whose}."
-
-    def title(self, key: str) -> str:
-        """Return the title of a key of ``summary.json`` or ``clients.parquet``, which is made of figures."""
-        own = {name: title for name, title, _ in self.figures}
-        named = key.replace("accuracy", self.share).replace("brier", self.score)
-        return own.get(key) or named.replace("_", " ")
-
-    def further(
-        self,
-        rows: int,  # noqa: ARG002
-        counts: IntArray,  # noqa: ARG002
-        classes: Sequence[str],  # noqa: ARG002
-        figures: Mapping[str, Any],  # noqa: ARG002
-    ) -> str:
-        """Return nothing."""
-        return ""
-
-    def learnt(
-        self,
-        chosen: Sequence[Mapping[str, Any]],
-        there: IntArray,  # noqa: ARG002
-        train: FloatArray,  # noqa: ARG002
-        rows: IntArray,
-        over: FloatArray,
-    ) -> bool:
-        """Return whether the mean score is better than without inputs by more than a fiftieth."""
-        known = np.isfinite(over)
-        gained = float(over[known] @ rows[known])
-        scored = float(np.array([each["brier"] for each in chosen])[known] @ rows[known])
-        return not known.any() or gained > _LEARNT * (gained + scored)
-
-    def in_order(self, num_bins: int) -> bool:  # noqa: ARG002
-        """Return True."""
-        return True
-
-    def only(self, counts: IntArray, everyone: IntArray, classes: Sequence[str]) -> str:  # noqa: ARG002
-        """Return nothing: a bin is not all that a site has."""
-        return ""
-
-
 def check_no_moments(target: "Target", moments: Sequence[float] | None) -> None:
     """Raise an error if times are asked for that a target does not have."""
     if moments is not None:
@@ -147,20 +94,38 @@ class Target(ABC):
     loss: Callable[[Any, Any], Any] | None = None
     """Loss of each row, shape (n,), from outputs and values; None for the run's cross-entropy."""
 
-    numeric: ClassVar[bool] = True
+    numeric: ClassVar[bool]
     """Whether rows have numbers, which fall into bins; if not, their classes are the bins."""
 
     width: ClassVar[int] = 0
     """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
 
     @classmethod
+    @abstractmethod
     def agreed(cls, values: FloatArray, **given: Any) -> "Target":
         """Make the target of all clients' training values, shape (N,) or (N, 2), and of other attributes."""
-        raise NotImplementedError(f"{cls.kind} need no agreement")
 
+    @abstractmethod
     def agreed_again(self, values: FloatArray) -> "Target":
         """Make the target of other training values; what people have chosen stays."""
-        raise NotImplementedError(f"{self.kind} need no agreement")
+
+    @classmethod
+    @abstractmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> Any:
+        """Check what people give as rows' values, and convert it.
+
+        Parameters
+        ----------
+        values
+            Numbers, shape (n,), (n, positions) or (n, 2).
+        num_bins
+            Number of classes, if known.
+
+        Raises
+        ------
+        ValueError
+            If a value is not of this kind.
+        """
 
     @classmethod
     def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:  # noqa: ARG003
@@ -177,16 +142,6 @@ class Target(ABC):
         have it, shape (n,).
         """
         yield from ()
-
-    def opposite(self, values: FloatArray) -> FloatArray:
-        """Return values that contradict those of the same rows, as at a site that turns them round.
-
-        Parameters
-        ----------
-        values
-            Those of a client's rows.
-        """
-        raise NotImplementedError(f"{self.kind} are renamed")
 
     @abstractmethod
     def outputs(self, num_bins: int) -> int:
@@ -216,6 +171,7 @@ class Target(ABC):
     def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:
         """Return the outputs, shape (O,), of the best prediction without inputs, from training values."""
 
+    @abstractmethod
     def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
         """Fit a client's correction, shape (O,).
 
@@ -224,11 +180,6 @@ class Target(ABC):
         outputs, values
             The model's outputs for the client's training rows, shape (n, O), and their values.
         """
-        raise NotImplementedError(f"{self.kind} are sent their correction")
-
-    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
-        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
-        return {}
 
     @abstractmethod
     def predictions(
@@ -326,38 +277,21 @@ class Target(ABC):
         """Estimate the survival of a group from its rows in each bin, shape (C,); None without times."""
         return None
 
-    # -- How well rows are ordered, for a handful of sites --------------------------------------------------
-
     @property
     def words(self) -> Words:
-        """What a site's report says of it."""
+        """What results say of it."""
         return WORDS
+
+    # -- How well rows are ordered, for a handful of sites --------------------------------------------------
 
     def fit_classes(self, num_bins: int) -> int:  # noqa: ARG002
         """Return the number of classes of a :class:`~fedclust.proof.coalitions.Fit`: 2 for an order."""
         return 2
 
-    def order(
-        self, outputs: FloatArray, values: FloatArray, turned: bool = False
-    ) -> tuple[FloatArray, FloatArray, int]:
-        """Count comparable pairs of rows.
-
-        Parameters
-        ----------
-        outputs, values
-            Shape (n, O), and the rows' values.
-        turned
-            Whether to take events for censored rows and the other way round.
-
-        Returns
-        -------
-        Pairs that each row is in, those that are in the right order, shape (n,), and how many rows begin one.
-        """
-        raise NotImplementedError(f"{self.kind} have no order")
-
     turns_events: ClassVar[bool] = False
     """Whether values have an event that a site may code the other way."""
 
+    @abstractmethod
     def ranking(
         self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
     ) -> tuple[FloatArray, FloatArray]:
@@ -377,17 +311,12 @@ class Target(ABC):
         -------
         As of :func:`~fedclust.proof.coalitions.ranking`.
         """
-        counted = [self._within(each, values, fold) for each in outputs]
-        pairs, in_order = (np.stack([each[place] for each in counted]) for place in (0, 1))
-        return in_pairs(pairs, in_order)
 
-    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
-        """Return arms' balanced accuracies and errors, see :func:`~fedclust.proof.coalitions.balance`.
+    @abstractmethod
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return arms' balanced accuracies and errors, see :func:`~fedclust.proof.coalitions.balance`."""
 
-        Amounts and times have none: one half, with an error of 1, of which nothing follows.
-        """
-        return np.full(len(right), 0.5), np.ones(len(right))
-
+    @abstractmethod
     def fit(
         self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
     ) -> Fit:
@@ -400,24 +329,11 @@ class Target(ABC):
         fold, within
             As of :func:`~fedclust.proof.coalitions.fit_of`.
         """
-        parts = fold if within else np.zeros(len(fold), dtype=np.int64)
-        turned = self._within(outputs, values, parts, turned=True) if self.turns_events else None
-        return fit_of_pairs(*self._within(outputs, values, parts), turned)
-
-    def _within(
-        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, turned: bool = False
-    ) -> tuple[FloatArray, FloatArray, int]:
-        """Count comparable pairs within folds."""
-        pairs, in_order, began = np.zeros(len(fold)), np.zeros(len(fold)), 0
-        for number in np.unique(fold):
-            here = fold == number
-            pairs[here], in_order[here], some = self.order(outputs[here], values[here], turned)
-            began += some
-        return pairs, in_order, began
 
     # -- Evaluations ----------------------------------------------------------------------------------------
 
-    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
+    @abstractmethod
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":
         """Reduce the outputs of a batch to what :meth:`measured` needs.
 
         Parameters
@@ -429,8 +345,8 @@ class Target(ABC):
         full
             Whether it is a full evaluation.
         """
-        return (outputs[..., :width],)
 
+    @abstractmethod
     def measured(
         self,
         counts: IntArray,
@@ -459,8 +375,167 @@ class Target(ABC):
 
         Returns
         -------
-        Scores of each client; the balanced accuracy is the mean over bins of that of the bin's rows. A model
-        that has diverged has no hits.
+        Scores of each client.
+        """
+
+
+class NumberWords(Words):
+    """The words of rows that have numbers."""
+
+    score = "score"
+    certain = ""
+    order_in = "concordance"
+    without = ("balanced_accuracy", "macro_f1", "auc")
+
+    @property
+    def ordered(self) -> str:  # type: ignore[override]
+        """Explanation of the cross-site matrix."""
+        whose = f"a site whose {self.label}s are the wrong way round for the others"
+        return f"Right: {self.order_in}. A column below 0.5 is {whose}."
+
+    def title(self, key: str) -> str:
+        """Return the title of a key of ``summary.json`` or ``clients.parquet``, which is made of figures."""
+        own = {name: title for name, title, _ in self.figures}
+        named = key.replace("accuracy", self.share).replace("brier", self.score)
+        return own.get(key) or named.replace("_", " ")
+
+    def further(
+        self,
+        rows: int,  # noqa: ARG002
+        counts: IntArray,  # noqa: ARG002
+        classes: Sequence[str],  # noqa: ARG002
+        figures: Mapping[str, Any],  # noqa: ARG002
+    ) -> str:
+        """Return nothing."""
+        return ""
+
+    def learnt(
+        self,
+        chosen: Sequence[Mapping[str, Any]],
+        there: IntArray,  # noqa: ARG002
+        train: FloatArray,  # noqa: ARG002
+        rows: IntArray,
+        over: FloatArray,
+    ) -> bool:
+        """Return whether the mean score is better than without inputs by more than a fiftieth."""
+        known = np.isfinite(over)
+        gained = float(over[known] @ rows[known])
+        scored = float(np.array([each["brier"] for each in chosen])[known] @ rows[known])
+        return not known.any() or gained > _LEARNT * (gained + scored)
+
+    def in_order(self, num_bins: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def only(self, counts: IntArray, everyone: IntArray, classes: Sequence[str]) -> str:  # noqa: ARG002
+        """Return nothing: a bin is not all that a site has."""
+        return ""
+
+
+class Numbers(Target):
+    """What rows have numbers for, amounts and times, whose bins are shares of all numbers."""
+
+    numeric: ClassVar[bool] = True
+
+    rules: ClassVar[Mapping[str, str]] = {"infinite": "targets must be finite as float32"}
+    """What values must be by the name of a fault of one row."""
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:  # noqa: ARG003
+        """Convert numbers to float32.
+
+        Raises
+        ------
+        ValueError
+            If a row has one of the faults that :attr:`rules` names.
+        """
+        numbers = np.asarray(values, dtype=np.float32)
+        for name, place, rows in cls.faults(numbers.astype(np.float64)) if len(numbers) else ():
+            if name in cls.rules:
+                wrong = numbers.reshape(len(numbers), -1)[rows.ravel(), place][0]
+                raise ValueError(f"{cls.rules[name]}, got {wrong:g}")
+        return numbers
+
+    @abstractmethod
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return values that contradict those of the same rows, as at a site that turns them round.
+
+        Parameters
+        ----------
+        values
+            Those of a client's rows.
+        """
+
+    @abstractmethod
+    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
+        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
+
+    @abstractmethod
+    def order(
+        self, outputs: FloatArray, values: FloatArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs of rows.
+
+        Parameters
+        ----------
+        outputs, values
+            Shape (n, O), and the rows' values.
+        turned
+            Whether to take events for censored rows and the other way round.
+
+        Returns
+        -------
+        Pairs that each row is in, those that are in the right order, shape (n,), and how many rows begin one.
+        """
+
+    def ranking(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Measure the share of pairs that are in order."""
+        counted = [self._within(each, values, fold) for each in outputs]
+        pairs, in_order = (np.stack([each[place] for each in counted]) for place in (0, 1))
+        return in_pairs(pairs, in_order)
+
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """Return one half, with an error of 1, of which nothing follows: there are no classes."""
+        return np.full(len(right), 0.5), np.ones(len(right))
+
+    def fit(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
+    ) -> Fit:
+        """Measure the share of pairs that are in order."""
+        parts = fold if within else np.zeros(len(fold), dtype=np.int64)
+        turned = self._within(outputs, values, parts, turned=True) if self.turns_events else None
+        return fit_of_pairs(*self._within(outputs, values, parts), turned)
+
+    def _within(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs within folds."""
+        pairs, in_order, began = np.zeros(len(fold)), np.zeros(len(fold)), 0
+        for number in np.unique(fold):
+            here = fold == number
+            pairs[here], in_order[here], some = self.order(outputs[here], values[here], turned)
+            began += some
+        return pairs, in_order, began
+
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
+        """Return the outputs themselves."""
+        return (outputs[..., :width],)
+
+    def measured(
+        self,
+        counts: IntArray,
+        losses: FloatArray,
+        values: FloatArray | IntArray,
+        kept: Sequence[Any],
+        num_bins: int,
+        full: bool,
+    ) -> list[Scores]:
+        """Reduce results per row to scores per client.
+
+        The balanced accuracy is the mean over bins of that of the bin's rows. A model that has diverged has
+        no hits.
         """
         (outputs,), ends = kept, np.cumsum(counts)[:-1]
         found = []

@@ -26,6 +26,41 @@ class Classes(Target):
     numeric: ClassVar[bool] = False
     fits_correction: ClassVar[bool] = False  # it follows from label counts: the label-prior correction
 
+    @classmethod
+    def agreed(cls, values: FloatArray, **given: Any) -> "Classes":  # noqa: ARG003
+        """Return classes: the data name them."""
+        return CLASSES
+
+    def agreed_again(self, values: FloatArray) -> "Classes":  # noqa: ARG002
+        """Return itself."""
+        return self
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> IntArray:
+        """Convert class indices to int64.
+
+        Raises
+        ------
+        ValueError
+            If a value is not a class index, or not one of `num_bins`.
+
+        Examples
+        --------
+        >>> Classes.read([1.0, 2.0])
+        array([1, 2])
+        """
+        labels = np.asarray(values)
+        bad = labels[~((labels >= 0) & np.isfinite(labels) & (labels == np.round(labels)))]
+        if len(bad):
+            raise ValueError(f"targets must be class indices, whole numbers >= 0, got {bad[0]}")
+        if num_bins is not None and len(labels) and labels.max() >= num_bins:
+            raise ValueError(f"targets must be below {num_bins}, got {int(labels.max())}")
+        return labels.astype(np.int64)
+
+    def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+        """Return zeros: a client is sent its correction."""
+        return np.zeros(np.shape(outputs)[-1])
+
     def outputs(self, num_bins: int) -> int:
         """Return the number of classes."""
         return num_bins

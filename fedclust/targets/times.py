@@ -25,7 +25,7 @@ from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.words import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import NumberWords, Survival, Target
+from fedclust.targets.base import Numbers, NumberWords, Survival
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TimeWords(NumberWords):
 
 
 @dataclass(frozen=True)
-class Times(Target):
+class Times(Numbers):
     """The time until an event: a hazard per interval.
 
     A row's value is its time and whether the event happened then, 1, or it was censored, 0. It is at risk in
@@ -229,6 +229,31 @@ class Times(Target):
                 yield name, place, rows
         if len(values) and coded.all() and not event.any():
             yield "no event", 1, np.ones(len(values), dtype=bool)
+
+    rules: ClassVar[Mapping[str, str]] = {
+        **Numbers.rules,
+        "time": "times must be > 0",
+        "event": "events must be 1, or 0 for a row that is censored",
+    }
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:
+        """Convert times and events to float32.
+
+        Raises
+        ------
+        ValueError
+            If rows do not have two numbers, or as :attr:`rules` says.
+
+        Examples
+        --------
+        >>> Times.read([[5, True]])
+        array([[5., 1.]], dtype=float32)
+        """
+        shape = np.shape(values)
+        if shape[1:] != (2,):
+            raise ValueError(f"targets must be times and events, shape (N, 2), got {shape}")
+        return super().read(values, num_bins)
 
     def opposite(self, values: FloatArray) -> FloatArray:
         """Return times and events in the reverse order: whoever had a high risk has a low one.

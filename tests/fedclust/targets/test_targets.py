@@ -117,6 +117,31 @@ def test_its_words_are_not_of_classes(target: Target) -> None:
     assert not [text for text in texts if re.search("class|label|accurac|probabilit|AUC", text)]
 
 
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("classes", [0, 3], "targets must be below 3, got 3"),
+        ("classes", [0.5], "targets must be class indices, whole numbers >= 0, got 0.5"),
+        ("classes", [-1], "targets must be class indices, whole numbers >= 0, got -1"),
+        ("amounts", [1.0, np.inf], "targets must be finite as float32, got inf"),
+        ("amounts", [1.0, 1e300], "targets must be finite as float32, got inf"),
+        ("times", [1.0, 2.0], "targets must be times and events, shape (N, 2), got (2,)"),
+        ("times", [[5, 1], [0, 1]], "times must be > 0, got 0"),
+        ("times", [[5, 1], [5, 2]], "events must be 1, or 0 for a row that is censored, got 2"),
+        ("times", [[np.nan, 1], [5, 1]], "targets must be finite as float32, got nan"),
+    ],
+)
+def test_what_people_give_is_checked(kind: str, values: list, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        KINDS[kind].read(np.array(values), 3)
+
+
+def test_what_people_give_is_converted() -> None:
+    assert KINDS["classes"].read(np.zeros((0,))).tolist() == []
+    assert KINDS["amounts"].read(np.array([[1], [1]])).tolist() == [1.0, 1.0]  # all alike at one client
+    assert KINDS["times"].read(np.array([[3, 0]])).tolist() == [[3.0, 0.0]]  # nor need an event happen there
+
+
 @ALL
 def test_saved_rows_have_what_is_known_and_what_is_predicted(target: Target) -> None:
     outputs, values = drawn(target)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
@@ -155,18 +156,14 @@ def predictions(node: Node, asked: Mapping[int, measuring.PredictionsQuestion]) 
     if not where:
         reason = "this node has no folder for predictions: --node-config \"predictions='/folder'\" names one"
         return {}, dict.fromkeys(asked, reason)
-    if not (target := node.data.target).words.by_class:
-        reason = f"predictions are saved of classes only; fedclust predict writes {target.predicted}"
-        return {}, dict.fromkeys(asked, reason)
-    from scipy.special import softmax  # few runs ask for predictions
-
-    found = {}
+    found, target = {}, node.data.target
+    classes = node.data.class_names or tuple(map(str, range(node.data.num_classes)))
     jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
     predicted, errors = measured(jobs, node.trainer.logits)
-    for client, (logits, labels) in predicted.items():
+    for client, (outputs, truth) in predicted.items():
         rows = node.data.test[client]
-        number, chances = len(rows), softmax(logits.astype(np.float32), axis=-1)
-        made = found[client] = measuring.Predictions(number, rows, labels, chances)
+        number, values = len(rows), target.table(torch.from_numpy(outputs.astype(np.float32)), classes)[1]
+        made = found[client] = measuring.Predictions(number, rows, truth.astype(float), values.numpy())
         if where == _REPLY:
             continue
         found[client] = measuring.Predictions(number)
@@ -174,7 +171,7 @@ def predictions(node: Node, asked: Mapping[int, measuring.PredictionsQuestion]) 
         try:
             folder = Path(where) / f"run-{node.run}"
             folder.mkdir(parents=True, exist_ok=True)
-            table = made.table(client, name, node.data.class_names)
+            table = made.table(client, name, target, classes)
             table.to_parquet(folder / f"client-{client}.parquet", index=False)
         except OSError as error:
             errors[client] = f"predictions cannot be written: {reason_of(error)}"

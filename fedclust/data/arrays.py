@@ -11,7 +11,7 @@ from fedclust.data.dataset import FederatedData
 from fedclust.data.partition import hold_out_client
 from fedclust.support.checks import check_choice, check_value
 from fedclust.support.rng import generator
-from fedclust.targets import CLASSES, KINDS, Target
+from fedclust.targets import KINDS, Target
 from fedclust.typing import IntArray
 
 _TEST_SHARE = 0.2
@@ -75,7 +75,7 @@ def from_arrays(
     kind = target.kind if isinstance(target, Target) else target
     if kind == "auto":
         kind = _kind_of_target(clients[0])
-    if num_classes is not None and kind != "classes":
+    if num_classes is not None and KINDS[kind].numeric:
         raise ValueError(f"num_classes must be None for {kind}, got {num_classes}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
@@ -96,16 +96,9 @@ def from_arrays(
     inputs, truth = (torch.cat(each) for each in zip(*pairs, strict=True))
     training = np.concatenate(train)
     mean, std = _statistics(inputs[training])
-    labels, values = truth, None
-    agreed: Target
-    if kind == "classes":
-        agreed, count = CLASSES, num_classes or max(int(labels.max()) + 1, 2)
-        names = tuple(map(str, range(count)))
-    else:
-        agreed = target if isinstance(target, Target) else KINDS[kind].agreed(truth[training].numpy())
-        labels, values = torch.from_numpy(agreed.bins(truth.numpy())), truth
-        names = agreed.bin_names()
-        count = len(names)
+    agreed = target if isinstance(target, Target) else KINDS[kind].agreed(truth[training].numpy())
+    labels = torch.from_numpy(agreed.bins(truth.numpy()))
+    names = agreed.bin_names() or tuple(map(str, range(num_classes or max(int(labels.max()) + 1, 2))))
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -113,13 +106,13 @@ def from_arrays(
         train=train,
         test=test,
         validation=validation,
-        num_classes=count,
+        num_classes=len(names),
         mean=mean,
         std=std,
         class_names=names,
         fingerprint=_fingerprint(inputs, truth, parts),
         target=agreed,
-        values=values,
+        values=truth if agreed.numeric else None,
         named_groups=tuple(map(str, groups or ())),
         grouped_by="group" if groups else "",
     )
@@ -154,52 +147,17 @@ def to_inputs(values: Any) -> torch.Tensor:
     return x
 
 
-def to_targets(values: Any) -> torch.Tensor:
-    """Convert class indices to int64.
+def to_truth(values: Any, kind: str, num_classes: int | None = None) -> torch.Tensor:
+    """Convert what is known of rows, see :meth:`fedclust.targets.Target.read`.
 
     Raises
     ------
     ValueError
-        If a value is not a class index.
+        If a value is not of the kind, or not one of `num_classes`.
     """
     y = _tensor(values)
-    fits = (y >= 0) & (torch.isfinite(y) & (y == y.round()) if y.is_floating_point() else True)
-    if len(bad := y[~fits]):
-        raise ValueError(f"targets must be class indices, whole numbers >= 0, got {bad[0].item()}")
-    return y.to(torch.int64)
-
-
-def to_truth(values: Any, kind: str) -> torch.Tensor:
-    """Convert what is known of rows: see :func:`to_targets` and :func:`to_values`.
-
-    Raises
-    ------
-    ValueError
-        If a value is not of the kind.
-    """
-    return to_targets(values) if kind == CLASSES.kind else to_values(values, kind)
-
-
-def to_values(values: Any, kind: str) -> torch.Tensor:
-    """Convert amounts to float32, shape (N,), or times and events, shape (N, 2).
-
-    Raises
-    ------
-    ValueError
-        If an amount is not finite, a time is not above 0, or an event is neither 0 nor 1.
-    """
-    y = _tensor(values).to(torch.float32)
-    if len(bad := y[~torch.isfinite(y)]):
-        raise ValueError(f"targets must be finite as float32, got {bad[0].item()}")
-    if kind == "amounts":
-        return y.squeeze(1) if y.dim() == 2 and y.shape[1] == 1 else y
-    if y.dim() != 2 or y.shape[1] != 2:
-        raise ValueError(f"targets must be times and events, shape (N, 2), got {tuple(y.shape)}")
-    if len(bad := y[:, 0][y[:, 0] <= 0]):
-        raise ValueError(f"times must be > 0, got {bad[0].item():g}")
-    if len(bad := y[:, 1][(y[:, 1] != 0) & (y[:, 1] != 1)]):
-        raise ValueError(f"events must be 1, or 0 for a row that is censored, got {bad[0].item():g}")
-    return y
+    given = y.double() if y.is_floating_point() else y
+    return torch.from_numpy(KINDS[kind].read(given.numpy(), num_classes))
 
 
 def _kind_of_target(given: Any) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 import numpy as np
 
 from fedclust.support.checks import Checked, read_as
-from fedclust.targets import from_text
+from fedclust.targets import Numbers, from_text
 
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
@@ -267,13 +267,16 @@ class Opposite(Shift):
     target: str
 
     def __post_init__(self) -> None:
-        if not from_text(self.target).numeric:
-            raise ValueError("target must be amounts or times, got classes")
+        self._numbers()
+
+    def _numbers(self) -> Numbers:
+        if not isinstance(made := from_text(self.target), Numbers):
+            raise ValueError(f"target must be amounts or times, got {made.kind}")
+        return made
 
     def apply(self, inputs: "torch.Tensor", labels: "torch.Tensor", _: np.random.Generator) -> Rows:
         """Turn the values round; see :meth:`Shift.apply`."""
-        turned = from_text(self.target).opposite(labels.numpy())
-        return inputs, labels.new_tensor(turned)
+        return inputs, labels.new_tensor(self._numbers().opposite(labels.numpy()))
 
 
 _CLASSES: tuple[type[Any], ...] = (Relabel, FlipLabels, Noise, Blur, Rotate, Invert, Opposite)

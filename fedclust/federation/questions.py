@@ -476,21 +476,19 @@ def save_predictions(
     }
     answers = federation.ask(questions)
     failures, described = dict(answers.failures), federation.describe()
-    names, classes = described.client_names, described.class_names
+    names = described.client_names
+    classes = described.class_names or tuple(map(str, range(described.num_classes)))
     tables: list[pd.DataFrame] = []
     kept = 0
     for client, answer in answers.replies.items():
-        labels, chances = answer.labels, answer.probabilities
-        if answer.rows is None or labels is None or chances is None:
+        if answer.rows is None or answer.truth is None or answer.predicted is None:
             kept += answer.num_examples
             continue
-        known = classes or tuple(map(str, range(chances.shape[-1])))
-        foreign = labels.size and not 0 <= labels.min() <= labels.max() < len(known)
-        if foreign or chances.shape[-1] < len(known):
-            failures[client] = f"client {client}: predictions must be of {len(known)} classes"
-            continue
         name = None if names is None else names[client]
-        tables.append(answer.table(client, name, known))
+        try:
+            tables.append(answer.table(client, name, described.target, classes))
+        except ValueError as error:
+            failures[client] = f"client {client}: {error}"
     parts = []
     if tables:
         pd.concat(tables, ignore_index=True).to_parquet(folder / FILE, index=False)

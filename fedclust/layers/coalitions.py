@@ -60,6 +60,7 @@ from fedclust.proof.coalitions import (
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
 from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, worth
+from fedclust.proof.words import Words
 from fedclust.support.reasons import FederationError
 from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
@@ -607,9 +608,7 @@ def _question(
     return ScoresQuestion.of(models, np.concatenate(shares), pseudo, weights, ordered)
 
 
-def _figures_of(
-    answer: SiteFigures | None, counts: IntArray, words: verdicts.Words
-) -> dict[str, dict[str, Any]]:
+def _figures_of(answer: SiteFigures | None, counts: IntArray, words: Words) -> dict[str, dict[str, Any]]:
     """Return a site's figures of each arm; empty if it did not answer."""
     if answer is None:
         return {}

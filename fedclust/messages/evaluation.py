@@ -15,6 +15,7 @@ from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof.figure import Rows, margins
 from fedclust.proof.paired import BETS, LARGEST_BRIER, Evidence, possible
 from fedclust.support.array_bytes import from_numpy
+from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -357,57 +358,61 @@ class Predictions:
         Number of rows n.
     rows
         Rows of the dataset, shape (n,); this and the next two are None if the node keeps its predictions.
-    labels
-        Their classes, shape (n,) or (n, positions).
-    probabilities
-        Shape (n, C) or (n, positions, C).
+    truth
+        Their values: classes, shape (n,) or (n, positions); amounts; times and events, shape (n, 2).
+    predicted
+        Probabilities, shape (n, C) or (n, positions, C); or the columns of amounts or survival, shape (n, M).
     """
 
     place = codec.Place(codec.ARRAYS, ArrayRecord, optional=True)
 
     num_examples: Annotated[int, codec.Whole(0, codec.test_rows, place=codec.IN_METRICS)]
     rows: Annotated[IntArray | None, codec.Values("i8", "n", None)] = None
-    labels: Annotated[IntArray | None, codec.Values("i8", "n ...", None)] = None
-    probabilities: Annotated[FloatArray | None, codec.Values("f4", "n ...", None)] = None
+    truth: Annotated[FloatArray | None, codec.Values("f8", "n ...", None)] = None
+    predicted: Annotated[FloatArray | None, codec.Values("f4", "n ...", None)] = None
 
-    def table(self, client: int, name: str | None, class_names: Sequence[str]) -> "pd.DataFrame":
+    def table(
+        self, client: int, name: str | None, target: Target, class_names: Sequence[str]
+    ) -> "pd.DataFrame":
         """Build the table of a client's predictions.
 
         Parameters
         ----------
         client, name
             The client's id, and its name or None.
+        target
+            What is predicted.
         class_names
             Names of the classes, shape (C,).
 
         Returns
         -------
         A row per row, or per row and position, with ``client``, ``name`` if there is one, ``row``,
-        ``position`` if there are any, ``label`` and ``predicted`` as names, and ``p: <class>`` for each
-        class.
+        ``position`` if there are any, and the columns of :meth:`fedclust.targets.Target.saved`.
+
+        Raises
+        ------
+        ValueError
+            If the answer is not of this target and these classes.
         """
         import pandas as pd
 
-        rows, labels, chances = (np.asarray(each) for each in (self.rows, self.labels, self.probabilities))
-        names = np.array(class_names, dtype=object)
-        flat = chances.reshape(-1, chances.shape[-1])[:, : len(names)]
-        positions = labels.shape[1] if labels.ndim > 1 else 1
-        table: dict[str, object] = {"client": np.full(len(flat), client)}
+        rows, truth, predicted = (np.asarray(each) for each in (self.rows, self.truth, self.predicted))
+        positions = predicted.shape[1] if predicted.ndim > 2 else 1
+        columns = target.saved(truth, predicted, class_names)
+        table: dict[str, object] = {"client": np.full(len(rows) * positions, client)}
         if name is not None:
             table["name"] = name
         table["row"] = np.repeat(rows, positions)
-        if labels.ndim > 1:
+        if predicted.ndim > 2:
             table["position"] = np.tile(np.arange(positions), len(rows))
-        table["label"] = names[labels.reshape(-1)]
-        table["predicted"] = names[flat.argmax(axis=1)]
-        table |= {f"p: {each}": flat[:, place] for place, each in enumerate(class_names)}
-        return pd.DataFrame(table)
+        return pd.DataFrame(table | columns)
 
     def check(self, at: codec.Reading) -> None:
         """Check that all arrays have this number of rows."""
-        shapes = [() if each is None else each.shape for each in (self.rows, self.labels, self.probabilities)]
+        shapes = [() if each is None else each.shape for each in (self.rows, self.truth, self.predicted)]
         one, other, last = shapes
-        fits = one == (self.num_examples,) == other[:1] and len(other) <= 2 and last[:-1] == other
+        fits = one == (self.num_examples,) == other[:1] == last[:1] and len(other) <= 2 <= len(last) <= 3
         if any(shapes) and not (fits and last[-1]):
             raise at.bad(f"predictions must be of {self.num_examples} rows, got {one}, {other}, {last}")
 

@@ -17,126 +17,15 @@ from typing import Any
 import numpy as np
 
 from fedclust.proof.coalitions import Choice, Coalition, at_own_shares, turned_sites, ways
-from fedclust.proof.figure import NEGLIGIBLE, Figure
-from fedclust.proof.scores import SCALE
+from fedclust.proof.figure import Figure
+from fedclust.proof.words import CLASSES, FEWEST, Words, joined, rarest
 from fedclust.typing import FloatArray, IntArray
 
-FIGURES = ("accuracy", "balanced_accuracy", "auc")
-OF_CLASSES = ("balanced_accuracy", "macro_f1", "auc")
-"""Figures that only classes have."""
 SERVED = ("chosen", "everyone", "alone")
 """The arms whose figures stand side by side: the site's choice, everyone together, and the site alone."""
 
 _LOWERED = 0.02
-_LEARNT = 0.02  # of the score without inputs; of shares of one half, which have a score of 0.5, it is 0.01
 _OTHERS = "the others", "the others' models"
-FEW, FEWEST = 10, 3
-"""Test rows of a class below which their number is reported, and below which there is no area."""
-
-
-class Words:
-    """What results say of classes; other targets have words of their own.
-
-    Attributes
-    ----------
-    share
-        What the first figure is.
-    terms
-        Words that texts about classes use, and what is said instead.
-    scale
-        Explanation of a verdict's figures.
-    figures
-        Keys, titles and digits of the target's own figures.
-    without
-        Keys of figures that the target does not have.
-    order_in
-        What says how well models order a site's rows.
-    compared
-        Keys and titles of the figures by which a choice may be worse than another model, larger is better.
-    by_class
-        Whether figures are of classes, which a site may have few rows of.
-    """
-
-    share = "accuracy"
-    terms: tuple[tuple[str, str], ...] = ()
-    scale = SCALE
-    figures: tuple[tuple[str, str, int], ...] = ()
-    without: tuple[str, ...] = ()
-    order_in = "AUC"
-    compared: tuple[tuple[str, str], ...] = (
-        ("accuracy", "accuracy"),
-        ("balanced_accuracy", "balanced accuracy"),
-        ("auc", "AUC"),
-    )
-    by_class = True
-
-    def said(self, text: str) -> str:
-        """Say a text about classes in these words.
-
-        Examples
-        --------
-        >>> CLASSES.said("client accuracy, mean")
-        'client accuracy, mean'
-        """
-        for of_classes, own in self.terms:
-            text = text.replace(of_classes, own)
-        return text
-
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]:
-        """Keys and titles of the figures of a table of sites."""
-        return *self.compared, ("brier", self.said("Brier score"))
-
-    def shares(self, groups: float, common: float) -> str:
-        """Compare the first figure of groups with that of one model.
-
-        Examples
-        --------
-        >>> CLASSES.shares(0.75, 0.5)
-        '0.750 instead of 0.500 of test rows predicted right'
-        """
-        return f"{groups:.3f} instead of {common:.3f} of test rows predicted right"
-
-    def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
-        """Return how many test rows say something of the first figure.
-
-        Parameters
-        ----------
-        rows
-            Number of test rows.
-        counts
-            Test rows of each bin, shape (C,).
-        """
-        return rows
-
-    def further(self, rows: int, counts: IntArray) -> str:  # noqa: ARG002
-        """Return a sentence on what few test rows are of; empty without."""
-        return ""
-
-    def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:
-        """Return what looks exchanged at a turned site, and two names: the others', and the site's for it.
-
-        Parameters
-        ----------
-        fits
-            Numbers of the models that are the wrong way round there, shape (models, 5 or more).
-        classes
-            Names of the bins.
-        """
-        return "labels look exchanged", *_renamed(fits[:, 5 : 5 + len(classes)], classes)
-
-    def miscoded(self, counts: IntArray) -> dict[int, str]:  # noqa: ARG002
-        """Return the sites whose coding differs by their counts alone, and why.
-
-        Parameters
-        ----------
-        counts
-            Training rows of each site and bin, shape (K, C).
-        """
-        return {}
-
-
-CLASSES = Words()
 
 
 def figures_of(
@@ -170,29 +59,17 @@ def figures_of(
     >>> figures["accuracy"], round(figures["accuracy_low"], 2), figures["auc"]
     (0.75, 0.3, None)
     """
-    rows, rarest = int(measured["num-examples"]), _rarest(counts)[1]
-    names = dict.fromkeys([*FIGURES, *(key for key, _ in words.compared)])
+    rows, fewest = int(measured["num-examples"]), rarest(counts)[1]
+    names = [key for key, _ in words.compared]
     values = {name: measured.get(name.replace("_", "-"), measured.get(name, np.nan)) for name in names}
-    values |= {"brier": brier}
-    if not words.by_class:
-        values["balanced_accuracy"] = np.nan
-    values["auc"] = values["auc"] if rarest >= FEWEST else np.nan
+    values |= {"brier": brier} | ({"auc": np.nan} if fewest < FEWEST else {})
     defined = {name: float(each) if rows and np.isfinite(each) else None for name, each in values.items()}
     ends: dict[str, Any] = {}
-    for name, number in (("accuracy", words.counted(rows, counts)), ("auc", rarest)):
-        share = defined[name]
+    for name, number in (("accuracy", words.counted(rows, counts)), ("auc", fewest)):
+        share = defined.get(name)
         pair = (None, None) if share is None or not number else interval(share * number, number).tolist()
         ends |= {f"{name}_low": pair[0], f"{name}_high": pair[1]}
     return defined | ends
-
-
-def _rarest(counts: IntArray) -> tuple[int, int]:
-    """Return the class with the fewest test rows and their number: of two classes, or of those with rows."""
-    there = np.arange(len(counts)) if len(counts) == 2 else np.flatnonzero(counts)
-    if not len(there):
-        return 0, 0
-    label = int(there[np.argmin(np.asarray(counts)[there])])
-    return label, int(counts[label]) if len(there) > 1 else 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,7 +211,7 @@ def advice(
     'Graz: train with everyone, with the prior correction.'
     """
     alone, corrected = len(site.coalition) == 1, site.choice.arm.corrected
-    correction = site.words.said(", with the prior correction") * corrected
+    correction = f", with the {site.words.own_correction}" * corrected
     chosen = site.figures.get("chosen", {})
     measured = chosen.get("accuracy") is not None
     partners = partners_of(site, names)
@@ -363,21 +240,8 @@ def advice(
             part += f" (difference {site.over_alone.accuracy_gain:+.2f}, {low:+.2f} to {high:+.2f})"
         parts.append(part)
     parts += [each for each in lowered if not each.startswith(site.words.share)]
-    return f"{text}: {', '.join(parts)}.{_few(site, classes) if learnt else ''}"
-
-
-def _few(site: Site, classes: Sequence[str]) -> str:
-    """Describe the AUC where a class has few test rows; empty if all have many."""
-    if not site.words.by_class:
-        return site.words.further(site.num_test, site.test_counts)
-    label, number = _rarest(site.test_counts)
-    if number >= FEW or (len(site.test_counts) > 2 and np.count_nonzero(site.test_counts) < 2):
-        return ""
-    auc = "too few for an AUC"
-    if (chosen := site.figures["chosen"]).get("auc") is not None:
-        auc = f"AUC {chosen['auc']:.2f} ({chosen['auc_low']:.2f} to {chosen['auc_high']:.2f})"
-    verb = "is" if number == 1 else "are"
-    return f" Of its {site.num_test:,} test rows {number or 'none'} {verb} {classes[label]}: {auc}."
+    further = site.words.further(site.num_test, site.test_counts, classes, chosen) if learnt else ""
+    return f"{text}: {', '.join(parts)}.{further}"
 
 
 def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
@@ -409,39 +273,10 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
     known = [each for each in sites if each.figures and each.test_counts.any()]
     if not known:
         return True
-    if not known[0].words.by_class:
-        weighed = [(each, each.num_test) for each in known if np.isfinite(each.over_shares)]
-        gained = sum(rows * each.over_shares for each, rows in weighed)
-        scored = sum(rows * each.figures["chosen"]["brier"] for each, rows in weighed)
-        return not weighed or bool(gained > _LEARNT * (gained + scored))
     there = np.stack([each.test_counts for each in known])
     train = np.asarray(train_counts, dtype=float)[[each.client for each in known]]
-    shares = train / np.maximum(train.sum(axis=1, keepdims=True), 1)
-    rows, classes = there.sum(axis=1), (there > 0).sum(axis=1)
-    # The mean over test rows y of Σ_c (p_c − [c = y])² is 1 + Σ_c p_c² − 2 Σ_c p_c n_c/n.
-    by_shares = 1 + np.square(shares).sum(axis=1) - 2 * (shares * there).sum(axis=1) / rows
-    chosen = [each.figures["chosen"] for each in known]
-    gains = by_shares - np.array([each["brier"] for each in chosen])
-    above = np.array([each["balanced_accuracy"] or 0.0 for each in chosen]) - 1 / classes
-    several = classes > 1
-    if not several.any():
-        return True
-    coins = max(_LOWERED, 1 / np.sqrt(rows[several].sum()))
-    score = np.average(gains, weights=rows) > NEGLIGIBLE
-    balanced = np.average(above[several], weights=rows[several]) > coins
-    return bool((score or balanced) and (above[several] > 1e-9).any())
-
-
-def joined(names: Sequence[str]) -> str:
-    """Join names with commas and a last "and".
-
-    Examples
-    --------
-    >>> joined(["Basel", "Graz", "Ulm"])
-    'Basel, Graz and Ulm'
-    """
-    *first, last = names
-    return f"{', '.join(first)} and {last}" if first else last
+    rows, over = (np.array([getattr(each, name) for each in known]) for name in ("num_test", "over_shares"))
+    return known[0].words.learnt([each.figures["chosen"] for each in known], there, train, rows, over)
 
 
 def headline(
@@ -544,7 +379,7 @@ def findings(
     miscoded = words.miscoded(counts[: len(fits)])
     turned, (wrong_way, right_way) = turned_sites(*tested), ways(tested[0])
     odd = list[dict[str, Any]]()
-    in_order = len(classes) == 2 or not words.by_class
+    in_order = words.in_order(len(classes))
 
     def add(site: Site, kind: str, text: str) -> None:
         odd.append({"client": site.client, "name": site.name, "kind": kind, "text": text})
@@ -557,7 +392,7 @@ def findings(
 
     clear = 2 * len(turned) < len(sites)
     for site in sites:
-        at, held = site.client, np.flatnonzero(counts[site.client])
+        at = site.client
         accusers = np.flatnonzero(wrong_way[:, at])
         if at in miscoded:
             add(site, "turned", f"Stop: {miscoded[at]}. Check its coding and run again.")
@@ -579,30 +414,9 @@ def findings(
         elif at in harmful:
             text = "Its updates harm the others, so nobody trains with it: its data or node may be damaged."
             add(site, "harmful", text)
-        elif words.by_class and len(held) == 1 and (counts.sum(axis=0) > 0).sum() > 1:
-            text = f"It holds only {classes[held[0]]}: nothing else can be learnt or measured there."
-            add(site, "one_class", text)
+        elif only := words.only(counts[site.client], counts.sum(axis=0), classes):
+            add(site, "one_class", only)
         elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():
             text = "No other site's model is better than chance there: its rows may be of "
             add(site, "population", f"{text}another population, of other classes, or in other units.")
     return odd
-
-
-def _renamed(names: FloatArray, labels: Sequence[str]) -> tuple[str, str]:
-    """List the classes for which most models have another name than a site, and the site's names.
-
-    Parameters
-    ----------
-    names
-        The best new name of each class for each model that is the wrong way round, shape (models, C); without
-        columns if there are two classes.
-    labels
-        Names of the classes.
-    """
-    pairs = [(labels[0], labels[1])] if len(labels) == 2 else []
-    for label, named in enumerate(names.T.astype(int)):
-        other = int(np.bincount(named).argmax())
-        if other != label and 2 * (named == other).sum() > len(named):
-            pairs.append((labels[label], labels[other]))
-    this, that = zip(*pairs or [("one class", "another")], strict=True)
-    return joined(this), joined(that)

@@ -15,13 +15,14 @@ import numpy as np
 
 from fedclust.proof.figure import Figure, Rows, measure
 from fedclust.proof.paired import LARGEST_BRIER, Comparison, Evidence, compare, holm
-from fedclust.proof.sites import CLASSES, Words
+from fedclust.proof.words import CLASSES, Words
 from fedclust.support.checks import plural
 from fedclust.typing import IntArray
 
 _NO_FIGURE = measure([])
 _LISTED = 10  # clusters
-NO_BETTER = "The one model for all predicts no better than each client's class shares"
+NO_BETTER = "The one model for all predicts no better than"
+"""Before :attr:`~fedclust.proof.words.Words.guess`."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def prove_grouping(
     apart = [each for each in proofs if each.proven]
     shown, p_value, grouped = figure(everyone), last, last <= level
     collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
-    no_better = words.said(NO_BETTER)
+    no_better = f"{NO_BETTER} {words.guess}"
     if not several:
         text, grouped = f"Train one model for all: {method} found no groups{_unseen(unseen, words)}", False
     elif not held_out and shown.num_rows:
@@ -283,8 +284,8 @@ def _unseen(least: Mapping[str, float] | None, words: Words) -> str:
         return ""
     if least["gain"] >= LARGEST_BRIER:
         return f", and could have shown none: {least['rows']} held-out rows are too few"
-    return words.said(
-        f" (groups may still be better by less than {least['gain']:.2g} in Brier score, which "
+    return (
+        f" (groups may still be better by less than {least['gain']:.2g} in {words.score}, which "
         f"{least['rows']:,} held-out rows cannot show)"
     )
 
@@ -303,7 +304,7 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
 def _better(comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
-        text = words.said(f"on held-out rows their Brier score is lower by {comparison.gain:.2g}")
+        text = f"on held-out rows their {words.score} is lower by {comparison.gain:.2g}"
         return f"{text}, for {comparison.better_for} of {plural(comparison.num_clients, 'client')}"
     return f"{_figures(figure, words)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
 
@@ -312,8 +313,8 @@ def _not_shown(what: str, comparison: Comparison, figure: Figure, words: Words) 
     """Describe the figures of groups that were not shown to be better."""
     if not figure.num_rows:
         word = "lower" if comparison.gain >= 0 else "higher"
-        of = words.said("on held-out rows the Brier score of")
-        return f"{of} {what} is {word} by {abs(comparison.gain):.2g}"
+        of = f"on held-out rows the {words.score} of {what}"
+        return f"{of} is {word} by {abs(comparison.gain):.2g}"
     if figure.gain == 0 == figure.accuracy_gain:
         return f"{what} predict every test row just as well"
     low, high = figure.interval
@@ -329,8 +330,8 @@ def _figures(figure: Figure, words: Words) -> str:
     lowest, highest = sorted(sign * end for end in figure.interval)
     brier, low, high = (_number(each, figure.interval) for each in (sign * figure.gain, lowest, highest))
     return (
-        f"{words.shares(groups, common)} ({figure.accuracy_gain:+z.3f}, "
-        f"{round(100 * figure.confidence, 3):g} % interval {ends}), {words.said('Brier score')} "
+        f"{words.in_shares(groups, common)} ({figure.accuracy_gain:+z.3f}, "
+        f"{round(100 * figure.confidence, 3):g} % interval {ends}), {words.score} "
         f"{'higher' if sign < 0 else 'lower'} by {brier} ({low} to {high})"
     )
 

@@ -12,11 +12,11 @@ import numpy as np
 
 from fedclust import targets
 from fedclust.proof import holm
-from fedclust.proof.sites import CLASSES, Words
+from fedclust.proof.words import CLASSES, Words
 from fedclust.results.names import paper_name
 from fedclust.results.report import MARK, figure, guess_note
 from fedclust.results.saved_run import SavedRun, flat
-from fedclust.results.summary import SERVED_FIGURES, target_of
+from fedclust.results.summary import SERVED_FIGURES
 from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 
@@ -109,6 +109,11 @@ class Row:
         return shared, np.stack([values[np.isin(rounds, shared)] for rounds, values in found])
 
 
+def words_of(rows: Iterable[Row]) -> Words:
+    """Return what the first run predicts, in words."""
+    return next((run.target.words for row in rows for run in row.runs), CLASSES)
+
+
 @dataclass(frozen=True, eq=False)
 class ComparedRuns:
     """A table of runs.
@@ -130,7 +135,7 @@ class ComparedRuns:
     @property
     def words(self) -> Words:
         """What the first run predicts, in words."""
-        return next((target_of(run.summary).words for row in self.rows for run in row.runs), CLASSES)
+        return words_of(self.rows)
 
     @property
     def metrics(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 from fedclust.support.reasons import RunFailed
+from fedclust.targets import CLASSES, Target, to_values
 
 
 def another_run(folder: Path) -> FileExistsError:
@@ -224,6 +225,7 @@ class Recorder:
         std: Sequence[float],
         encoder: Mapping[str, object] | None = None,
         embedded_by: str = "",
+        target: Target = CLASSES,
     ) -> None:
         """Write ``inputs.json``.
 
@@ -235,12 +237,16 @@ class Recorder:
             How raw rows become inputs, see :mod:`fedclust.data.input_encoders`; None if unknown.
         embedded_by
             Fingerprint of the frozen encoder that embeds these; empty without one.
+        target
+            What is predicted.
         """
         values: dict[str, object] = {"mean": list(mean), "std": list(std)}
         if encoder is not None:
             values["encoder"] = encoder
         if embedded_by:
             values["embedded_by"] = embedded_by
+        if predicted := to_values(target):
+            values["target"] = predicted
         replace_file(self.folder / "inputs.json", dumps(values) + "\n")
 
     def clients(self, table: pd.DataFrame) -> None:

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from fedclust.personal.layers import FINETUNE, NONE
 from fedclust.privacy import FROM_SEED
-from fedclust.proof.sites import CLASSES, SERVED, Words
+from fedclust.proof.sites import SERVED
+from fedclust.proof.words import CLASSES, Words
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import (
@@ -220,25 +221,25 @@ _ROWS: tuple[tuple[str, str, int | None], ...] = (
     ("clusters", "num_clusters", 0),
     ("Rand index, known grouping", "rand_index", 3),
     ("Rand index, adjusted for chance", "adjusted_rand_index", 3),
-    ("client accuracy, mean", _MEAN, 3),
-    ("client accuracy, balanced", "balanced_accuracy", 3),
+    ("client {0.share}, mean", _MEAN, 3),
+    ("client {0.share}, balanced", "balanced_accuracy", 3),
     ("macro F1", "macro_f1", 3),
     ("AUC", "auc", 3),
     ("AD ± SDAD (lower is better)", "ad sdad", 3),
-    ("Brier score of held-out rows (lower is better)", "validation_brier", 3),
-    ("global accuracy", "global_accuracy", 3),
+    ("{0.score} of held-out rows (lower is better)", "validation_brier", 3),
+    ("global {0.share}", "global_accuracy", 3),
     ("WAS (higher is better)", "was", 3),
     ("WADB (lower is better)", "wadb", 3),
     ("ε of a client, largest", "epsilon", 2),
     ("δ", "delta", 7),
-    ("newcomers: accuracy, mean", "newcomers.accuracy", 3),
+    ("newcomers: {0.share}, mean", "newcomers.accuracy", 3),
     ("newcomers: Rand index, adjusted", "newcomers.adjusted_rand", 3),
     ("newcomers in no cluster", "newcomers.none", 0),
     ("failed replies", "failed_replies", 0),
     ("sent to clients", "bytes_down", None),
     ("received from clients", "bytes_up", None),
     ("seconds", "seconds", 1),
-)  # title, the keys that it shows, the second one after ±, and its digits; None for bytes
+)  # title with words, the keys that it shows, the second one after ±, and its digits; None for bytes
 
 
 def figures_of(
@@ -253,7 +254,7 @@ def figures_of(
     words = target_of(summaries[0]).words if summaries else CLASSES
     place = 1 + [keys for _, keys, _ in _ROWS].index(_MEAN)
     own = [(title, key, digits) for key, title, digits in words.figures]
-    rows = [(words.said(title), keys, digits) for title, keys, digits in _ROWS if keys not in words.without]
+    rows = [(title.format(words), keys, digits) for title, keys, digits in _ROWS if keys not in words.without]
     for title, keys, digits in (*rows[:place], *own, *rows[place:]):
         values = [
             [value for key in keys.split() for value in np.ravel(figure(each, key)).tolist() if known(value)]
@@ -315,7 +316,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if (best := summary.get("best_round")) is not None:
         early = "stopped early, " if summary["stopped_early"] else ""
         details += f", {early}best on held-out rows in round {best}"
-    words = target_of(summary).words
+    words = run.target.words
     tables = not (brief and summary.get("sites"))  # which have a line each
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
@@ -328,7 +329,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"]))
     if tables:
-        parts += [Text(""), _figures(summary, (*_BRIEF, *target_of(summary).figure_names) if brief else None)]
+        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_names) if brief else None)]
         sides = (summary, *summary.get("compare", {}).values())
         if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
             groups = [] if run.groups is None else [len(np.unique(run.groups))]
@@ -343,10 +344,12 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     return Group(*parts, *(Text(line) for line in lines if line))
 
 
-EVERYONE = (
-    "everyone: one model for all but sites whose labels look exchanged, with the prior correction where that "
-    "suits the site"
-)
+def everyone(words: Words) -> str:
+    """Explain the figures of everyone's model."""
+    return (
+        f"everyone: one model for all but sites whose {words.exchanged}, with the {words.own_correction} "
+        "where that suits the site"
+    )
 
 
 def site_columns(summary: Mapping[str, Any]) -> list[str]:
@@ -419,14 +422,14 @@ def of_sweep(folder: Path) -> bool:
 
 def job_line(run: SavedRun) -> str:
     """Report a sweep's job in one line: its folder, what it was given, and its main figures."""
-    summary = run.summary
+    summary, words = run.summary, run.target.words
     given = [each for each in run.config.get("overrides") or () if not each.startswith("output_dir=")]
     figures = [
-        f"mean client {target_of(summary).words.share} {number(summary.get(_MEAN))}",
+        f"mean client {words.share} {number(summary.get(_MEAN))}",
         plural(summary["num_clusters"], "cluster"),
     ]
     if (score := summary.get("validation_brier")) is not None:
-        figures.append(f"Brier score of held-out rows {number(score)}")
+        figures.append(f"{words.score} of held-out rows {number(score)}")
     figures.append(duration(summary["seconds"]))
     for name, each in summary.get("compare", {}).items():
         if "taken_from" in each:
@@ -441,12 +444,9 @@ def unwrapped(console: Console) -> Console:
     return console if console.is_terminal else Console(file=console.file, width=500)
 
 
-_CORRECTED = "The verdict compares models with the label-prior correction."
-
-
 def verdict_lines(run: SavedRun) -> list[Text]:
     """Report the proof's verdict, which models serve the clients, and which clients did not vote."""
-    summary, words = run.summary, target_of(run.summary).words
+    summary, words = run.summary, run.target.words
     verdict = summary.get("verdict")
     first = [line for line in (never_predicted_line(summary), *left_out_lines(summary)) if line]
     sites = [each["text"] for each in summary.get("sites") or ()]
@@ -457,7 +457,9 @@ def verdict_lines(run: SavedRun) -> list[Text]:
         sites.append("The sites' figures are those before fine-tuning.")
     lines = [Text(f"{verdict['text']}.", style="bold"), *map(Text, [*first, *sites])]
     if verdict["gain"] is not None and not sites:  # whose sentences have no Brier score
-        lines.append(Text(f"{words.said(_CORRECTED)} {words.scale}", style="dim"))
+        lines.append(
+            Text(f"The verdict compares models with the {words.correction}. {words.scale}", style="dim")
+        )
     if run.clients is not None and "served" in run.clients:
         own, everyone = int((run.clients["served"] == "cluster").sum()), len(run.clients)
         text = f"Served: {own} of {everyone} clients their cluster's model, the others one model for all"
@@ -506,7 +508,7 @@ def _sites(sites: Sequence[Mapping[str, Any]], words: Words) -> Table:
     short = {"balanced accuracy": "balanced", "Brier score": "Brier"}
     first, *others = (short.get(title, title) for _, title in words.columns)
     table = _table("site", "model", first, "95 % interval", *others)
-    table.caption = f"on test rows; {words.said(EVERYONE)}"
+    table.caption = f"on test rows; {everyone(words)}"
     for each in sites:
         for name, arm in zip((escape(each["name"]), "", ""), SERVED, strict=True):
             given = each.get(arm) or {}
@@ -519,7 +521,7 @@ def _sites(sites: Sequence[Mapping[str, Any]], words: Words) -> Table:
 def _clusters(clients: pd.DataFrame, most: int, words: Words) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
-    table = _table(*_right("cluster", "clients", "samples", words.said("client accuracy")), *more)
+    table = _table(*_right("cluster", "clients", "samples", f"client {words.share}"), *more)
     sizes = clients["cluster"].value_counts().sort_index()
     shown = sizes if len(sizes) <= most else sizes.nlargest(most - 1)
     for cluster, size in shown.items():

@@ -18,6 +18,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml, readable
+from fedclust.targets import Target, from_values
 from fedclust.typing import FloatArray, IntArray
 
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
@@ -145,6 +146,11 @@ class SavedRun:
     def inputs(self) -> dict[str, Any]:
         """``inputs.json``: how raw rows become inputs; empty for a run from before this file existed."""
         return self._mapping("inputs.json", read_json)
+
+    @property
+    def target(self) -> Target:
+        """What is predicted."""
+        return from_values(self.summary.get("target") or self.inputs.get("target"))
 
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:

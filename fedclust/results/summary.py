@@ -15,7 +15,7 @@ from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof, counted
 from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
-from fedclust.settings.run_options import COLLAPSED, KEEP
+from fedclust.settings.run_options import KEEP, NO_BETTER_THAN
 from fedclust.support.checks import few
 from fedclust.targets import CLASSES, Target, from_values
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -233,7 +233,7 @@ def collapsed_line(summary: Mapping[str, Any]) -> str | None:
     if not summary.get("collapsed"):
         return None
     passes, words = summary.get("few_passes"), target_of(summary).words
-    return f"The models have learnt too little. {passes}" if passes else words.said(COLLAPSED)
+    return f"The models have learnt too little. {passes}" if passes else f"{NO_BETTER_THAN} {words.guess}"
 
 
 def target_of(summary: Mapping[str, Any]) -> Target:

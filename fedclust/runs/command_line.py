@@ -38,7 +38,6 @@ from fedclust.settings.composition import (
     quoted,
     with_choices,
 )
-from fedclust.settings.run_options import COLLAPSED
 
 # _run imports what takes seconds, so that --help and the message about a wrong option do not wait for it.
 from fedclust.support.checks import none_of, plural
@@ -202,7 +201,9 @@ def _job(
             if not sweeps:
                 sys.exit(_COLLAPSED)
             if failures is not None:
-                sweep.add_failure(failures.with_name("collapsed.txt"), *job, COLLAPSED)
+                from fedclust.results.summary import collapsed_line
+
+                sweep.add_failure(failures.with_name("collapsed.txt"), *job, str(collapsed_line(summary)))
     except Exception as error:
         from fedclust.federation import RunFailed
         from fedclust.runs.server import USER_ERRORS

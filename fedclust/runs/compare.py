@@ -15,7 +15,7 @@ from fedclust.runs.verbs import Parser
 from fedclust.support.checks import check_choice, few, none_of
 
 if TYPE_CHECKING:
-    from fedclust.proof.sites import Words
+    from fedclust.proof.words import Words
     from fedclust.results.comparison import ComparedRuns, Difference, Differences, Row
 
 _EXAMPLES = """
@@ -337,8 +337,7 @@ def _title(metric: str, words: "Words") -> str:
     from fedclust.results.comparison import PREFIX
 
     bare, key = metric.startswith(PREFIX), metric.removeprefix(PREFIX)
-    title = {name: own for name, own, _ in words.figures}.get(key) or words.said(key.replace("_", " "))
-    return title + (", without layer" if bare else "")
+    return words.title(key) + (", without layer" if bare else "")
 
 
 def _cell(row: "Row", metric: str) -> str:

@@ -18,7 +18,6 @@ from fedclust.federation.answering import Answering, Flower
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import FINETUNE, MODELS, Finetune
 from fedclust.results import Checkpoints, SavedRun
-from fedclust.results.summary import target_of
 from fedclust.runs.own_data import join_sites
 from fedclust.runs.server import USER_ERRORS, connect
 from fedclust.settings.allowed import check_folder
@@ -69,7 +68,7 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(
                 clients,
-                own_metrics=(*target_of(saved.summary).figure_names, *built["metrics"]),
+                own_metrics=(*saved.target.figure_names, *built["metrics"]),
                 num_newcomers=late,
             )
         except USER_ERRORS as error:

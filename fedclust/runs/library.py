@@ -45,7 +45,6 @@ from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
 from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
-from fedclust.results.summary import target_of
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
 from fedclust.runs.leave import Left, without
 from fedclust.runs.runner import OnRound
@@ -67,7 +66,7 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
-from fedclust.targets import CLASSES, Target
+from fedclust.targets import Target
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -157,7 +156,7 @@ class Result:
     @property
     def target(self) -> Target:
         """What is predicted."""
-        return target_of(self.summary)
+        return self.saved.target
 
     @property
     def verdict(self) -> dict[str, Any] | None:
@@ -422,10 +421,11 @@ class Result:
             if embeddings is not None:
                 own = mean_embedding(rows, self._embedding_of(rows), mean, std)
                 remote = remoteness(own, embeddings, self.assignment, serving)
-            if not self.target.words.by_class:
-                return nearest_inputs(remote, serving)
             with torch.no_grad():
-                logs = [self.model_of(int(each))(x).log_softmax(-1).flatten(0, -2) for each in serving]
+                found = [self.target.log_chances(self.model_of(int(each))(x)) for each in serving]
+            logs = [each for each in found if each is not None]
+            if not logs:
+                return nearest_inputs(remote, serving)
             certain = np.stack([each.amax(-1).numpy() for each in logs]).astype(np.float64)
             predicted = np.stack([each.argmax(-1).bincount(minlength=each.shape[-1]) for each in logs])
             counts = {}
@@ -456,7 +456,7 @@ class Result:
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
-        if labels is not None and served.target == CLASSES:
+        if labels is not None and not served.target.numeric:
             codes = {str(code): code for code in range(len(served.class_names))}
             codes |= {name: code for code, name in enumerate(served.class_names)}
             named = [name_of(label) for label in labels]
@@ -537,11 +537,9 @@ class Result:
             return int(self.model_of(0)(self._prepared(inputs)[:1]).shape[-1])
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
-        y = to_truth(targets, self.target.kind)
+        y = to_truth(targets, self.target.kind, self._num_classes(inputs))
         if len(inputs) != len(y) or not len(y):
             raise ValueError(f"inputs and targets must have one length, got {len(inputs)} and {len(y)}")
-        if self.target == CLASSES and int(y.max()) >= (number := self._num_classes(inputs)):
-            raise ValueError(f"targets must be below {number}, got {int(y.max())}")
         return y
 
     @cached_property

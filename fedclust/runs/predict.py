@@ -46,9 +46,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"fedclust predict: {note}", file=sys.stderr)
     if names is not None and len(table) == len(names):
         table.index = pd.Index(map(_inert, names), name="file")
-    if served.target.words.by_class:
-        predicted = table[list(served.class_names)].idxmax(axis=1).map(_inert)
-        table.insert(0, _PREDICTED, predicted, allow_duplicates=True)
+    if predicted := served.target.named(table.to_numpy(), served.class_names):
+        table.insert(0, _PREDICTED, list(map(_inert, predicted)), allow_duplicates=True)
     table.columns = pd.Index(map(_inert, table.columns))
     table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
     return 0

@@ -206,8 +206,9 @@ class StrategyRun(Observer):
         for note in strategy.notes(federation, settings.rounds, arrays):
             self.say(f"{self.name}: {note}")
         with self._writing():
-            known = () if encoder is None else (to_values(encoder.encoder), encoder.embedded_by)
-            self.recorder.inputs(described.mean, described.std, *known)
+            known = (None, "") if encoder is None else (to_values(encoder.encoder), encoder.embedded_by)
+            mean, std, target = described.mean, described.std, described.target
+            self.recorder.inputs(mean, std, known[0], known[1], target)
         if isinstance(self.privacy, ClientDP):
             trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
             asked = vars(type(strategy)).get("holds_client_dp") or frozenset()
@@ -232,7 +233,7 @@ class StrategyRun(Observer):
         findings = strategy.findings(strategy.clusters)
         federation.take_failures()  # earlier ones ended the run or are in its records
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
-        if self.confusion and described.target.words.by_class:
+        if self.confusion:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:
@@ -372,7 +373,7 @@ class StrategyRun(Observer):
         if decided is not None:
             text = decided.text
             if verdict.figure.collapsed:
-                text += f". {described.target.words.said(NO_BETTER)}"
+                text += f". {NO_BETTER} {described.target.words.guess}"
             verdict = dataclasses.replace(verdict, text=text, grouped=decided.grouped, p_value=None)
         by_common = np.zeros(strategy.clusters.num_clients, dtype=bool)
         if best:

@@ -46,6 +46,7 @@ from fedclust.models import construction
 from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
 from fedclust.privacy import ClientDP, DifferentialPrivacy, NoPrivacy, PatientDP, Privacy
 from fedclust.privacy.accountant import require
+from fedclust.proof.words import CLASSES, Words
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
@@ -679,7 +680,9 @@ class Session:
             if plan.settings.save_predictions:
                 line = save_predictions(federation, *self.runs[plan.chosen].serving, self.folder)
                 self.say(line + " (without personal layers)" * bool(plan.layers[plan.chosen].asked))
-            summary["left_clients"] = left_clients(federation.asked, plan.privacy)
+            summary["left_clients"] = left_clients(
+                federation.asked, plan.privacy, federation.describe().target.words
+            )
             summary["made"] = made_with()
             write_summary(self.folder, summary)
             if self.live is not None:
@@ -887,7 +890,7 @@ _OUR_APP = "fedclust.clients.app"
 
 # docs/SECURITY.md says what each gives away.
 _DESCRIBED = {
-    "labels": "label counts",
+    "labels": "{0.label} counts",
     "sizes": "numbers of rows",
     "nothing": "that they take part, with names and known groups",
 }
@@ -906,13 +909,13 @@ _WHAT = {  # in the order of a run; of the first three everybody has some
     evaluation.FigureQuestion.kind: "how models compare on test rows",
     coalitions.ScoresQuestion.kind: "models of coalitions, how well each fits, and other sites' models",
     coalitions.SiteFiguresQuestion.kind: "figures of the models that sites chose",
-    evaluation.ConfusionQuestion.kind: "counts of label and prediction",
+    evaluation.ConfusionQuestion.kind: "counts of {0.label} and prediction",
     evaluation.PersonalQuestion.kind: "figures of personal layers",
     evaluation.PredictionsQuestion.kind: "predictions of test rows, in a deployment only their number",
 }
 
 
-def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
+def left_clients(asked: Collection[str], privacy: Privacy, words: Words = CLASSES) -> dict[str, str]:
     """List what left the clients, for ``summary.json``.
 
     Parameters
@@ -921,6 +924,8 @@ def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
         Types of the questions that they were asked, besides to describe their data, train and evaluate.
     privacy
         How clients answered them and trained.
+    words
+        What is predicted, in words.
 
     Returns
     -------
@@ -937,4 +942,7 @@ def left_clients(asked: Collection[str], privacy: Privacy) -> dict[str, str]:
         )
     always = list(_WHAT)[:3]
     kinds = [kind for kind in what if kind in asked or kind in always]
-    return {kind: what.get(kind, kind) for kind in [*kinds, *sorted({*asked} - what.keys())]}
+    return {
+        kind: what[kind].format(words) if kind in what else kind
+        for kind in [*kinds, *sorted({*asked} - what.keys())]
+    }

@@ -27,13 +27,13 @@ _COLUMNS = {
     "num_train": "training rows",
     "num_test": "test rows",
     "answer": "most frequent answer",
-    "accuracy": "accuracy",
+    "accuracy": "{0.share}",
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
     "auc": "AUC",
     "sensitivity": "sensitivity",
     "specificity": "specificity",
-    "brier": "Brier score",
+    "brier": "{0.score}",
     "calibration_error": "calibration error",
     "personal": "personal layer",
 }
@@ -53,7 +53,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     here, and in a cluster's folder, to which no site is given.
     """
     clients, of_clients, words = run.clients, {}, served.target.words
-    titles = {key: words.said(title) for key, title in _COLUMNS.items() if key not in words.without}
+    titles = {key: title.format(words) for key, title in _COLUMNS.items() if key not in words.without}
     titles |= {key: title for key, title, _ in words.figures}
     if clients is not None:
         clients = clients[clients["cluster"] >= 0 if cluster is None else clients["cluster"] == cluster]
@@ -90,7 +90,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         cluster=cluster,
         clients=clients,
         choices=choices,
-        said=words.said,
+        words=words,
         **of_clients,
     )
 

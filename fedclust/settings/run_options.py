@@ -13,9 +13,6 @@ COMMON = "fedavg"
 NO_BETTER_THAN = "The models that serve predict no better than"
 """Begins the last line of such a run, by which it is recognised where only its log arrives."""
 
-COLLAPSED = f"{NO_BETTER_THAN} each client's class shares"
-"""Last line of such a run."""
-
 AUTO = "auto"
 """Default of ``serve``: each strategy's own rule."""
 

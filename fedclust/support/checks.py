@@ -363,6 +363,17 @@ def plural(count: int, one: str) -> str:
     return f"{count:,} {one}{'s' * (count != 1)}"
 
 
+def capitalised(text: str) -> str:
+    """Begin a text with a capital letter, and leave the others as they are.
+
+    Examples
+    --------
+    >>> capitalised("share within 2 mg/dL")
+    'Share within 2 mg/dL'
+    """
+    return text[:1].upper() + text[1:]
+
+
 def _short(value: Any) -> str:
     return repr(value)[:80]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedclust.support.checks import read_as
 from fedclust.targets.amounts import Amounts
-from fedclust.targets.base import Block, Target
+from fedclust.targets.base import Block, Numbers, Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
@@ -29,6 +29,7 @@ __all__ = [
     "Amounts",
     "Block",
     "Classes",
+    "Numbers",
     "Target",
     "Times",
     "from_text",

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedclust.metrics.times import concordance_by_row
-from fedclust.proof.sites import OF_CLASSES, Words
+from fedclust.proof.words import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import Target, check_no_moments
+from fedclust.targets.base import Numbers, NumberWords, check_no_moments
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -24,67 +24,50 @@ _HUBER = 1.0  # in a network's units
 _WITHIN = 0.2  # of the range: of normal amounts, half a standard deviation
 
 
-class AmountWords(Words):
+class AmountWords(NumberWords):
     """What results say of amounts."""
 
-    order_in = "concordance"
-    by_class = False
-    without = OF_CLASSES
+    label = "amount"
+    bin, bins = "tenth of all amounts", "tenths of all amounts"
+    bin_shares = label_shares = "shares of the amounts' tenths"
+    guess = "each client's mean amount"
+    correction = "correction by each client's mean residual"
+    own_correction = "correction by its mean residual"
+    exchanged = "amounts look turned round"
+    predicted = "a column of amounts"
 
     def __init__(self, target: "Amounts") -> None:
         self._right, unit = target.right, f" {target.unit}" if target.unit else ""
-        self.share = f"share {self._right.removeprefix('predicted ')}"
+        within = self._right.removeprefix("predicted ")
+        self.share, self.shares = f"share {within}", f"shares {within}"
         self.compared = (("accuracy", self.share), ("r2", "R²"))
         self.figures = (
             ("rmse", f"root mean squared error{unit and ','}{unit}", 3),
             ("mae", f"mean absolute error{unit and ','}{unit}", 3),
             ("r2", "R²", 3),
         )
-        self.terms = (
-            ("each client's class shares", "each client's mean amount"),
-            ("label-prior correction", "correction by each client's mean residual"),
-            ("prior correction", "correction by its mean residual"),
-            ("labels look exchanged", "amounts look turned round"),
-            ("area under the curve with two classes, else share predicted right", "concordance"),
-            ("A column of areas below", "A column below"),
-            ("whose classes are the wrong way round", "whose amounts are the wrong way round"),
-            (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
-            ("a column of probabilities per class", "a column of amounts"),
-            ("Brier score", "score"),
-            ("validation brier", "validation score"),
-            ("accuracies", f"shares {self.share.removeprefix('share ')}"),
-            ("accuracy", self.share),
-            ("Accuracy", self.share.capitalize()),
-            ("another label", "another amount"),
-            ("label shares", "shares of the amounts' tenths"),
-            ("labels", "amounts"),
-            ("Labels", "Amounts"),
-            ("class shares", "shares of the amounts' tenths"),
-            ("classes", "tenths of all amounts"),
-            ("class", "tenth of all amounts"),
-        )
         self.scale = (
             f"Score: twice the squared error over the squared range of amounts, {target.low:.4g} to "
             f"{target.high:.4g}{unit}, beyond which an amount counts as its end."
         )
 
-    def shares(self, groups: float, common: float) -> str:
+    def in_shares(self, groups: float, common: float) -> str:
         """Compare the shares of rows that are predicted within an error.
 
         Examples
         --------
-        >>> Amounts(0, 10, (), unit="days").words.shares(0.75, 0.5)
+        >>> Amounts(0, 10, (), unit="days").words.in_shares(0.75, 0.5)
         '0.750 instead of 0.500 of test rows predicted within 2 days'
         """
         return f"{groups:.3f} instead of {common:.3f} of test rows {self._right}"
 
     def renamed(self, fits: FloatArray, classes: Sequence[str]) -> tuple[str, str, str]:  # noqa: ARG002
         """Return that large and small amounts look exchanged."""
-        return "amounts look turned round", "much", "little"
+        return self.exchanged, "much", "little"
 
 
 @dataclass(frozen=True)
-class Amounts(Target):
+class Amounts(Numbers):
     """An amount: one output, squared error.
 
     A network's output is the amount from the middle of a range, where 2.5 is the range's width. A row's score
@@ -193,6 +176,18 @@ class Amounts(Target):
             if low == high:
                 yield "one amount", 0, np.ones(len(values), dtype=bool)
 
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:
+        """Convert amounts to float32, shape (N,); a single column is one, too.
+
+        Examples
+        --------
+        >>> Amounts.read([[1], [2]])
+        array([1., 2.], dtype=float32)
+        """
+        amounts = super().read(values, num_bins)
+        return amounts[:, 0] if amounts.ndim == 2 and amounts.shape[1] == 1 else amounts
+
     def opposite(self, values: FloatArray) -> FloatArray:
         """Return the amounts mirrored at the middle of the range.
 
@@ -245,7 +240,7 @@ class Amounts(Target):
     predicted: ClassVar[str] = "amounts"
 
     @property
-    def column(self) -> str:  # type: ignore[override]
+    def column(self) -> str:
         """Name of the column of predictions."""
         return f"amount ({self.unit})" if self.unit else "amount"
 
@@ -265,6 +260,47 @@ class Amounts(Target):
         """
         check_no_moments(self, moments)
         return cast("torch.Tensor", self.amounts(outputs))
+
+    def table(
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],  # noqa: ARG002
+        moments: Sequence[float] | None = None,
+    ) -> "tuple[list[str], torch.Tensor]":
+        """Return a column of amounts."""
+        return [self.column], self.predictions(outputs, moments)[:, None]
+
+    def saved(
+        self,
+        truth: FloatArray,
+        predicted: FloatArray,
+        class_names: Sequence[str],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return the amount, and the predicted one.
+
+        Examples
+        --------
+        >>> list(Amounts(0, 10, (), unit="days").saved(np.array([4.0]), np.array([[5.0]]), ()))
+        ['amount (days)', 'predicted amount (days)']
+        """
+        if truth.ndim != 1 or predicted.shape[1:] != (1,):
+            raise ValueError(
+                f"predictions must be of amounts, got shapes {truth.shape} and {predicted.shape}"
+            )
+        return {self.column: truth, f"predicted {self.column}": predicted[:, 0]}
+
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":  # noqa: ARG002
+        """Return the tenth of the predicted amount.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Amounts(0, 10, (2.0, 5.0)).answers(torch.tensor([[0.0], [-1.25]]), 3)  # 5 and 0
+        tensor([2, 0])
+        """
+        import torch
+
+        return torch.bucketize(self.amounts(outputs), outputs.new_tensor(self.edges), right=True)
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the bin of each amount, 0 to C − 1, shape (n,).

@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from fedclust.metrics import Outcomes
 from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
-from fedclust.proof.sites import CLASSES as WORDS, Words
+from fedclust.proof.words import CLASSES as WORDS, Words
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -51,6 +51,9 @@ class Block:
         apart = 2 * np.arange(rows) - (rows - 1.0)
         first = self.mean[0] + self.spread * apart / np.sqrt(max(rows**2 - 1, 1) / 3)
         return np.column_stack([first, *(np.full(rows, each) for each in self.mean[1:])])
+
+
+_LEARNT = 0.02  # of the score without inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +131,7 @@ class Target(ABC):
     loss: Callable[[Any, Any], Any] | None = None
     """Loss of each row, shape (n,), from outputs and values; None for the run's cross-entropy."""
 
-    numeric: ClassVar[bool] = True
+    numeric: ClassVar[bool]
     """Whether rows have numbers, which fall into bins; if not, their classes are the bins."""
 
     per_row: ClassVar[int] = 1
@@ -138,13 +141,31 @@ class Target(ABC):
     """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
 
     @classmethod
+    @abstractmethod
     def agreed(cls, values: FloatArray, **given: Any) -> "Target":
         """Make the target of all clients' training values, shape (N,) or (N, 2), and of other attributes."""
-        raise NotImplementedError(f"{cls.kind} need no agreement")
 
+    @abstractmethod
     def agreed_again(self, values: FloatArray) -> "Target":
         """Make the target of other training values; what people have chosen stays."""
-        raise NotImplementedError(f"{self.kind} need no agreement")
+
+    @classmethod
+    @abstractmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> Any:
+        """Check what people give as rows' values, and convert it.
+
+        Parameters
+        ----------
+        values
+            Numbers, shape (n,), (n, positions) or (n, 2).
+        num_bins
+            Number of classes, if known.
+
+        Raises
+        ------
+        ValueError
+            If a value is not of this kind.
+        """
 
     @classmethod
     def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
@@ -218,16 +239,6 @@ class Target(ABC):
         """
         yield from ()
 
-    def opposite(self, values: FloatArray) -> FloatArray:
-        """Return values that contradict those of the same rows, as at a site that turns them round.
-
-        Parameters
-        ----------
-        values
-            Those of a client's rows.
-        """
-        raise NotImplementedError(f"{self.kind} are renamed")
-
     @abstractmethod
     def outputs(self, num_bins: int) -> int:
         """Return how many outputs O a network needs."""
@@ -256,6 +267,7 @@ class Target(ABC):
     def without_inputs(self, values: FloatArray | IntArray, num_bins: int) -> FloatArray:
         """Return the outputs, shape (O,), of the best prediction without inputs, from training values."""
 
+    @abstractmethod
     def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:
         """Fit a client's correction, shape (O,).
 
@@ -264,11 +276,6 @@ class Target(ABC):
         outputs, values
             The model's outputs for the client's training rows, shape (n, O), and their values.
         """
-        raise NotImplementedError(f"{self.kind} are sent their correction")
-
-    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:  # noqa: ARG002
-        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
-        return {}
 
     @abstractmethod
     def predictions(
@@ -289,11 +296,9 @@ class Target(ABC):
             Number of classes C, as a network may have more outputs; all outputs unless given.
         """
 
+    @abstractmethod
     def table(
-        self,
-        outputs: "torch.Tensor",
-        class_names: Sequence[str],  # noqa: ARG002
-        moments: Sequence[float] | None = None,
+        self, outputs: "torch.Tensor", class_names: Sequence[str], moments: Sequence[float] | None = None
     ) -> "tuple[list[str], torch.Tensor]":
         """Return the names of the columns of a table of predictions, M of them, and its values, shape (n, M).
 
@@ -304,17 +309,51 @@ class Target(ABC):
         class_names
             Names of the C classes.
         """
-        check_no_moments(self, moments)
-        return [self.column], self.predictions(outputs)[:, None]
+
+    @abstractmethod
+    def saved(self, truth: FloatArray, predicted: FloatArray, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return columns of a table of test rows: what is known of each, and what is predicted.
+
+        Parameters
+        ----------
+        truth
+            The rows' values, shape (n,), (n, positions), or (n, 2).
+        predicted
+            Those of :meth:`table`, shape (n, M), or (n, positions, M).
+        class_names
+            Names of the C classes.
+
+        Raises
+        ------
+        ValueError
+            If the values cannot be of this target and these classes.
+        """
 
     predicted: ClassVar[str] = "predictions"
     """What :meth:`predictions` are."""
 
-    column: str = ""
-    """Name of the one column of predictions, if there is one."""
-
     loss_unit: ClassVar[str] = " nats"
     """Unit of :attr:`loss`, after a space."""
+
+    @abstractmethod
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return the bin of each row that a network's outputs predict, from 0 to C − 1.
+
+        Parameters
+        ----------
+        outputs
+            Shape (n, O), or (n, positions, O).
+        num_bins
+            C.
+        """
+
+    def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":  # noqa: ARG002
+        """Return each row's log-probability of each class, shape (n, C); None where there are no classes."""
+        return None
+
+    def named(self, table: FloatArray, class_names: Sequence[str]) -> list[str]:  # noqa: ARG002
+        """Return the most probable class of each row of :meth:`table`; empty where there are no classes."""
+        return []
 
     def guess(self, values: "torch.Tensor", num_bins: int) -> float:
         """Return the mean loss of a network that returns 0 for every row: what a guess has.
@@ -334,38 +373,21 @@ class Target(ABC):
         """Estimate the survival of a group from its rows in each bin, shape (C,); None without times."""
         return None
 
-    # -- How well rows are ordered, for a handful of sites --------------------------------------------------
-
     @property
     def words(self) -> Words:
-        """What a site's report says of it."""
+        """What results say of it."""
         return WORDS
+
+    # -- How well rows are ordered, for a handful of sites --------------------------------------------------
 
     def fit_classes(self, num_bins: int) -> int:  # noqa: ARG002
         """Return the number of classes of a :class:`~fedclust.proof.coalitions.Fit`: 2 for an order."""
         return 2
 
-    def order(
-        self, outputs: FloatArray, values: FloatArray, turned: bool = False
-    ) -> tuple[FloatArray, FloatArray, int]:
-        """Count comparable pairs of rows.
-
-        Parameters
-        ----------
-        outputs, values
-            Shape (n, O), and the rows' values.
-        turned
-            Whether to take events for censored rows and the other way round.
-
-        Returns
-        -------
-        Pairs that each row is in, those that are in the right order, shape (n,), and how many rows begin one.
-        """
-        raise NotImplementedError(f"{self.kind} have no order")
-
     turns_events: ClassVar[bool] = False
     """Whether values have an event that a site may code the other way."""
 
+    @abstractmethod
     def ranking(
         self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
     ) -> tuple[FloatArray, FloatArray]:
@@ -385,17 +407,12 @@ class Target(ABC):
         -------
         As of :func:`~fedclust.proof.coalitions.ranking`.
         """
-        counted = [self._within(each, values, fold) for each in outputs]
-        pairs, in_order = (np.stack([each[place] for each in counted]) for place in (0, 1))
-        return in_pairs(pairs, in_order)
 
-    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
-        """Return arms' balanced accuracies and errors, see :func:`~fedclust.proof.coalitions.balance`.
+    @abstractmethod
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:
+        """Return arms' balanced accuracies and errors, see :func:`~fedclust.proof.coalitions.balance`."""
 
-        Amounts and times have none: one half, with an error of 1, of which nothing follows.
-        """
-        return np.full(len(right), 0.5), np.ones(len(right))
-
+    @abstractmethod
     def fit(
         self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
     ) -> Fit:
@@ -408,24 +425,11 @@ class Target(ABC):
         fold, within
             As of :func:`~fedclust.proof.coalitions.fit_of`.
         """
-        parts = fold if within else np.zeros(len(fold), dtype=np.int64)
-        turned = self._within(outputs, values, parts, turned=True) if self.turns_events else None
-        return fit_of_pairs(*self._within(outputs, values, parts), turned)
-
-    def _within(
-        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, turned: bool = False
-    ) -> tuple[FloatArray, FloatArray, int]:
-        """Count comparable pairs within folds."""
-        pairs, in_order, began = np.zeros(len(fold)), np.zeros(len(fold)), 0
-        for number in np.unique(fold):
-            here = fold == number
-            pairs[here], in_order[here], some = self.order(outputs[here], values[here], turned)
-            began += some
-        return pairs, in_order, began
 
     # -- Evaluations ----------------------------------------------------------------------------------------
 
-    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
+    @abstractmethod
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":
         """Reduce the outputs of a batch to what :meth:`measured` needs.
 
         Parameters
@@ -437,8 +441,8 @@ class Target(ABC):
         full
             Whether it is a full evaluation.
         """
-        return (outputs[..., :width],)
 
+    @abstractmethod
     def measured(
         self,
         counts: IntArray,
@@ -467,8 +471,167 @@ class Target(ABC):
 
         Returns
         -------
-        Scores of each client; the balanced accuracy is the mean over bins of that of the bin's rows. A model
-        that has diverged has no hits.
+        Scores of each client.
+        """
+
+
+class NumberWords(Words):
+    """The words of rows that have numbers."""
+
+    score = "score"
+    certain = ""
+    order_in = "concordance"
+    without = ("balanced_accuracy", "macro_f1", "auc")
+
+    @property
+    def ordered(self) -> str:  # type: ignore[override]
+        """Explanation of the cross-site matrix."""
+        whose = f"a site whose {self.label}s are the wrong way round for the others"
+        return f"Right: {self.order_in}. A column below 0.5 is {whose}."
+
+    def title(self, key: str) -> str:
+        """Return the title of a key of ``summary.json`` or ``clients.parquet``, which is made of figures."""
+        own = {name: title for name, title, _ in self.figures}
+        named = key.replace("accuracy", self.share).replace("brier", self.score)
+        return own.get(key) or named.replace("_", " ")
+
+    def further(
+        self,
+        rows: int,  # noqa: ARG002
+        counts: IntArray,  # noqa: ARG002
+        classes: Sequence[str],  # noqa: ARG002
+        figures: Mapping[str, Any],  # noqa: ARG002
+    ) -> str:
+        """Return nothing."""
+        return ""
+
+    def learnt(
+        self,
+        chosen: Sequence[Mapping[str, Any]],
+        there: IntArray,  # noqa: ARG002
+        train: FloatArray,  # noqa: ARG002
+        rows: IntArray,
+        over: FloatArray,
+    ) -> bool:
+        """Return whether the mean score is better than without inputs by more than a fiftieth."""
+        known = np.isfinite(over)
+        gained = float(over[known] @ rows[known])
+        scored = float(np.array([each["brier"] for each in chosen])[known] @ rows[known])
+        return not known.any() or gained > _LEARNT * (gained + scored)
+
+    def in_order(self, num_bins: int) -> bool:  # noqa: ARG002
+        """Return True."""
+        return True
+
+    def only(self, counts: IntArray, everyone: IntArray, classes: Sequence[str]) -> str:  # noqa: ARG002
+        """Return nothing: a bin is not all that a site has."""
+        return ""
+
+
+class Numbers(Target):
+    """What rows have numbers for, amounts and times, whose bins are shares of all numbers."""
+
+    numeric: ClassVar[bool] = True
+
+    rules: ClassVar[Mapping[str, str]] = {"infinite": "targets must be finite as float32"}
+    """What values must be by the name of a fault of one row."""
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:  # noqa: ARG003
+        """Convert numbers to float32.
+
+        Raises
+        ------
+        ValueError
+            If a row has one of the faults that :attr:`rules` names.
+        """
+        numbers = np.asarray(values, dtype=np.float32)
+        for name, place, rows in cls.faults(numbers.astype(np.float64)) if len(numbers) else ():
+            if name in cls.rules:
+                wrong = numbers.reshape(len(numbers), -1)[rows.ravel(), place][0]
+                raise ValueError(f"{cls.rules[name]}, got {wrong:g}")
+        return numbers
+
+    @abstractmethod
+    def opposite(self, values: FloatArray) -> FloatArray:
+        """Return values that contradict those of the same rows, as at a site that turns them round.
+
+        Parameters
+        ----------
+        values
+            Those of a client's rows.
+        """
+
+    @abstractmethod
+    def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
+        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
+
+    @abstractmethod
+    def order(
+        self, outputs: FloatArray, values: FloatArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs of rows.
+
+        Parameters
+        ----------
+        outputs, values
+            Shape (n, O), and the rows' values.
+        turned
+            Whether to take events for censored rows and the other way round.
+
+        Returns
+        -------
+        Pairs that each row is in, those that are in the right order, shape (n,), and how many rows begin one.
+        """
+
+    def ranking(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Measure the share of pairs that are in order."""
+        counted = [self._within(each, values, fold) for each in outputs]
+        pairs, in_order = (np.stack([each[place] for each in counted]) for place in (0, 1))
+        return in_pairs(pairs, in_order)
+
+    def balance(self, right: FloatArray, values: FloatArray | IntArray) -> tuple[FloatArray, FloatArray]:  # noqa: ARG002
+        """Return one half, with an error of 1, of which nothing follows: there are no classes."""
+        return np.full(len(right), 0.5), np.ones(len(right))
+
+    def fit(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, *, within: bool = False
+    ) -> Fit:
+        """Measure the share of pairs that are in order."""
+        parts = fold if within else np.zeros(len(fold), dtype=np.int64)
+        turned = self._within(outputs, values, parts, turned=True) if self.turns_events else None
+        return fit_of_pairs(*self._within(outputs, values, parts), turned)
+
+    def _within(
+        self, outputs: FloatArray, values: FloatArray | IntArray, fold: IntArray, turned: bool = False
+    ) -> tuple[FloatArray, FloatArray, int]:
+        """Count comparable pairs within folds."""
+        pairs, in_order, began = np.zeros(len(fold)), np.zeros(len(fold)), 0
+        for number in np.unique(fold):
+            here = fold == number
+            pairs[here], in_order[here], some = self.order(outputs[here], values[here], turned)
+            began += some
+        return pairs, in_order, began
+
+    def kept(self, outputs: "torch.Tensor", width: int, full: bool) -> "tuple[torch.Tensor, ...]":  # noqa: ARG002
+        """Return the outputs themselves."""
+        return (outputs[..., :width],)
+
+    def measured(
+        self,
+        counts: IntArray,
+        losses: FloatArray,
+        values: FloatArray | IntArray,
+        kept: Sequence[Any],
+        num_bins: int,
+        full: bool,
+    ) -> list[Scores]:
+        """Reduce results per row to scores per client.
+
+        The balanced accuracy is the mean over bins of that of the bin's rows. A model that has diverged has
+        no hits.
         """
         (outputs,), ends = kept, np.cumsum(counts)[:-1]
         found = []

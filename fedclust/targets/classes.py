@@ -26,6 +26,41 @@ class Classes(Target):
     numeric: ClassVar[bool] = False
     fits_correction: ClassVar[bool] = False  # it follows from label counts: the label-prior correction
 
+    @classmethod
+    def agreed(cls, values: FloatArray, **given: Any) -> "Classes":  # noqa: ARG003
+        """Return classes: the data name them."""
+        return CLASSES
+
+    def agreed_again(self, values: FloatArray) -> "Classes":  # noqa: ARG002
+        """Return itself."""
+        return self
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> IntArray:
+        """Convert class indices to int64.
+
+        Raises
+        ------
+        ValueError
+            If a value is not a class index, or not one of `num_bins`.
+
+        Examples
+        --------
+        >>> Classes.read([1.0, 2.0])
+        array([1, 2])
+        """
+        labels = np.asarray(values)
+        bad = labels[~((labels >= 0) & np.isfinite(labels) & (labels == np.round(labels)))]
+        if len(bad):
+            raise ValueError(f"targets must be class indices, whole numbers >= 0, got {bad[0]}")
+        if num_bins is not None and len(labels) and labels.max() >= num_bins:
+            raise ValueError(f"targets must be below {num_bins}, got {int(labels.max())}")
+        return labels.astype(np.int64)
+
+    def correction(self, outputs: FloatArray, values: FloatArray | IntArray) -> FloatArray:  # noqa: ARG002
+        """Return zeros: a client is sent its correction."""
+        return np.zeros(np.shape(outputs)[-1])
+
     def outputs(self, num_bins: int) -> int:
         """Return the number of classes."""
         return num_bins
@@ -52,6 +87,34 @@ class Classes(Target):
     ) -> "tuple[list[str], torch.Tensor]":
         """Return a column of probabilities for each class."""
         return list(class_names), self.predictions(outputs, moments, len(class_names))
+
+    def saved(self, truth: FloatArray, predicted: FloatArray, class_names: Sequence[str]) -> dict[str, Any]:
+        """Return ``label`` and ``predicted`` as names, and ``p: <class>`` for each class.
+
+        Examples
+        --------
+        >>> Classes().saved(np.array([1.0]), np.array([[0.75, 0.25]]), ["ill", "well"])["label"]
+        array(['well'], dtype=object)
+        """
+        names, labels = np.array(class_names, dtype=object), truth.ravel().astype(np.int64)
+        known = len(names) <= predicted.shape[-1] and np.isin(truth, np.arange(len(names))).all()
+        if not known or truth.shape != predicted.shape[:-1]:
+            raise ValueError(f"predictions must be of {len(names)} classes")
+        flat = predicted.reshape(-1, predicted.shape[-1])[:, : len(names)]
+        chances = {f"p: {each}": flat[:, place] for place, each in enumerate(class_names)}
+        return {"label": names[labels], "predicted": names[flat.argmax(axis=1)], **chances}
+
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return the most probable of the classes."""
+        return outputs[..., :num_bins].argmax(-1)
+
+    def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":
+        """Return log-probabilities; each position counts as a row."""
+        return outputs.log_softmax(-1).flatten(0, -2)
+
+    def named(self, table: FloatArray, class_names: Sequence[str]) -> list[str]:
+        """Return the most probable class of each row."""
+        return [class_names[label] for label in table.argmax(-1).ravel().tolist()]
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the classes themselves."""

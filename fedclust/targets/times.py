@@ -6,7 +6,7 @@ model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Men
 "Federated survival analysis with discrete-time Cox models", 2020.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,9 +23,9 @@ from fedclust.metrics.times import (
 )
 from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
-from fedclust.proof.sites import FEW, OF_CLASSES, Words
+from fedclust.proof.words import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import Survival, Target
+from fedclust.targets.base import Numbers, NumberWords, Survival
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -40,49 +40,31 @@ _NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _FURTHEST = 10.0  # from what a correction starts at
 
 
-class TimeWords(Words):
+class TimeWords(NumberWords):
     """What results say of times."""
 
-    share = "concordance"
-    terms = (
-        ("each client's class shares", "each client's survival curve"),
-        ("label-prior correction", "correction of each client's hazards"),
-        ("prior correction", "correction of its hazards"),
-        ("labels look exchanged", "risks or events look turned round"),
-        ("area under the curve with two classes, else share predicted right", "concordance"),
-        ("A column of areas below", "A column below"),
-        ("whose classes are the wrong way round", "whose times are the wrong way round"),
-        (": 0 for a prediction that is certain and right, 2 for one that is certain and wrong", ""),
-        ("a column of probabilities per class", "columns of survival at the intervals' ends, and of risk"),
-        ("Brier score", "score"),
-        ("validation brier", "validation score"),
-        ("accuracies", "concordances"),
-        ("accuracy", share),
-        ("Accuracy", "Concordance"),
-        ("another label", "another time"),
-        ("label shares", "shares of the intervals with and without the event"),
-        ("labels", "times"),
-        ("Labels", "Times"),
-        ("class shares", "shares of the intervals with and without the event"),
-        ("classes", "intervals with and without the event"),
-        ("class", "interval with or without the event"),
-    )
+    share, shares = "concordance", "concordances"
+    label = "time"
+    bin, bins = "interval with or without the event", "intervals with and without the event"
+    bin_shares = label_shares = "shares of the intervals with and without the event"
+    guess = "each client's survival curve"
+    correction = "correction of each client's hazards"
+    own_correction = "correction of its hazards"
+    exchanged = "risks or events look turned round"
+    predicted = "columns of survival at the intervals' ends, and of risk"
     scale = (
         "Score: squared error of the predicted hazards in the intervals at risk, on a scale from 0 to 2; "
         "0 is best."
     )
     figures = (("concordance", "Harrell's concordance", 3), ("integrated_brier", "integrated Brier score", 3))
-    order_in = "concordance"
     compared = (("accuracy", "concordance"),)
-    by_class = False
-    without = OF_CLASSES
 
-    def shares(self, groups: float, common: float) -> str:
+    def in_shares(self, groups: float, common: float) -> str:
         """Compare two concordances.
 
         Examples
         --------
-        >>> TimeWords().shares(0.75, 0.5)
+        >>> TimeWords().in_shares(0.75, 0.5)
         'concordance 0.750 instead of 0.500'
         """
         return f"concordance {groups:.3f} instead of {common:.3f}"
@@ -91,7 +73,13 @@ class TimeWords(Words):
         """Return the number of events."""
         return int(np.asarray(counts)[1::2].sum())
 
-    def further(self, rows: int, counts: IntArray) -> str:
+    def further(
+        self,
+        rows: int,
+        counts: IntArray,
+        classes: Sequence[str],  # noqa: ARG002
+        figures: Mapping[str, Any],  # noqa: ARG002
+    ) -> str:
         """Return how many test rows had the event, where few did."""
         events = self.counted(rows, counts)
         return f" Of its {rows:,} test rows {events or 'none'} had the event." if events < FEW else ""
@@ -141,7 +129,7 @@ class TimeWords(Words):
 
 
 @dataclass(frozen=True)
-class Times(Target):
+class Times(Numbers):
     """The time until an event: a hazard per interval.
 
     A row's value is its time and whether the event happened then, 1, or it was censored, 0. It is at risk in
@@ -254,6 +242,31 @@ class Times(Target):
                 yield name, place, rows
         if len(values) and coded.all() and not event.any():
             yield "no event", 1, np.ones(len(values), dtype=bool)
+
+    rules: ClassVar[Mapping[str, str]] = {
+        **Numbers.rules,
+        "time": "times must be > 0",
+        "event": "events must be 1, or 0 for a row that is censored",
+    }
+
+    @classmethod
+    def read(cls, values: Any, num_bins: int | None = None) -> FloatArray:
+        """Convert times and events to float32.
+
+        Raises
+        ------
+        ValueError
+            If rows do not have two numbers, or as :attr:`rules` says.
+
+        Examples
+        --------
+        >>> Times.read([[5, True]])
+        array([[5., 1.]], dtype=float32)
+        """
+        shape = np.shape(values)
+        if shape[1:] != (2,):
+            raise ValueError(f"targets must be times and events, shape (N, 2), got {shape}")
+        return super().read(values, num_bins)
 
     def opposite(self, values: FloatArray) -> FloatArray:
         """Return times and events in the reverse order: whoever had a high risk has a low one.
@@ -525,6 +538,23 @@ class Times(Target):
         kept = -functional.softplus(logits)  # the logarithm of one minus the hazard
         return (kept @ _like(outputs, self._gone(at).T)).exp()
 
+    @property
+    def horizon(self) -> float:
+        """The time at which predicted survival is compared with what happened: the middle cut."""
+        return self.cuts[len(self.cuts) // 2]
+
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return in which of C equal parts of [0, 1] the predicted survival at the horizon is.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Times((10.0,), 90.0).answers(torch.tensor([[0.0, 0.0], [-9.0, 0.0]]), 4)  # 0.5 and nearly 1
+        tensor([2, 3])
+        """
+        survival = self.predictions(outputs, [self.horizon])[..., 0]
+        return (survival * num_bins).long().clamp(0, num_bins - 1)
+
     def table(
         self,
         outputs: "torch.Tensor",
@@ -541,10 +571,32 @@ class Times(Target):
         """
         import torch
 
-        at, unit = [*self.cuts, self.last] if moments is None else moments, f" {self.unit}" * bool(self.unit)
         risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
-        names = [*(f"survival at {each:g}{unit}" for each in at), "risk"]
-        return names, torch.cat([self.predictions(outputs, moments), risk], dim=-1)
+        return self._columns(moments), torch.cat([self.predictions(outputs, moments), risk], dim=-1)
+
+    def _columns(self, moments: Sequence[float] | None = None) -> list[str]:
+        """Name the columns of survival at given times, the intervals' ends unless given, and of the risk."""
+        at, unit = [*self.cuts, self.last] if moments is None else moments, f" {self.unit}" * bool(self.unit)
+        return [*(f"survival at {each:g}{unit}" for each in at), "risk"]
+
+    def saved(
+        self,
+        truth: FloatArray,
+        predicted: FloatArray,
+        class_names: Sequence[str],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return the time, whether the event happened then, survival at the intervals' ends, and the risk.
+
+        Examples
+        --------
+        >>> list(Times((10.0,), 90.0).saved(np.array([[5.0, 1.0]]), np.zeros((1, 3)), ()))
+        ['time', 'event', 'survival at 10', 'survival at 90', 'risk']
+        """
+        names, when = self._columns(), f"time ({self.unit})" if self.unit else "time"
+        if truth.shape[1:] != (2,) or predicted.shape[1:] != (len(names),):
+            raise ValueError(f"predictions must be of times, got shapes {truth.shape} and {predicted.shape}")
+        known = {when: truth[:, 0], "event": truth[:, 1].astype(np.int64)}
+        return known | dict(zip(names, predicted.T, strict=True))
 
     def survival_of(self, counts: IntArray) -> Survival:
         """Estimate the survival of a group at the inner ends of the intervals, with 95 % intervals.

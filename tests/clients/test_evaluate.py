@@ -256,8 +256,8 @@ def test_a_simulated_node_replies_with_its_rows(node, tell, logits, federation) 
     rows = federation.test[1]
     told = {name: array.numpy() for name, array in contents[1]["arrays"].items()}
     np.testing.assert_array_equal(told["rows"], rows)
-    np.testing.assert_array_equal(told["labels"], federation.labels[rows])
-    np.testing.assert_allclose(told["probabilities"], softmax(logits(rows), axis=1), atol=1e-6)
+    np.testing.assert_array_equal(told["truth"], federation.labels[rows])
+    np.testing.assert_allclose(told["predicted"], softmax(logits(rows), axis=1), atol=1e-6)
 
 
 # -- The comparison of two models ---------------------------------------------------------------------------

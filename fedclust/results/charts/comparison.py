@@ -12,9 +12,10 @@ import altair as alt
 import numpy as np
 
 from fedclust.metrics.ranks import critical_difference, friedman, mean_ranks
+from fedclust.proof.words import Words
 from fedclust.results.charts import chart as drawing
 from fedclust.results.charts.run import KINDS, meaning_of
-from fedclust.results.comparison import ComparedRuns, Row, by_setting
+from fedclust.results.comparison import ComparedRuns, Row, by_setting, words_of
 from fedclust.results.saved_run import SavedRun
 from fedclust.results.summary import listed
 from fedclust.support.checks import check_choice, plural
@@ -156,20 +157,20 @@ def accuracy_over_rounds(panels: Panels, width: Width) -> Made:
         return curve if (curve := row.curves(_ACCURACY))[0].size else ()
 
     found = _found(panels, curves, "no run has an accuracy in its rounds.jsonl")
-    charts, methods = [], _methods(found)
+    charts, methods, mean_share = [], _methods(found), f"mean client {_words(panels).share}"
     for title, by_method in found.items():
         lines = []
         for method, (rounds, values) in by_method.items():
             mean, spread = values.mean(axis=0), values.std(axis=0, ddof=min(1, len(values) - 1))
             ends = (mean - spread, mean + spread) if len(values) > 1 else ()
             lines.append(drawing.Line(method, rounds, mean, *ends))
-        drawn = drawing.curves(lines, "round", "mean client accuracy", names=methods)
+        drawn = drawing.curves(lines, "round", mean_share, names=methods)
         charts.append(drawn.properties(title=title))
     seeds = [len(values) for by_method in found.values() for _, values in by_method.values()]
     number = f"{max(seeds)}" if min(seeds) == max(seeds) else f"{min(seeds)} to {max(seeds)}"
     note = f"mean over {number} seeds; band: ± sample standard deviation" if max(seeds) > 1 else "one seed"
     own = " of each method's own models" if _serves_best(panels) else ""
-    shows = f"mean client accuracy{own} over the rounds, {_numbers(found)}; {note}"
+    shows = f"{mean_share}{own} over the rounds, {_numbers(found)}; {note}"
     return _side_by_side(charts, width, 118).resolve_scale(y="shared"), shows
 
 
@@ -191,9 +192,9 @@ def accuracy_over_clients(panels: Panels, width: Width) -> Made:
         return np.concatenate([np.zeros(0), *found])
 
     found = _found(panels, accuracies, "no run has the clients' accuracies in its clients.parquet")
-    methods, charts = _methods(found), []
+    methods, charts, share = _methods(found), [], _words(panels).share
     named, bare = alt.Scale(domain=methods), alt.Axis(grid=False)
-    x = alt.X("x:Q", title="accuracy on a client's own test part", scale=alt.Scale(zero=False))
+    x = alt.X("x:Q", title=f"{share} on a client's own test part", scale=alt.Scale(zero=False))
     y = alt.Y("method:N", sort=methods, title=None, axis=bare, scale=named)
     within = alt.YOffset("by:Q", scale=alt.Scale(domain=[-0.5, 0.5]))
     colour = alt.Color("method:N", scale=named, legend=None)
@@ -221,7 +222,7 @@ def accuracy_over_clients(panels: Panels, width: Width) -> Made:
         charts.append(alt.layer(*layers).properties(title=title))
     served = " of the model that serves it (serve=best)" if _serves_best(panels) else ""
     drawn = "box: quartiles, line: median, diamond: mean, whiskers: 1.5 box lengths"
-    shows = f"accuracy of each client{served}, all seeds together, {_numbers(found)}; {drawn}"
+    shows = f"{share} of each client{served}, all seeds together, {_numbers(found)}; {drawn}"
     return _side_by_side(charts, width, 24 * len(methods)).resolve_scale(x="shared"), shows
 
 
@@ -235,7 +236,7 @@ def sweep_map(panels: Panels, key: str, metric: str, width: Width) -> Made:
     """
     if len(panels) < 2:
         raise ValueError("a map needs runs of at least two settings, all runs have the same one")
-    methods, measure = _methods(panels), metric.replace("_", " ")
+    methods, measure = _methods(panels), _words(panels).title(metric)
     values = [
         [row[each].values(metric) if each in row else () for each in methods] for row in panels.values()
     ]
@@ -276,7 +277,8 @@ def ranks(panels: Panels, width: Width) -> Made:
     scores = np.array([[found[method] for method in methods] for found in complete])
     difference = critical_difference(len(methods), len(complete))
     title = f"Mean rank over {len(complete)} federations, best left"
-    shows = f"mean ranks by mean client accuracy, {len(methods)} methods, {len(complete)} federations "
+    shows = f"mean ranks by mean client {_words(panels).share}, "
+    shows += f"{len(methods)} methods, {len(complete)} federations "
     shows += "(setting and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
     shows += f"Friedman's p {friedman(scores):.2g}"
     if left_out := len(federations) - len(complete):
@@ -385,6 +387,10 @@ def _serves_best(panels: Panels) -> bool:
     """Return whether final figures may be of the model for all, where no cluster's was shown to be better."""
     rows = [row for by_method in panels.values() for row in by_method.values()]
     return any(run.summary.get("serve") == "best" for row in rows for run in row.runs)
+
+
+def _words(panels: Panels) -> Words:
+    return words_of(row for rows in panels.values() for row in rows.values())
 
 
 def _methods(panels: Mapping[str, Mapping[str, object]]) -> list[str]:

@@ -4,19 +4,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import fedclust.results.charts.chart as drawing
+from fedclust.proof.words import CLASSES, Words
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
-from fedclust.results.summary import target_of
+from fedclust.support.checks import capitalised
 from fedclust.typing import FloatArray, IntArray
 
-_MEAN_ACCURACY = "Mean accuracy over clients, each on its own test part"
 _MOST_POINTS, _MOST_MARKS, _MOST_MATRICES, _MOST_NUMBERS = 1_500, 40, 10, 160
 _MOST_METHOD_POINTS, _MOST_PAIRS, _MOST_SPLITS = 300, 6, 4
 _MOST_DOTS, _MOST_CLUSTERS = 1_500, 20
@@ -76,13 +75,7 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     small
         The arrays of :func:`small_arrays`, if already read.
     """
-    words = target_of(run.summary).words
-    for each in _pictures(run, small_arrays(run) if small is None else small):
-        yield replace(each, title=words.said(each.title), note=words.said(each.note))
-    yield from _figures_of_target(run)
-
-
-def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
+    small, words = small_arrays(run) if small is None else small, run.target.words
     yield from _rounds(run)
     yield from _accuracies(run)
     yield from _survival(run)
@@ -93,27 +86,28 @@ def _pictures(run: SavedRun, small: Mapping[str, NDArray]) -> Iterator[Picture]:
     if "confusion" in small:
         known = names or list(map(str, range(small["confusion"].shape[-1])))
         yield _answers(small["confusion"], small["confusion_clusters"], known)
-    yield from _gains(run.summary)
+    yield from _gains(run)
     if run.label_counts is not None and run.assignment is not None:
         known = names or list(map(str, range(run.label_counts.shape[1])))
-        bin_name = target_of(run.summary).words.said("class")
-        yield _labels_per_cluster(run.label_counts, run.assignment, known, bin_name)
-        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster", bin_name)
+        yield _labels_per_cluster(run.label_counts, run.assignment, known, words)
+        yield label_counts(run.label_counts, run.assignment, names, run.client_names, "cluster", words)
+    yield from _figures_of_target(run)
 
 
-def _gains(summary: Mapping[str, Any]) -> Iterator[Picture]:
+def _gains(run: SavedRun) -> Iterator[Picture]:
     """Draw the gain of each cluster on test rows, with its interval."""
     shown = [
         (f"cluster {one['cluster']}", one["gain"], *one["interval"], bool(one["proven"]))
-        for one in (summary.get("proof") or {}).get("clusters") or ()
+        for one in (run.summary.get("proof") or {}).get("clusters") or ()
         if one.get("interval")
     ]
     if any(low != high for _, _, low, high, _ in shown):
-        chart = drawing.intervals(shown[:60], target_of(summary).words.said("gain in Brier score"))
+        chart = drawing.intervals(shown[:60], f"gain in {run.target.words.score}")
         yield Picture("gains", "Gain of each cluster, with its 95 % interval", chart, page_only=True)
 
 
 def _rounds(run: SavedRun) -> Iterator[Picture]:
+    mean = f"Mean {run.target.words.share} over clients, each on its own test part"
     changes = [(each["round"], str(each.get("reason", ""))) for each in run.changes if each["round"] > 0]
     marks = changes if len(changes) <= _MOST_MARKS else []
     note = "Dotted lines mark changes of the clusters. " if marks else ""
@@ -124,7 +118,7 @@ def _rounds(run: SavedRun) -> Iterator[Picture]:
     if later := [what for key, what in after.items() if key in run.summary]:
         note += f"Before {' and '.join(later)}, which change what serves."
     for name, key, title, form in (
-        ("accuracy_per_round", "mean_client_accuracy", _MEAN_ACCURACY, "number"),
+        ("accuracy_per_round", "mean_client_accuracy", mean, "number"),
         ("loss", "loss", "Training loss", "number"),
         ("test_loss", "test_loss", "Test loss", "number"),
         ("clusters_per_round", "num_clusters", "Clusters", "whole"),
@@ -162,15 +156,16 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
                     lines.append(Line(title, percents, worst))
                     names += [title] * (title not in names)
     if lines:
-        title = "Accuracy of the clients, from the worst to the best"
-        note = "At 10 %: one client in ten has this accuracy or less, on its own test part."
+        share = run.target.words.share
+        title = f"{capitalised(share)} of the clients, from the worst to the best"
+        note = f"At 10 %: one client in ten has this {share} or less, on its own test part."
         yield Picture("accuracy_ecdf", title, curves(lines, "% of clients", names=names), note)
 
 
 def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
     """Draw each of the target's own figures over the clients, from the least to the largest."""
     percents = np.arange(101)
-    for key, title, _ in target_of(run.summary).words.figures:
+    for key, title, _ in run.target.words.figures:
         lines = []
         for strategy, each in run.side_by_side:
             if each.clients is not None and key in each.clients:
@@ -181,7 +176,7 @@ def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
         if lines:
             yield Picture(
                 f"{key}_of_clients",
-                f"{title[:1].upper()}{title[1:]} of the clients, from the least to the largest",
+                f"{capitalised(title)} of the clients, from the least to the largest",
                 curves(lines, "% of clients", form="tight"),
                 page_only=True,
             )
@@ -189,7 +184,7 @@ def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
 
 def _survival(run: SavedRun) -> Iterator[Picture]:
     """Draw the survival of each cluster's clients, from the counts of their rows in each bin."""
-    counts, assignment, target = run.label_counts, run.assignment, target_of(run.summary)
+    counts, assignment, target = run.label_counts, run.assignment, run.target
     if counts is None or assignment is None:
         return
     lines, notes, at, unit = [], [], "", ""
@@ -239,7 +234,7 @@ def matrix_picture(
     several = sorted_clusters[0] != sorted_clusters[-1]
     meaning, colours = meaning_of(name)
     same = sorted_clusters[:, None] == sorted_clusters[None, :]
-    notes = [f"{meaning[:1].upper()}{meaning[1:]}."] if meaning else []
+    notes = [f"{capitalised(meaning)}."] if meaning else []
     if several and np.isnan(ordered[~same]).all():
         notes.append("The method compares clients only within their cluster; all other pairs are left blank.")
     elif np.isnan(ordered).any():
@@ -261,7 +256,7 @@ def matrix_picture(
         most=MOST_CELLS,
     )
     heading = name.replace("_round_", ", round ").replace("_", " ")
-    return Picture(name, heading[:1].upper() + heading[1:], drawn, " ".join(notes))
+    return Picture(name, capitalised(heading), drawn, " ".join(notes))
 
 
 def _middle(values: FloatArray) -> tuple[float, float]:
@@ -283,9 +278,8 @@ def _cross_site(run: SavedRun, values: FloatArray) -> Picture:
     names = run.client_names or [f"site {place}" for place in range(len(values))]
     rows, columns = Side(names, names, "model of"), Side(names, names, "rows of")
     drawn = cells(values, rows, columns, ends=(0, 1), title="right", square=True, numbers=".2f")
-    note = "Right: area under the curve with two classes, else share predicted right. "
-    note += "A column of areas below 0.5 is a site whose classes are the wrong way round for the others."
-    return Picture("cross_site", "Each site's own model on every other site's rows", drawn, note)
+    title = "Each site's own model on every other site's rows"
+    return Picture("cross_site", title, drawn, run.target.words.ordered)
 
 
 def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> Picture:
@@ -319,16 +313,18 @@ def _answers(confusion: IntArray, clusters: IntArray, names: Sequence[str]) -> P
 
 
 def _labels_per_cluster(
-    counts: IntArray, assignment: IntArray, names: Sequence[str], bin_name: str
+    counts: IntArray, assignment: IntArray, names: Sequence[str], words: Words
 ) -> Picture:
     clusters, members = np.unique(assignment, return_counts=True)
     sums = np.stack([counts[assignment == cluster].sum(axis=0) for cluster in clusters])
     shares = 100 * sums / np.maximum(sums.sum(axis=1, keepdims=True), 1)
     named = [f"{cluster} ({size})" for cluster, size in zip(clusters, members, strict=True)]
-    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, bin_name)
+    rows, columns = Side(named, named, "cluster (clients)"), Side(names, names, words.bin)
     ends, numbers = (0, float(shares.max()) or 1), ".0f" if shares.size <= _MOST_NUMBERS else ""
     drawn = cells(shares, rows, columns, ends=ends, title="% of its rows", numbers=numbers)
-    return Picture("labels_per_cluster", "Labels of each cluster", drawn, file_only=True)
+    return Picture(
+        "labels_per_cluster", f"{capitalised(words.label)}s of each cluster", drawn, file_only=True
+    )
 
 
 def label_counts(
@@ -337,7 +333,7 @@ def label_counts(
     class_names: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
     grouped: str = "group",
-    bin_name: str = "class",
+    words: Words = CLASSES,
 ) -> Picture:
     """Draw each client's training rows of each class; of more than 400 clients, evenly spaced ones.
 
@@ -351,8 +347,8 @@ def label_counts(
         Names of the C classes and the K clients; their indices unless given.
     grouped
         What `groups` are.
-    bin_name
-        What a class is.
+    words
+        What is predicted, in words.
     """
     clients, classes = counts.shape
     order = np.arange(clients) if groups is None else np.argsort(groups, kind="stable")
@@ -365,8 +361,8 @@ def label_counts(
         f"clients, ordered by {grouped}" if several else "clients",
     )
     ends = 0, max(1, int(counts.max()))
-    drawn = cells(counts[order].T, Side(named, named, bin_name), columns, "labels", ends=ends, title="rows")
-    return Picture("labels_per_client", "Training rows of each client by class", drawn)
+    drawn = cells(counts[order].T, Side(named, named, words.bin), columns, "labels", ends=ends, title="rows")
+    return Picture("labels_per_client", f"Training rows of each client by {words.bin}", drawn)
 
 
 # ---- what belongs to one method

@@ -19,10 +19,9 @@ from fedclust.results.summary import (
     decision_line,
     leaving_line,
     rules_lines,
-    target_of,
     warning_lines,
 )
-from fedclust.support.checks import few, plural
+from fedclust.support.checks import capitalised, few, plural
 from fedclust.targets import LOWER
 from fedclust.typing import IntArray
 
@@ -58,7 +57,7 @@ def view_run(folder: Path) -> dict[str, Any]:
     """
     run = ThinnedRun(folder)
     summary, choices = run.summary, run.config.get("choices") or {}
-    words = target_of(summary).words
+    words = run.target.words
     title = str(summary.get("strategy") or choices.get("strategy") or folder.name)
     page_of = title, choices.get("dataset"), folder.resolve().name
     finished, total = is_finished(run), run.config.get("rounds") or summary.get("rounds")
@@ -97,7 +96,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "pictures": made,
         "changes": [{"reason": ""} | change for change in run.changes if change["round"] > 0],
         "sites": report.site_rows(summary),
-        "everyone": words.said(report.EVERYONE),
+        "everyone": report.everyone(words),
         "site_columns": [[title, "long"] for title in report.site_columns(summary)],
         "words": words,
         "ended": _figures(title, summary) if "strategy" in summary else None,
@@ -162,7 +161,7 @@ def _tiles(run: SavedRun, done: int, of: str, costs: Sequence[Any]) -> list[tupl
     beside = few((f"{name} {_accuracy(each)}" for name, each in run.compared.items()), 4)
     parts = f"of {report.some(sizes, 6)} clients" if len(sizes) > 1 else ""
     last = "" if "strategy" in run.summary else ", last round"
-    share = target_of(run.summary).words.share
+    share = run.target.words.share
     return [
         (f"mean client {share}{last}", _accuracy(run), beside),
         ("clusters", report.number(_last(run, "num_clusters"), 0), parts),
@@ -354,12 +353,12 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
             table["accuracy"] = pd.Series(known[-1], dtype=float).reindex(table.index)
     ends = [name for name in table if str(name).endswith(("_low", "_high"))]
     unknown = [name for name in table if name == "group" and table[name].isna().all()]
-    absent = target_of(run.summary).words.without
-    dropped = [*ends, *unknown, *_LEFT_OUT, *absent, *(f"{name}_none" for name in absent)]
+    words = run.target.words
+    dropped = [*ends, *unknown, *_LEFT_OUT, *words.without, *(f"{name}_none" for name in words.without)]
     table = table.drop(columns=dropped, errors="ignore")
     place = list(table).index("accuracy") + 1 if "accuracy" in table else len(table.columns)
     for name, other in reversed(_beside(run).items()):
-        table.insert(place, f"accuracy of {name}", other["accuracy"].to_numpy())
+        table.insert(place, f"{words.share} of {name}", other["accuracy"].to_numpy())
     if len(table) == total:
         table["took_part"], table["failures"] = tally(run.rounds, total)
     table = table.iloc[:MOST_CLIENTS]
@@ -409,7 +408,7 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
     most = MOST_ACCURACIES // max(1, len(run.compared))  # so that many compared runs take no more room
     found = [_client_accuracies("", run, MOST_ACCURACIES)]
     found += [_client_accuracies(name, each, most) for name, each in run.compared.items()]
-    counts, words = run.label_counts, target_of(run.summary).words
+    counts, words = run.label_counts, run.target.words
     rounds, values = run.series("mean_client_accuracy")
     chosen = evenly(len(rounds), 300)
     empty = chart.curves([chart.Line("client", [0], [0])], "round", marks=[(0, "")])
@@ -419,8 +418,8 @@ def _histories(run: SavedRun, classes: Sequence[str]) -> dict[str, Any]:
         "accuracies": [each for each in found if each],
         "labels": None if counts is None or counts.size > _MOST_LABEL_COUNTS else counts.tolist(),
         "classes": [class_name(name) for name in classes],
-        "accuracy": words.said("Accuracy"),
-        "class": words.said("class"),
+        "accuracy": capitalised(words.share),
+        "class": words.bin,
         "mean": [rounds[chosen].tolist(), np.round(values[chosen], 5).tolist()],
         "history": chart.specification(empty),
     }

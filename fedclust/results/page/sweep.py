@@ -26,13 +26,13 @@ from fedclust.typing import FloatArray
 
 _ACCURACY = "mean_client_accuracy"
 _FIGURES = {
-    _ACCURACY: "client accuracy",
-    "without_layer.mean_client_accuracy": "client accuracy, without layer",
+    _ACCURACY: "client {0.share}",
+    "without_layer.mean_client_accuracy": "client {0.share}, without layer",
     "balanced_accuracy": "balanced accuracy",
-    "global_accuracy": "global accuracy",
+    "global_accuracy": "global {0.share}",
     "macro_f1": "macro f1",
     "ad": "AD (lower is better)",
-    "validation_brier": "Brier score of held-out rows (lower is better)",
+    "validation_brier": "{0.score} of held-out rows (lower is better)",
     "rand_index": "rand index",
     "adjusted_rand_index": "adjusted rand index",
     "num_clusters": "clusters",
@@ -72,7 +72,11 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
     ranked = sorted(comparison.rows, key=lambda row: -_mean(row))
-    figures = {key: title for key, title in _FIGURES.items() if key in comparison.metrics}
+    words, own = comparison.words, {key: title for key, title, _ in comparison.words.figures}
+    titles = {key: title.format(words) for key, title in _FIGURES.items() if key not in words.without}
+    first = _ACCURACY, f"without_layer.{_ACCURACY}"
+    titles = {key: titles[key] for key in first} | own | titles
+    figures = {key: title for key, title in titles.items() if key in comparison.metrics}
     return {
         "kind": "sweep",
         "title": folder.resolve().name,
@@ -83,6 +87,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "lines": lines or [plural(len(jobs), "run")],
         "settings": list(comparison.settings),
         "figures_of": figures,
+        "words": words,
         "rows": [_row(row, figures) for row in ranked],
         "guesses": guesses_line(ranked),
         "runs": [_job(run, place) for place, run in jobs],
@@ -140,7 +145,7 @@ def _pictures(
             lines.append(Line(_name(comparison, row), rounds[chosen], *ends))
     if lines:
         left = len(lines) - _MOST_CURVES
-        title = "Mean client accuracy, averaged over seeds; the band reaches "
+        title = f"Mean client {comparison.words.share}, averaged over seeds; the band reaches "
         title += "from the lowest seed to the highest"
         note = f"{plural(left, 'more setting')} not drawn." if left > 0 else ""
         yield Picture("accuracy_per_round", title, curves(lines[:_MOST_CURVES], "round"), note)

@@ -19,7 +19,7 @@ import numpy as np
 from fedclust.results import report
 from fedclust.results.recorder import CannotWrite
 from fedclust.results.saved_run import FILES, pack
-from fedclust.support.checks import plural, replace_file
+from fedclust.support.checks import capitalised, plural, replace_file
 
 if TYPE_CHECKING:
     import jinja2
@@ -136,7 +136,7 @@ def _templates() -> "jinja2.Environment":
         lstrip_blocks=True,
     )
     own = head, keyed, zipped, digest, class_name, command_line
-    for each in (*own, report.written, report.number, report.span, plural, report.some):
+    for each in (*own, report.written, report.number, report.span, plural, capitalised, report.some):
         environment.filters[each.__name__] = each
     return environment
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.data.arrays import from_arrays, to_inputs, to_targets
+from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 
 X = np.arange(20, dtype=np.float64).reshape(10, 2)
 Y = np.array([0, 1, 2, 0, 1, 2, 0, 1, 2, 0])
@@ -88,8 +88,8 @@ def test_what_is_read_is_a_copy_and_what_is_given_stays() -> None:
     data = from_arrays([(given, Y)])
     data.inputs.zero_()
     assert given[1, 0] == 2.0
-    assert to_targets(np.array([True, False])).tolist() == [1, 0]
-    assert to_targets([1.0, 2.0]).tolist() == [1, 2]
+    assert to_truth(np.array([True, False]), "classes").tolist() == [1, 0]
+    assert to_truth([1.0, 2.0], "classes").tolist() == [1, 2]
 
 
 def test_the_number_of_classes() -> None:

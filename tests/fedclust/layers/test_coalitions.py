@@ -169,7 +169,7 @@ def test_models_that_learn_nothing_say_so_first() -> None:
     data = [(draws.normal(size=(80, 2)).astype("f4"), draws.integers(0, 2, 80)) for _ in range(3)]
     result = run(data, proof=True)
     assert result.verdict["text"].startswith("No advice on who trains with whom")
-    assert result.verdict["text"].endswith(f". {NO_BETTER}")
+    assert result.verdict["text"].endswith(f". {NO_BETTER} each client's class shares")
     assert not result.summary["site_findings"]
     assert {each["text"].split(", ")[0].split(": ")[1] for each in result.summary["sites"]} == {"no advice"}
 

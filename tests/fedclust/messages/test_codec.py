@@ -53,7 +53,7 @@ PERSONALLY = evaluation.PersonalAnswer(
 )
 DESCRIBED = partial(description.Description.of, COUNTS, OTHERS)
 FULL = {"mean": (0.5,), "std": (0.25,), "name": "x", "names": description.Names(("a", "b"), {"c": 1})}
-ROWS = np.array([4, 5]), np.array([0, 1]), np.eye(2, dtype="f4")
+ROWS = np.array([4, 5]), np.array([0.0, 1.0]), np.eye(2, dtype="f4")
 ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (training.Instruction(MODEL), [training.TrainAnswer(7, MODEL, 12, np.array([2.0, 1.0]))]),
     (

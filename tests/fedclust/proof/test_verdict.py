@@ -8,7 +8,10 @@ import pytest
 from fedclust.proof import evidence, prove_grouping
 from fedclust.proof.figure import Rows
 from fedclust.proof.paired import Evidence
-from fedclust.proof.verdict import NO_BETTER
+from fedclust.proof.verdict import NO_BETTER as BEGINNING
+from fedclust.proof.words import CLASSES
+
+NO_BETTER = f"{BEGINNING} {CLASSES.guess}"
 
 TWO = np.array([0, 0, 0, 1, 1, 1])
 NOISE = np.tile([-0.1, 0.1], 50)  # standard deviation 0.1

@@ -1,6 +1,7 @@
 """Targets as text, and what all of them have in common."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -136,6 +137,54 @@ def test_evaluation_of_clients_by_hand(target: Target) -> None:
         }
         assert found.figures == pytest.approx(wanted)
         assert found.outcomes is None
+
+
+@pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])
+def test_its_words_are_not_of_classes(target: Target) -> None:
+    words = target.words
+    nouns = [name for name, value in vars(type(CLASSES.words)).items() if isinstance(value, str)]
+    texts = [getattr(words, name) for name in nouns if not name.startswith("_")]
+    texts += [title for _, title in words.columns] + [words.title("mean_client_accuracy")]
+    assert not [text for text in texts if re.search("class|label|accurac|probabilit|AUC", text)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "message"),
+    [
+        ("classes", [0, 3], "targets must be below 3, got 3"),
+        ("classes", [0.5], "targets must be class indices, whole numbers >= 0, got 0.5"),
+        ("classes", [-1], "targets must be class indices, whole numbers >= 0, got -1"),
+        ("amounts", [1.0, np.inf], "targets must be finite as float32, got inf"),
+        ("amounts", [1.0, 1e300], "targets must be finite as float32, got inf"),
+        ("times", [1.0, 2.0], "targets must be times and events, shape (N, 2), got (2,)"),
+        ("times", [[5, 1], [0, 1]], "times must be > 0, got 0"),
+        ("times", [[5, 1], [5, 2]], "events must be 1, or 0 for a row that is censored, got 2"),
+        ("times", [[np.nan, 1], [5, 1]], "targets must be finite as float32, got nan"),
+    ],
+)
+def test_what_people_give_is_checked(kind: str, values: list, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        KINDS[kind].read(np.array(values), 3)
+
+
+def test_what_people_give_is_converted() -> None:
+    assert KINDS["classes"].read(np.zeros((0,))).tolist() == []
+    assert KINDS["amounts"].read(np.array([[1], [1]])).tolist() == [1.0, 1.0]  # all alike at one client
+    assert KINDS["times"].read(np.array([[3, 0]])).tolist() == [[3.0, 0.0]]  # nor need an event happen there
+
+
+@ALL
+def test_saved_rows_have_what_is_known_and_what_is_predicted(target: Target) -> None:
+    outputs, values = drawn(target)
+    names = target.bin_names() or ("a", "b", "c", "d")
+    columns, predicted = target.table(torch.from_numpy(outputs), names)
+    saved = target.saved(values.astype(float), predicted.numpy(), names)
+    known = len(saved) - len(columns)
+    np.testing.assert_allclose(np.stack(list(saved.values())[known:], axis=1), predicted)
+    assert known == {"classes": 2, "amounts": 1, "times": 2}[target.kind]
+    for wrong in (predicted.numpy()[:, :0], np.zeros((40, 2, 3))):
+        with pytest.raises(ValueError, match="predictions must be of"):
+            target.saved(values.astype(float), wrong, names)
 
 
 @pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])

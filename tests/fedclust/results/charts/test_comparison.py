@@ -14,6 +14,7 @@ import yaml
 from fedclust.results.charts import comparison
 from fedclust.results.comparison import Row, compare, find_runs
 from fedclust.runs.compare import main
+from fedclust.targets import CLASSES
 
 from .data import layers, lines, rows
 
@@ -155,7 +156,8 @@ FIRST, SECOND = (ROUNDS, np.array([0.2, 0.4, 0.6])), (ROUNDS[1:], np.array([0.6,
 def seeded(
     seed: int, curve: tuple = (np.zeros(0, int), np.zeros(0)), clients: Any = None, auc: Any = None
 ) -> Any:
-    return SimpleNamespace(series=lambda _: curve, clients=clients, summary={"seed": seed, "auc": auc})
+    found = {"clients": clients, "summary": {"seed": seed, "auc": auc}, "target": CLASSES}
+    return SimpleNamespace(series=lambda _: curve, **found)
 
 
 def row(*curves: tuple, accuracies: Sequence[float] = (), auc: Sequence[float] = ()) -> Row:

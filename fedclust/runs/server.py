@@ -932,7 +932,7 @@ _WHAT = {  # in the order of a run; of the first three everybody has some
     coalitions.ScoresQuestion.kind: "models of coalitions, how well each fits, and other sites' models",
     coalitions.SiteFiguresQuestion.kind: "figures of the models that sites chose",
     evaluation.ConfusionQuestion.kind: "counts of label and prediction",
-    evaluation.PersonalQuestion.kind: "figures of personal layers",
+    evaluation.PersonalQuestion.kind: "figures of held-out and test rows, with personal layers if there are",
     evaluation.PredictionsQuestion.kind: "predictions of test rows, in a deployment only their number",
 }
 

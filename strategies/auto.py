@@ -20,7 +20,7 @@ from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
-from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
+from fedclust.layers.coalitions import Coalitions, models_per_site, notes as coalition_notes, worthwhile
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import ARMS, UpdateQuestion
 from fedclust.personal.layers import Auto as BestLayer
@@ -323,6 +323,11 @@ class Auto(ClusteredStrategy):
             f"{number_of('look', most.looks)} for groups; trials train clients {most.trainings} times at "
             f"most, as much as {most.rounds:.1f} further rounds, and mostly far less",
         ]
+
+    def models_per_client(self, federation: Federation, model: ArrayRecord) -> int:
+        """Count the models that a client trains in a round, with those of coalitions."""
+        few = self.cross_fits(federation.describe().rows, model)
+        return 1 + few * models_per_site(federation.num_clients)
 
     def decided(self) -> Decided | None:
         """Return what a handful of sites chose, see :class:`~fedclust.layers.coalitions.Coalitions`."""

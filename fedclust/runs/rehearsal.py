@@ -107,11 +107,11 @@ def rehearsed(given: argparse.Namespace, file: Path, csv_options: dict[str, Any]
     csv_options
         How it is read, as in ``dataset.csv_options``.
     """
-    kind = {"target": given.kind, "event": given.event}
+    predicted = {"target": given.kind, "event": given.event}
     own = csv_options | {"keep": ",".join(given.keep), "data": str(file), "rules": str(given.rules)}
     with tempfile.TemporaryDirectory() as folder, _cache(folder):
         named = [f"dataset.label={json.dumps(given.target)}", f"dataset.ignore={json.dumps(given.ignore)}"]
-        named += [f"dataset.{key}={json.dumps(value)}" for key, value in kind.items() if value]
+        named += [f"dataset.{key}={json.dumps(value)}" for key, value in predicted.items() if value]
         named += [f"partition.group={json.dumps(given.group)}"] if given.group else []
         short = ["rounds=1", "compare=[]", "partition.settle=0", "wait=1", f"output_dir={folder}/run"]
         config = compose(["dataset=csv", "partition=own", *named, *short])

@@ -31,6 +31,7 @@ from fedclust.layers.beside import TRIAL
 from fedclust.layers.standard import within
 from fedclust.messages.coalitions import (
     ALL_ROWS,
+    ScoresAnswer,
     ScoresQuestion,
     SiteFigures,
     SiteFiguresQuestion,
@@ -45,6 +46,7 @@ from fedclust.proof import sites as verdicts
 from fedclust.proof.coalitions import (
     ALL_UP_TO,
     FOLDS,
+    LEVEL,
     MOST_SITES,
     Arm,
     Choice,
@@ -58,6 +60,7 @@ from fedclust.proof.coalitions import (
     turned_sites,
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
+from fedclust.proof.units import Mend, gaining, other_units
 from fedclust.support.reasons import FederationError
 from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
@@ -113,6 +116,8 @@ class Chosen:
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
     harmful
         Ids of sites with which nobody trains because they harm the others.
+    mends
+        Conversions of units by which sites would gain, by site.
     fits, together
         How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
         the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
@@ -131,6 +136,7 @@ class Chosen:
     harmful: IntArray
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
+    mends: Mapping[str, tuple[Mend, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,12 +396,16 @@ class Coalitions(Layer):
         asked = {site: _question(trained, site, counts, may_correct, target) for site in sites}
         answers = federation.ask(asked, server_round=now.number).replies
         fits = np.full((len(sites), len(sites), Fit.width(target.fit_classes(counts.shape[1]))), np.nan)
-        together = np.full(fits.shape[1:], np.nan)
+        together, ratios = np.full(fits.shape[1:], np.nan), np.full((len(sites), len(sites), 2), np.nan)
         for site, answer in answers.items():
             others = [other for other in sites if other != site]
+            if answer.ratios:
+                ratios[[*others, site], site] = np.reshape(answer.ratios, (-1, 2))
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
         tested = at_own_shares(fits, together, counts[list(sites)])
+        mends = _mends(answers, ratios)
         turned = {*turned_sites(*tested), *target.words.miscoded(counts[list(sites)])}
+        turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
         scored = {site: answer.scores for site, answer in answers.items()}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
         may = partners(tested[0], turned, harmful.tolist())
@@ -418,7 +428,8 @@ class Coalitions(Layer):
                 corrected[int(name)] = found_there.shifts.reshape(len(verdicts.SERVED), -1)[0]
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured)
+        units = {str(site): tuple(each) for site, each in mends.items()}
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured, units)
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -482,18 +493,20 @@ class Coalitions(Layer):
                 shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
                 about = everyone, over, shares, words
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))
+        mends = {int(site): each for site, each in chosen.mends.items()}
         found = verdicts.findings(
-            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist()
+            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist(), mends
         )
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
         table = []
         for site in sites:
             odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}
-            text = verdicts.advice(site, names, classes, odd.pop("turned", ""), learnt)
+            stop = " ".join(filter(None, (odd.pop(kind, "") for kind in ("unit", "turned"))))
+            text = verdicts.advice(site, names, classes, stop, learnt)
             table.append(site.summary(names, classes, " ".join([text, *odd.values()])))
-        turned = [one["name"] for one in found if one["kind"] == "turned"]
-        text = verdicts.headline(sites, names, turned, learnt=learnt)
+        turned, units = ([one["name"] for one in found if one["kind"] == kind] for kind in ("turned", "unit"))
+        text = verdicts.headline(sites, names, turned, learnt=learnt, units=units)
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
         late = len(chosen.choices) - len(chosen.fits)
@@ -510,6 +523,16 @@ class Coalitions(Layer):
         fresh = run.make_aggregator()
         packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
         return replace(self.trained, aggregators=packed)
+
+
+def _mends(answers: Mapping[int, ScoresAnswer], ratios: FloatArray) -> dict[int, list[Mend]]:
+    """Return the conversions of units by which sites gain; of amounts, where most others' models agree."""
+    apart = other_units(ratios)
+    found = {
+        site: [each for each in answer.mended if each.column or site in apart]
+        for site, answer in answers.items()
+    }
+    return gaining(found, LEVEL)
 
 
 def _cosine(one: FloatArray, other: FloatArray) -> float:

@@ -73,6 +73,7 @@ class TimeWords(Words):
     )
     figures = (("concordance", "Harrell's concordance", 3), ("integrated_brier", "integrated Brier score", 3))
     order_in = "concordance"
+    would = "have concordance {} there instead of {}"
     compared = (("accuracy", "concordance"),)
     by_class = False
     without = OF_CLASSES

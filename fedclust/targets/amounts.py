@@ -426,7 +426,7 @@ class Amounts(Target):
         Examples
         --------
         >>> logarithm, _ = Amounts(0, 10, ()).ratio([[0.0], [0.0]], [0.5, 2.0])
-        >>> round(np.exp(logarithm), 6)  # 5 and 1.25
+        >>> round(float(np.exp(logarithm)), 6)  # 5 and 1.25
         4.0
         """
         predicted, values = self._checked(outputs, values, None)

@@ -158,7 +158,9 @@ def test_errors_of_figures_and_counts_of_rows_as_a_slow_loop_has_them(target: Ta
         wanted = (9 / 10 * sum((each - sum(parts) / 10) ** 2 for each in parts)) ** 0.5
         assert found.figures[f"{name}_error"] == pytest.approx(wanted)
     counted = found.outcomes
-    assert counted is not None and counted.sums is not None and counted.confusion is not None
+    assert counted is not None
+    assert counted.sums is not None
+    assert counted.confusion is not None
     predicted = target.predictions(torch.from_numpy(outputs), None if target == AMOUNTS else [target.horizon])
     for row, (value, mean) in enumerate(zip(values, predicted.ravel().tolist(), strict=True)):
         if target == AMOUNTS:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 from common import DATA, arguments, finished, note_commit, over_seeds, show, side_by_side, table
-from published_rows import lookup, published_for, row_of, tables_of
+from published_rows import figures_for, lookup, row_of, tables_of
 from results import COLUMNS, measured, published
 
 from fedclust.results import SavedRun
@@ -106,10 +106,10 @@ def columns_of(tables: Mapping[str, Any]) -> list[Column]:
 def figures_of(experiment: str, row: str, column: Column, clients: int | None = None) -> dict[str, Any]:
     """Find the published figures of a row in a column; empty if there are none."""
     base = [f"experiment={experiment}", *lookup(experiment), *column.overrides, "compare=[]"]
-    if clients not in (None, compose(base).partition.num_clients):  # the paper's table is of one number
+    if clients is not None and clients != compose(base).partition.num_clients:  # the table is of one number
         return {}
     config = compose([*base, *rows_of(experiment)[row]])
-    figures = published_for(plain(config)).get("figures", {})
+    figures = figures_for(plain(config))[0]
     return figures.get(row_of(str(config.choices.strategy), figures), {})
 
 

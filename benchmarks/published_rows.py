@@ -73,6 +73,27 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any]:
     paper's run of its strategy, by key: its value and the paper's. Empty if the paper has none for this
     setting.
     """
+    figures, setting, tables = figures_for(config)
+    if not figures:
+        return {}
+    flat, choices = _flat(config), config.get("choices") or {}
+    theirs = _of_paper(choices, tables.get("rows", {}).values(), setting)
+    named = {group: [choices.get(group), theirs.get(f"choices.{group}")] for group in ("dataset", "model")}
+    others = {group: pair for group, pair in named.items() if pair[0] != pair[1]}
+    follows = (*(f"{group}." for group in others), *(_REPEATED if others else ()))  # a name says it all
+    changes = others | {
+        key: [value, theirs.get(key)]
+        for key, value in flat.items()
+        if key.partition(".")[0] in _FIXED
+        and not key.endswith(_FOLLOWS)
+        and not key.startswith(follows)
+        and theirs.get(key) != value
+    }
+    return {"source": tables["source"], "figures": figures, "changes": changes}
+
+
+def figures_for(config: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any], dict[str, Any]]:
+    """Return the published figures by method and key, the setting that they are of, and all tables."""
     flat, choices = _flat(config), config.get("choices") or {}
     tables = tables_of(str(choices.get("experiment")))
     rows = {method: dict(row) for method, row in tables.get("figures", {}).items()}
@@ -89,21 +110,7 @@ def published_for(config: Mapping[str, Any]) -> dict[str, Any]:
         for (method, *own), row in ((name.split("/"), row) for name, row in rows.items())
         if own == wanted and (known := {key: value for key, value in row.items() if value is not None})
     }
-    if not figures:
-        return {}
-    theirs = _of_paper(choices, tables.get("rows", {}).values(), setting)
-    named = {group: [choices.get(group), theirs.get(f"choices.{group}")] for group in ("dataset", "model")}
-    others = {group: pair for group, pair in named.items() if pair[0] != pair[1]}
-    follows = (*(f"{group}." for group in others), *(_REPEATED if others else ()))  # a name says it all
-    changes = others | {
-        key: [value, theirs.get(key)]
-        for key, value in flat.items()
-        if key.partition(".")[0] in _FIXED
-        and not key.endswith(_FOLLOWS)
-        and not key.startswith(follows)
-        and theirs.get(key) != value
-    }
-    return {"source": tables["source"], "figures": figures, "changes": changes}
+    return figures, setting, tables
 
 
 def _of_paper(

@@ -9,7 +9,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedclust.clients.node import Answers as Answers, Node, Work
-from fedclust.clients.release import Release, check_question
+from fedclust.clients.release import Release, charge, check_question
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.dataset import content_digest
 from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
@@ -121,6 +121,7 @@ def _answered(
     """Answer contents; read a shared content once, and write a shared answer once."""
     distinct = {id(content): content for content in contents.values()}
     questions = {each: read(content) for each, content in distinct.items()}
+    charge(node, [questions[id(content)] for content in contents.values()])
     replies, failed = work(node, {client: questions[id(content)] for client, content in contents.items()})
     shared: dict[int, RecordDict] = {}
     written: dict[int, RecordDict] = {}

@@ -37,8 +37,20 @@ def rows_of(node: Node, client: int) -> tuple[IntArray, IntArray]:
     return rows, folds(len(rows), generator(node.seed, "folds", client), persons)
 
 
-def train_arms(node: Node, asked: Mapping[int, Instruction]) -> dict[int, dict[str, ArrayRecord]]:
+def train_arms(
+    node: Node, asked: Mapping[int, Instruction], weights: Mapping[int, FloatArray]
+) -> dict[int, dict[str, ArrayRecord]]:
     """Train the further models of a round, each without its fold; all sites' and models' in the same passes.
+
+    Parameters
+    ----------
+    node
+        The node.
+    asked
+        The instructions.
+    weights
+        Of clients that weight their rows, those of all rows in the training of each model, the instruction's
+        own first, shape (models, n).
 
     Returns
     -------
@@ -50,10 +62,12 @@ def train_arms(node: Node, asked: Mapping[int, Instruction]) -> dict[int, dict[s
     named: dict[int, tuple[int, str]] = {}
     for client, each in asked.items():
         rows, fold = rows_of(node, client)
+        of_models = dict(zip(sorted(each.arms, key=number_of), weights.get(client, [])[1:], strict=False))
         for name, model in each.arms.items():
             number = client + _IDS * (1 + number_of(name))
             named[number] = client, name
-            job = Job(number, rows[fold != fold_of(name)], states[id(model)])
+            kept, own = fold != fold_of(name), of_models.get(name)
+            job = Job(number, rows[kept], states[id(model)], weights=None if own is None else own[kept])
             jobs.setdefault((each.server_round, each.proximal_mu), {})[number] = job
     trained: dict[int, dict[str, ArrayRecord]] = {}
     for (server_round, proximal_mu), some in jobs.items():

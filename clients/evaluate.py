@@ -411,9 +411,11 @@ def _keep(node: Node, tuned: Mapping[int, State]) -> dict[int, str]:
 @answers(describing.DescriptionQuestion)
 def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) -> Answers:
     """Return each client's label counts, known group and names."""
-    data = node.data
+    data, own = node.data, node.rules and node.rules.group  # of the operator, for all clients of the node
     train, test = data.label_counts("train"), data.label_counts("test")
-    names = describing.Names(data.class_names, data.left_out, data.target)
+    names = describing.Names(
+        data.class_names, data.left_out, data.target, "group" if own else data.grouped_by
+    )
     return {
         client: describing.Description.of(
             train[client],
@@ -423,6 +425,7 @@ def describe(node: Node, asked: Mapping[int, describing.DescriptionQuestion]) ->
             mean=data.mean,
             std=data.std,
             name=None if data.client_names is None else data.client_names[client],
+            named_group=own or (data.named_groups[client] if data.named_groups else None),
             names=names,
             num_validation=len(data.validation[client]) if data.validation else 0,
         )

@@ -8,23 +8,26 @@ before round 1. Nothing that comes with a run is read here except the question.
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from filelock import FileLock
 from flwr.app import ArrayRecord
 
 from fedclust.clients.node import Node
 from fedclust.data import cache
 from fedclust.data.sites.rules import Rules, RulesError
-from fedclust.messages import coalitions, description, evaluation, training
+from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.codec import as_record
 from fedclust.metrics import Outcomes
 from fedclust.personal.layers import NONE
+from fedclust.privacy.accountant import epsilon_of_runs
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.checks import replace_file
 from fedclust.training.cohort import num_steps
+from fedclust.training.patients import patient_steps
 from fedclust.typing import FloatArray, IntArray
 
 _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
@@ -55,6 +58,59 @@ def check_question(node: Node, kind: str) -> None:
         raise RulesError(f"this site trains {rules.rounds_per_day} times a day, by the rules of its operator")
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps({today: trained + 1}))
+
+
+def charge(node: Node, questions: Iterable[Any]) -> None:
+    """Add to the site's account, before any work, what its patients spend by answering.
+
+    Who is a patient, and which of them train, are the run's choice, so each question counts for all patients.
+    What the rules refuse anyway costs nothing.
+
+    Parameters
+    ----------
+    node
+        The node that is asked.
+    questions
+        The question of each of its clients.
+
+    Raises
+    ------
+    RulesError
+        If they would spend more than the site's operator allows; nothing is added then.
+    """
+    rules = node.rules
+    if rules is None or rules.patient_epsilon is None:
+        return
+    asked = [each for each in (_spending(rules, node, question) for question in questions) if each]
+    if not asked:
+        return
+    file = cache.cache_root() / "sites" / f"patients-{cache.digest(str(node.config['name']))}.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(file.with_suffix(".lock")):  # runs train at the same time
+        spent = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+        account: dict[tuple[float, float], int] = {}
+        for noise, sampling, number in [*spent, *asked]:
+            account[noise, sampling] = account.get((noise, sampling), 0) + number
+        after = [(*key, number) for key, number in account.items()]
+        if epsilon_of_runs(after, rules.patient_delta) > rules.patient_epsilon:
+            raise RulesError(
+                f"this site's patients spend at most ε = {rules.patient_epsilon:g} in all runs, by the rules "
+                "of its operator"
+            )
+        replace_file(file, json.dumps(after))
+
+
+def _spending(rules: Rules, node: Node, question: Any) -> tuple[float, float, int] | None:
+    """Return noise, sampling and number of what a question asks of patients; None if it is refused."""
+    match question:
+        case training.Instruction(patient_noise=noise, patient_sampling=sampling) if sampling:
+            if rules.unprotected(question.patient_clip and noise, question.patient_clip):
+                return None
+            return noise, sampling, patient_steps(node.trainer.training, sampling)
+        case evaluation.EvaluateQuestion(noise=noise):
+            return None if noise is None or rules.unprotected(noise, 0.0) else (noise, 1.0, 1)
+        case _:
+            return None
 
 
 @dataclass
@@ -116,6 +172,10 @@ class Release:
             case evaluation.Losses(wins=wins) if wins is not None:
                 released = replace(answer, wins=np.where(wins < rules.min_cell, 0, wins))
                 _check(rules, int(released.wins.sum()))
+            case mixtures.Responsibilities():
+                few = answer.sums.sum(axis=0) < rules.min_cell
+                released = replace(answer, sums=np.where(few, 0.0, answer.sums))
+                _check(rules, int(released.sums.sum()))
             case evaluation.Confusion():
                 cells = answer.confusion
                 released = replace(answer, confusion=np.where(cells < rules.min_cell, 0, cells))

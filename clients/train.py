@@ -3,12 +3,14 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fedclust.clients.app import answers
 from fedclust.clients.coalitions import train_arms
+from fedclust.clients.mixtures import row_weights
 from fedclust.clients.node import Answers, Node, by_question, grouped, states_of
 from fedclust.messages.models import from_stacked, from_state
 from fedclust.messages.training import Instruction, Projected, TrainAnswer, Update, UpdateQuestion
@@ -24,10 +26,11 @@ Starts = Mapping[int, State]
 @answers(Instruction)
 def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
     """Train each client and return its model, or its share in a mean of models, and its losses."""
-    errors: dict[int, str] = {}
+    weights, errors = row_weights(node, asked)
+    asked = {client: each for client, each in asked.items() if client not in errors}
     replies: dict[int, TrainAnswer] = {}
     means: dict[int, list[Mean]] = {}
-    for update, starts in _passes(node, asked):
+    for update, starts in _passes(node, asked, weights):
         most = [asked[client].most_rows for client in update.clients.tolist()]
         update = replace(update, num_examples=np.minimum(update.num_examples, most))
         update, within = _clipped(node, asked, update, starts)
@@ -65,7 +68,7 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
             used = len(instruction.pooled_rows) or node.data.num_clients
             replies[client] = replace(replies[client], pooled=used)
     further = {client: each for client, each in asked.items() if each.arms and client in replies}
-    for client, arms in (train_arms(node, further) if further else {}).items():
+    for client, arms in (train_arms(node, further, weights) if further else {}).items():
         replies[client] = replace(replies[client], arms=arms)
     return replies, errors
 
@@ -88,7 +91,9 @@ def update(node: Node, asked: Mapping[int, UpdateQuestion]) -> Answers:
 # -- Training -----------------------------------------------------------------------------------------------
 
 
-def _passes(node: Node, asked: Asked) -> Iterator[tuple[cohort.CohortUpdate, Starts]]:
+def _passes(
+    node: Node, asked: Asked, weights: Mapping[int, FloatArray] = MappingProxyType({})
+) -> Iterator[tuple[cohort.CohortUpdate, Starts]]:
     """Train clients with one call per kind of training, for all models at once, so that they share passes."""
     kinds = grouped(
         {client: (each.server_round, each.proximal_mu, _private(each)) for client, each in asked.items()}
@@ -97,7 +102,14 @@ def _passes(node: Node, asked: Asked) -> Iterator[tuple[cohort.CohortUpdate, Sta
         patients = private and PatientSteps(*private[:3], draw=node.noise(published=private[3]))
         # By model, not by instruction: clients with different instructions may share a model.
         starts = states_of({client: asked[client].arrays for client in clients})
-        jobs = [_job(node, client, asked[client], starts[client]) for client in clients]
+        jobs = [
+            _job(node, client, asked[client], starts[client])
+            if client not in weights
+            else cohort.Job(
+                client, np.sort(node.data.train[client]), starts[client], weights=weights[client][0]
+            )
+            for client in clients
+        ]
         for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu, patients=patients):
             yield update, starts
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedclust.strategies.fedclust_weights import FedClustWeights as FedClustWeights
     from fedclust.strategies.fedgmcc import FedGMCC as FedGMCC
     from fedclust.strategies.fedgwc import FedGWC as FedGWC
+    from fedclust.strategies.fedrc import FedRC as FedRC
     from fedclust.strategies.fedsoft import FedSoft as FedSoft
     from fedclust.strategies.fesem import FeSEM as FeSEM
     from fedclust.strategies.fl_hc import FLHC as FLHC
@@ -38,6 +39,7 @@ else:
         "fedclust.strategies.fedclust_weights": "FedClustWeights",
         "fedclust.strategies.fedgmcc": "FedGMCC",
         "fedclust.strategies.fedgwc": "FedGWC",
+        "fedclust.strategies.fedrc": "FedRC",
         "fedclust.strategies.fedsoft": "FedSoft",
         "fedclust.strategies.fesem": "FeSEM",
         "fedclust.strategies.fl_hc": "FLHC",

@@ -20,12 +20,13 @@ from fedclust.federation.clusters import Decided
 from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
-from fedclust.layers.coalitions import Coalitions, notes as coalition_notes, worthwhile
+from fedclust.layers.coalitions import Coalitions, models_per_site, notes as coalition_notes, worthwhile
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import ARMS, UpdateQuestion
 from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
+from fedclust.proof.partners import Difference, of_groups
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -67,6 +68,8 @@ class Trial:
         Whether the clients' updates make it the most likely of the cluster's proposals.
     lone
         Of a trial of one client apart from all others, that client, whose own rows decide. Else None.
+    named
+        What the parts are by if people named them, such as a column. Else empty.
     """
 
     cluster: int
@@ -84,6 +87,7 @@ class Trial:
     joins: int | None = None
     preferred: bool = False
     lone: int | None = None
+    named: str = ""
 
     def entry(self, **outcome: Any) -> dict[str, Any]:
         """Describe it in plain values, for JSON, with what came of it."""
@@ -97,13 +101,14 @@ class Trial:
             "trainings": self.trainings,
             "bytes": self.num_bytes,
             "after_one_round": dict(self.first) or None,
+            **({"named": True} if self.named else {}),
             **outcome,
         }
 
     @property
     def source(self) -> str:
-        """What proposed it: the clients' updates, or the distance of two clusters' models."""
-        return "updates" if self.joins is None else "union"
+        """What proposed it: people, the clients' updates, or the distance of two clusters' models."""
+        return self.named or ("updates" if self.joins is None else "union")
 
     @property
     def clusters(self) -> list[int]:
@@ -211,13 +216,16 @@ class Auto(ClusteredStrategy):
         return self._may_choose(len(rows)) and worthwhile(self.parameters.coalitions, rows, model)
 
     def _proposed_coalitions(self, federation: Federation, model: ArrayRecord) -> list[Coalition]:
-        """List groups of sites that their updates propose before round 1."""
+        """List groups of sites that their updates propose before round 1, and those that people named."""
         everyone = Clusters.of(np.zeros(federation.num_clients, dtype=np.int64), model)
         proposed, _ = self._proposed(everyone, 0, federation)
+        named = federation.describe().named_groups
+        groupings = [trial.labels for trial in proposed]
+        groupings += [np.unique(named, return_inverse=True)[1]] if named else []
         return [
-            tuple(np.flatnonzero(trial.labels == part).tolist())
-            for trial in proposed
-            for part in range(trial.labels.max() + 1)
+            tuple(np.flatnonzero(labels == part).tolist())
+            for labels in groupings
+            for part in range(labels.max() + 1)
         ]
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
@@ -305,7 +313,9 @@ class Auto(ClusteredStrategy):
             if few:
                 return lines
             lines += self._no_groups(number, rounds)
-        most = auto.most_spending(number, self.options.participation, rounds, self.parameters)
+        named = bool(federation.describe().named_groups)
+        share = self.options.participation
+        most = auto.most_spending(number, share, rounds, self.parameters, named=named)
         if not most.looks:
             return lines
         return [
@@ -313,6 +323,11 @@ class Auto(ClusteredStrategy):
             f"{number_of('look', most.looks)} for groups; trials train clients {most.trainings} times at "
             f"most, as much as {most.rounds:.1f} further rounds, and mostly far less",
         ]
+
+    def models_per_client(self, federation: Federation, model: ArrayRecord) -> int:
+        """Count the models that a client trains in a round, with those of coalitions."""
+        few = self.cross_fits(federation.describe().rows, model)
+        return 1 + few * models_per_site(federation.num_clients)
 
     def decided(self) -> Decided | None:
         """Return what a handful of sites chose, see :class:`~fedclust.layers.coalitions.Coalitions`."""
@@ -332,6 +347,8 @@ class Auto(ClusteredStrategy):
         sentences = [auto.decision(number, memory.looks, tried, kept, len(memory.trials))]
         if joined:
             sentences.append(f"{number_of('pair', joined)} of clusters joined again")
+        if of_named := self._of_named(clusters):
+            sentences.append(of_named)
         if memory.spent:
             sentences.append(f"trials cost as much training as {rounds:.1f} rounds")
         tested = [entry for entry in memory.history if entry.get("least_gain") is not None]
@@ -353,6 +370,29 @@ class Auto(ClusteredStrategy):
             }
         )
 
+    def _of_named(self, clusters: Clusters) -> str:
+        """Write whether the groups that people named help; empty if there are none."""
+        described = self.run.federation.describe()
+        if not (by := described.grouped_by):
+            return ""
+        history = clusters.memory.history
+        entry = next((each for each in history if each.get("named") and "level" in each), None)
+        if entry is not None and entry["gain"] is not None:
+            gained = Difference.of(entry["gain"], entry["gain_error"], entry["rows"])
+            return of_groups(by, gained, helps=entry["p_value_corrected"] <= entry["level"])
+        if self._by_names(clusters.num_clients) is None:
+            least = self.parameters.min_cluster_size
+            return f"{by}: not tested, as two groups need {least} clients each with held-out rows"
+        return f"{by}: not tested, as the run ended before it was decided"
+
+    def _by_names(self, num_clients: int) -> IntArray | None:
+        """Return the part of each client by the groups that people named, if two are large enough."""
+        described = self.run.federation.describe()
+        if not described.named_groups:
+            return None
+        named, votes = described.named_groups[:num_clients], described.num_validation[:num_clients] > 0
+        return proposals.by_names(named, votes, self.parameters.min_cluster_size)
+
     # -- Inside ---------------------------------------------------------------------------------------------
 
     def _look(self, clusters: Clusters, federation: Federation) -> Clusters:
@@ -364,6 +404,8 @@ class Auto(ClusteredStrategy):
         for cluster in range(len(clusters.models)):
             if given.can_split(int(votes[clusters.members(cluster)].sum())):
                 proposed, trained = self._proposed(clusters, cluster, federation)
+                if not memory.looks:
+                    proposed = self._with_named(proposed, clusters.num_clients)
                 found |= {cluster: proposed} if proposed else {}
                 spent += trained
         looks = len(auto.due_rounds(given.warmup, federation.num_rounds, given.probation))
@@ -412,6 +454,16 @@ class Auto(ClusteredStrategy):
             whole = proposals.spread(apart, places, len(members))
             trials.append(Trial(cluster, whole, (), lone=int(answered[single])))
         return trials, len(asked)
+
+    def _with_named(self, proposed: list[Trial], num_clients: int) -> list[Trial]:
+        """Add the grouping by people, at the first look, when everyone is in one cluster."""
+        if (labels := self._by_names(num_clients)) is None:
+            return proposed
+        by = self.run.federation.describe().grouped_by
+        alike = [np.array_equal(each.labels, labels) for each in proposed]
+        others = [each for each, same in zip(proposed, alike, strict=True) if not same]
+        preferred = any(each.preferred for each, same in zip(proposed, alike, strict=True) if same)
+        return [*others, Trial(0, labels, (), preferred=preferred, named=by)]
 
     def _train_trials(self, clusters: Clusters, replies: Sequence[Reply], federation: Federation) -> Clusters:
         """Train each trial's parts for a round, on the clients that trained the cluster's own model."""
@@ -463,6 +515,7 @@ class Auto(ClusteredStrategy):
             compared = [_compare_with_whole(clusters, trial, federation, 0.0) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             best = auto.most_promising(compared, parts, self.parameters.finalists, *_by_updates(trials))
+            best = sorted({*best, *(place for place, each in enumerate(trials) if each.named)})
             finalists = []
             for index, (trial, comparison) in enumerate(zip(trials, compared, strict=True)):
                 figures = comparison.figures()
@@ -622,7 +675,9 @@ def _by_updates(trials: Sequence[Trial]) -> tuple[int | None, int | None]:
 
 def _alone(trials: Sequence[Trial]) -> list[int]:
     """List the positions of the trials that have a part of the level of their own."""
-    return [place for place in _by_updates(trials) if place is not None]
+    named = next((place for place, trial in enumerate(trials) if trial.named), None)
+    preferred, lone = _by_updates(trials)
+    return [*dict.fromkeys(place for place in (preferred, named, lone) if place is not None)]
 
 
 def _compare_with_whole(
@@ -723,7 +778,7 @@ def placed(
         labels = proposals.place(trial.labels, best)
         if trial.lone is not None:
             labels = np.maximum(trial.labels, 0)  # the others stay together
-        elif anew is not None:
+        elif anew is not None and not trial.named:
             votes = federation.describe().num_validation[members] > 0
             labels = proposals.moved(labels, best, votes, anew)
         after.append(replace(trial, labels=labels))

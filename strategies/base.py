@@ -451,6 +451,10 @@ class ClusteredStrategy(Strategy):
         number, setting = self.groups_guessed, "strategy.parameters.num_clusters"
         return [f"{number} groups, a guess: {setting}= says how many there are"] if number else []
 
+    def models_per_client(self, federation: Federation, model: ArrayRecord) -> int:
+        """Count the models that a client trains in a round: one, unless overridden."""
+        return 1
+
     def findings(self, clusters: Clusters) -> Findings:
         """Summarise the method's results after the last round; unless overridden, Findings in its memory."""
         memory = clusters.memory

@@ -19,13 +19,17 @@ from fedclust import clients
 from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import Clusters, LocalGrid
+from fedclust.layers.coalitions import Coalitions
 from fedclust.messages.models import to_state
+from fedclust.messages.packer import unpack
 from fedclust.personal.layers import Finetune
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
+from fedclust.runs.leave import main
 from fedclust.runs.server import federate
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
+from fedclust.support.reasons import FederationError
 from fedclust.training import LocalTraining
 from fedclust.training.trainer import Trainer
 
@@ -334,3 +338,162 @@ def test_a_client_that_is_better_off_alone_is_counted(personal: str | Finetune, 
     assert result.summary["better_alone"] == {"better": better, "clients": 12}
     said = f"; for {better} of 12 clients a model of their own, trained for 8 epochs, is better"
     assert result.verdict["text"].endswith(said)
+
+
+# -- Groups that people named ---------------------------------------------------------------------------
+
+_VENDORS = ["siemens", "ge"] * 8
+
+
+def _vendors_table(folder: Path, contrary: bool) -> Path:
+    """Write 16 hospitals of 100 rows; with `contrary`, low values mean illness with one vendor's machines."""
+    draws = np.random.default_rng(7)
+    tables = []
+    for number, vendor in enumerate(_VENDORS):
+        value = draws.normal(size=100)
+        sign = -1 if contrary and vendor == "ge" else 1
+        ill = np.where(sign * value + draws.normal(size=100) / 3 > 0, "yes", "no")
+        about = {"hospital": f"h{number:02}", "vendor": vendor}
+        tables.append(pd.DataFrame({"value": value.round(4), "ill": ill, **about}))
+    path = folder / "scans.csv"
+    pd.concat(tables).to_csv(path, index=False)
+    return path
+
+
+def _by_vendor(folder: Path, contrary: bool, *overrides: str) -> tuple[fedclust.Result, str]:
+    path = _vendors_table(folder, contrary)
+    out = io.StringIO()
+    given = ("dataset.label=ill", "dataset.natural=hospital", "dataset.groups=vendor", "model=linear")
+    config = compose(
+        expand(["dataset=csv", f"dataset.path={path}", "partition=natural", *given, "compare=[]", *overrides])
+    )
+    (folder / "out").mkdir()
+    grid = LocalGrid(clients.app, to_run_config(config), 2)
+    federate(config, grid, folder / "out", Console(file=out, width=300))
+    return fedclust.load(folder / "out"), out.getvalue()
+
+
+@pytest.mark.parametrize("contrary", [True, False])
+def test_groups_that_people_named_are_tested_like_any_other_proposal(contrary: bool, tmp_path: Path) -> None:
+    result, printed = _by_vendor(tmp_path, contrary, "rounds=20", "seed=5")
+    (trial,) = [each for each in result.summary["trials"] if each.get("named")]
+    assert trial["source"] == "vendor"
+    assert sorted(trial["sizes"]) == [8, 8]
+    assert trial["look"] == 1
+    assert trial["gain"] > 0.1 if contrary else trial["gain"] < 0.02
+    ends = "is better by" if contrary else "does not help: better by"
+    reach = 1.959964 * trial["gain_error"]
+    interval = f"{trial['gain'] - reach:.2f} to {trial['gain'] + reach:.2f}"
+    assert f"vendor: training by vendor {ends} {trial['gain']:.2f} ({interval})" in result.summary["decision"]
+    assert "vendor: training by vendor" in printed
+    groups = result.clients["cluster"].to_numpy()
+    assert len(set(groups)) == 1 + contrary
+    if contrary:
+        assert len(set(zip(groups.tolist(), _VENDORS, strict=True))) == 2
+
+
+def test_a_hospital_of_two_vendors_is_an_error_before_round_1(tmp_path: Path) -> None:
+    rule = "dataset.groups must be a column with one value in all rows of a client, got no, yes for client 0"
+    with pytest.raises(FederationError, match=rule):
+        _by_vendor(tmp_path, False, "dataset.groups=ill", "dataset.label=vendor", "rounds=1")
+
+
+def test_groups_without_two_large_ones_are_not_tested_and_the_run_says_why() -> None:
+    draws = np.random.default_rng(0)
+    rows = [(draws.normal(size=(40, 3)).astype("f4"), draws.integers(0, 2, 40)) for _ in range(12)]
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    named = ["a"] * 11 + ["b"]
+    result = fedclust.simulate("auto", nn.Linear(3, 2), rows, rounds=18, training=training, groups=named)
+    reason = "group: not tested, as two groups need 2 clients each with held-out rows"
+    assert reason in result.summary["decision"]
+    assert not any(each.get("named") for each in result.summary["trials"])
+
+
+def test_a_handful_of_sites_in_named_groups_and_what_each_is_worth() -> None:
+    """Of six sites two learn nothing useful for the other four; each is named by its vendor."""
+    draws, rows = np.random.default_rng(3), []
+    for site in range(6):
+        inputs = draws.normal(size=(120, 4)).astype("f4")
+        sign = 1 if site < 4 else -1
+        rows.append((inputs, (sign * inputs[:, 0] + draws.normal(size=120) / 3 > 0).astype(int)))
+    training = LocalTraining(learning_rate=0.1, batch_size=16, epochs=1)
+    named = ["a"] * 4 + ["b"] * 2
+    result = fedclust.simulate("auto", nn.Linear(4, 2), rows, rounds=8, training=training, groups=named)
+    assert "; group: training by group is better by 0." in result.summary["decision"]
+    sites = result.summary["sites"]
+    assert [each["worth"].split(" ")[:5] for each in sites[4:]] == [
+        ["without", f"site {number}"[:4], f"{number},", "the", "others"] for number in (4, 5)
+    ]
+    assert all(each["others_lose"] < 0 for each in sites[4:])  # they do better without
+    low, high = sites[4]["others_lose_interval"]
+    assert low < sites[4]["others_lose"] < high
+
+
+@pytest.fixture(scope="module")
+def four_sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Run four sites of a table, the last with its classes exchanged, by the command line's settings."""
+    folder, draws, tables = tmp_path_factory.mktemp("leave"), np.random.default_rng(11), []
+    for number, site in enumerate(["north", "south", "east", "west"]):
+        value = draws.normal(size=300)
+        sign = -1 if number == 3 else 1
+        ill = np.where(sign * value + draws.normal(size=300) / 3 > 0, "yes", "no")
+        tables.append(pd.DataFrame({"value": value.round(4), "ill": ill, "hospital": site}))
+    pd.concat(tables).to_csv(folder / "rows.csv", index=False)
+    given = ["dataset=csv", f"dataset.path={folder / 'rows.csv'}", "dataset.label=ill", "seed=4"]
+    given += ["dataset.natural=hospital", "partition=natural", "model=linear", "rounds=12", "compare=[]"]
+    fedclust.run([*given, f"output_dir={folder / 'run'}"])
+    return folder
+
+
+def test_the_others_are_served_what_trained_without_a_site_that_leaves(
+    four_sites: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = fedclust.load(four_sites / "run")
+    chose = result.sites.set_index("name")["train_with"]
+    assert sorted(chose["north"]) == ["east", "south"]  # west's classes are exchanged
+    target = four_sites / "without"
+    assert main([str(four_sites / "run"), "south", str(target)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == [
+        "east: the model that it trains with north",
+        "north: the model that it trains with east",
+        "west: the model that it trains with nobody",
+    ]
+    assert lines[3] == "in these models nothing of south remains: none of them has trained with it"
+    served = fedclust.load_export(target)
+    assert sorted(site.label for site in served.sites) == ["east", "north", "west"]
+    # The coalition of east and north (clients 0 and 1 by name) as the checkpoint has it.
+    trained = unpack(Coalitions.memory_type, result._state.layers["Coalitions"])
+    place = trained.coalitions.index((0, 1))
+    expected = to_state(trained.on_all_rows(place))
+    state = served.network(served.site("north")).state_dict()
+    assert all(torch.equal(state[name], expected[name]) for name in expected)
+    rows = pd.DataFrame({"value": [2.0, -2.0]})
+    assert served.predict(rows, site="north")["yes"].round().tolist() == [1.0, 0.0]
+    assert served.predict(rows, site="west")["yes"].round().tolist() == [0.0, 1.0]
+    card = (target / "README.md").read_text()
+    assert "south" not in card
+    assert "clients: 3, with" in card
+
+
+def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path) -> None:
+    left = fedclust.load(four_sites / "run").without("west")
+    table = left.run.clients
+    assert table is not None
+    before = fedclust.load(four_sites / "run").clients.set_index("name")
+    assert table.set_index("name").loc["north", "accuracy"] == before.loc["north", "accuracy"]
+    assert set(table["name"]) == {"north", "south", "east"}
+    gone = fedclust.load(four_sites / "run").without("south").run.clients
+    assert gone is not None
+    assert gone.set_index("name").loc[["north", "east"], "accuracy"].isna().all()
+
+
+def test_who_cannot_leave_is_told_in_one_line(four_sites: Path) -> None:
+    with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere"):
+        main([str(four_sites / "run"), "nowhere", str(four_sites / "never")])
+    draws = np.random.default_rng(0)
+    rows = [(draws.normal(size=(40, 3)).astype("f4"), draws.integers(0, 2, 40)) for _ in range(3)]
+    training = LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    result = fedclust.simulate("fedavg", nn.Linear(3, 2), rows, rounds=1, training=training)
+    with pytest.raises(ValueError, match="folder must hold a run in which a handful of sites chose"):
+        result.without(0)

@@ -12,10 +12,12 @@ from fedclust import clients, load
 from fedclust.data.sites.rules import OURS
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
-from fedclust.privacy.accountant import epsilon_of_steps
+from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multiplier_of
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
+from fedclust.support.reasons import FederationError
+from fedclust.targets import from_text
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -28,6 +30,7 @@ def _tables(folder: Path) -> dict[str, Path]:
     for site, size in SITES.items():
         dose = draws.normal(size=size)
         table = pd.DataFrame({"dose": dose.round(3), "ward": draws.choice(["a", "b"], size)})
+        table["days"], table["died"] = (100 * np.exp(dose)).round(1), np.arange(size) % 3 > 0
         table["ill"] = np.where(dose + draws.normal(size=size) / 2 > 0, "yes", "no")
         table.to_csv(paths.setdefault(site, folder / f"{site}.csv"), index=False)
     return paths
@@ -41,6 +44,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
         expand(
             [
                 *("dataset=csv", "dataset.label=ill", "partition=own", "partition.settle=0", "wait=1"),
+                "dataset.ignore=[days,died]",
                 *("model=mlp", "training.steps=2", "rounds=2", "compare=[]", f"output_dir={folder / 'out'}"),
                 *overrides,
                 *([f"partition.sites={{{named}}}"] if rules is None else []),
@@ -112,6 +116,23 @@ def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason:
     assert summary["failed_replies"] == 0
 
 
+def test_sites_with_rules_predict_times_as_the_simulation(tmp_path: Path) -> None:
+    times = ["strategy=fedavg", "proof=false", "dataset.label=days", "dataset.event=died"]
+    for name, rules in (("deployed", {"north": 'labels = ["days"]'}), ("simulated", None)):
+        (tmp_path / name).mkdir()
+        _run(tmp_path / name, times, rules)
+    deployed, simulated = (load(tmp_path / name / "out") for name in ("deployed", "simulated"))
+    refused = "dataset.event must be allowed by the site's rules, got died"
+    assert deployed.summary["sites_left_out"] == {"north": refused}
+    agreed = [
+        from_text(json.loads((run.folder / "agreement.json").read_text())["agreement"]["target"])
+        for run in (deployed, simulated)
+    ]
+    assert simulated.summary["num_clients"] == 3
+    # Two of three sites, in blocks of at least five rows.
+    assert agreed[0].cuts == pytest.approx(agreed[1].cuts, rel=0.3)
+
+
 def test_models_that_stay_at_a_site_stop_its_coalitions_only(tmp_path: Path) -> None:
     (tmp_path / "with").mkdir()
     (tmp_path / "none").mkdir()
@@ -180,3 +201,38 @@ def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
         assert summary["epsilon"] == pytest.approx(epsilon_of_steps(1.2, 0.25, 4, 1e-5))
         assert summary["privacy"]["noise_from"] == "the system"
         assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()
+
+
+def test_a_site_answers_no_run_once_its_patients_have_spent_what_they_may(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    noise = ["privacy=patient_dp", "privacy.epsilon=null", "privacy.noise_multiplier=1.2"]
+    # Two rounds of two steps that draw a quarter of the patients; three accuracies that cost the same ε.
+    steps = epsilon_of_steps(1.2, 0.25, 4, 1e-5)
+    one_run = [(1.2, 0.25, 4), (multiplier_of(steps, 1.0, 3, 1e-5), 1.0, 3)]
+    allowed = f"patient_noise = 1.2\npatient_epsilon = {epsilon_of_runs(one_run, 1e-5) + 1e-6}"
+    refused = []
+    for number in (0, 1):
+        (folder := tmp_path / f"{number}").mkdir()
+        _run(folder, ["strategy=fedavg", "proof=false", *noise], {"north": allowed})
+        rounds = load(folder / "out").saved.rounds
+        refused.append([each for line in rounds for each in line["failures"]])
+    assert refused[0] == []
+    assert {each["name"] for each in refused[1]} == {"north"}
+    assert {each["phase"] for each in refused[1]} == {"train", "evaluate"}
+    assert all("this site's patients spend at most ε = 4." in each["reason"] for each in refused[1]), refused
+
+
+def test_a_sites_group_is_its_operators(tmp_path: Path) -> None:
+    of = {"north": "siemens", "east": "siemens", "south": "ge"}
+    rules = {site: f'group = "{vendor}"\n' for site, vendor in of.items()}
+    said = _run(tmp_path, ["strategy=known_groups", "proof=false"], rules)
+    assert 'rules of south: group = "ge"; min_cell = 5; max_values = 100' in said
+    table = load(tmp_path / "out").clients.set_index("name")["cluster"]
+    assert table["north"] == table["east"] != table["south"]
+
+
+def test_a_sites_group_may_be_a_column_with_one_value(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="dataset.groups must be a column with one value in all rows"):
+        _run(tmp_path, ["strategy=known_groups", "dataset.groups=ward", "proof=false"], {})

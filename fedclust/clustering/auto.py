@@ -148,7 +148,9 @@ def level_of_look(left: float, looks_left: int) -> float:
     return left / max(1, looks_left)
 
 
-def most_spending(num_clients: int, participation: float, rounds: int, parameters: Parameters) -> Spending:
+def most_spending(
+    num_clients: int, participation: float, rounds: int, parameters: Parameters, *, named: bool = False
+) -> Spending:
     """Bound what all trials of a run can cost.
 
     The first look is at one cluster; later ones are at no more than ⌊K/2s⌋ clusters, with s the smallest
@@ -169,6 +171,8 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         Rounds of the run.
     parameters
         Settings of looks and trials.
+    named
+        Whether there is a grouping by people, which is on trial from the first look on.
 
     Returns
     -------
@@ -190,6 +194,7 @@ def most_spending(num_clients: int, participation: float, rounds: int, parameter
         trained = min(num_clients, cohort + parts + number * large) if number else cohort
         union = 1 + parameters.probation if number else 0
         total += asked + (MOST_PROPOSALS + later + union) * trained
+        total += (1 + parameters.probation) * trained if named and not number else 0
     return Spending(total, total / cohort, looks)
 
 

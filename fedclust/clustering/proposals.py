@@ -1,6 +1,6 @@
 """Groupings of a cluster's clients that may be worth a trial, by the directions of their updates."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -121,6 +121,36 @@ def lone(updates: FloatArray, rows: IntArray) -> int | None:
     pairs, _ = grouping.merges(cosine_distances(updates), "average")
     single = pairs[-1].min()  # groups of several have higher numbers
     return int(single) if single < len(updates) and rows[single] >= _FEWEST_ROWS else None
+
+
+def by_names(groups: Sequence[str], votes: BoolArray, min_size: int) -> IntArray | None:
+    """Group clients as people have.
+
+    Parameters
+    ----------
+    groups
+        Name of each client's group, shape (n,).
+    votes
+        Which clients have held-out rows, shape (n,).
+    min_size
+        Fewest clients of a part that vote.
+
+    Returns
+    -------
+    Part of each client, numbered in order of first appearance, shape (n,), −1 in groups that are too small;
+    None if fewer than two are large enough.
+
+    Examples
+    --------
+    >>> by_names(["b", "a", "b", "a", "c"], votes=np.ones(5, dtype=bool), min_size=2)
+    array([ 0,  1,  0,  1, -1])
+    """
+    labels = in_order_of_appearance(np.unique(groups, return_inverse=True)[1])
+    large = np.flatnonzero(np.bincount(labels[votes], minlength=int(labels.max()) + 1) >= min_size)
+    if len(large) < 2:
+        return None
+    known = np.isin(labels, large)
+    return np.where(known, np.searchsorted(large, labels), _UNKNOWN)
 
 
 def is_large_enough(labels: IntArray, min_size: int, votes: BoolArray | None = None) -> bool:

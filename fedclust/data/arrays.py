@@ -25,6 +25,7 @@ def from_arrays(
     name: str = "arrays",
     validation_fraction: float = 0.0,
     target: Target | Literal["auto", "classes", "amounts", "times"] = "auto",
+    groups: Sequence[str] | None = None,
 ) -> FederatedData:
     """Build the data of a federation from each client's arrays.
 
@@ -52,12 +53,16 @@ def from_arrays(
         What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of
         all clients' training rows, or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
         classes, and floats are amounts, or times and events where a row has two.
+    groups
+        Name of the group that people put each client in, such as a vendor, shape (K,); ``auto`` tests whether
+        training by it helps.
 
     Raises
     ------
     ValueError
-        If `validation_fraction` is outside its range; there are no clients or fewer than two classes; or a
-        client (named in the message) has inputs and targets of different lengths, inputs of another shape or
+        If `validation_fraction` is outside its range; `groups` are not one per client; there are no clients
+        or fewer than two classes; or a client (named in the message) has inputs and targets of different
+        lengths, inputs of another shape or
         type than the first client's, fewer than two rows, no training or test row, a target that is not a
         class, or inputs that are not finite numbers.
     """
@@ -108,6 +113,8 @@ def from_arrays(
         fingerprint=_fingerprint(inputs, truth, parts),
         target=agreed,
         values=truth if agreed.numeric else None,
+        named_groups=tuple(map(str, groups or ())),
+        grouped_by="group" if groups else "",
     )
 
 

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 1000  # of the inputs in a digest; a dataset may be larger than the memory
 PERSONS = "persons.npy"
 VALUES = "values.npy"
-OWNERS = "natural_names.json"  # not part of the fingerprint: names do not affect any result
+GROUPS = "named_groups.npy"
+# Not part of the fingerprint: names do not affect any result.
+OWNERS, CALLED = "natural_names.json", "group_names.json"
 
 Refit: TypeAlias = Callable[[IntArray, Path], None]
 Statistics: TypeAlias = tuple[tuple[float, ...], tuple[float, ...]]
@@ -89,6 +91,9 @@ class Dataset:
         clients' training rows are known. None if nothing is fitted.
     natural_names
         Names of the writers, users or regions, in index order; None if they have none.
+    named, group_names
+        Index of the group that people put each row's client in, such as a vendor, shape (N,), −1 for none,
+        and the groups' names; None and empty if nobody did.
     persons
         Number of the person that each row is of, shape (N,); None where every row is a person of its own.
     target
@@ -123,6 +128,8 @@ class Dataset:
     encoder: Callable[[IntArray, Path], InputEncoder | None] | None = None
     target: Target = CLASSES
     values: "torch.Tensor | None" = None
+    named: IntArray | None = None
+    group_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         rows, classes, shape = len(self.inputs), self.num_classes, tuple(self.labels.shape)
@@ -261,7 +268,7 @@ class DatasetBuilder(Checked, ABC):
             description[key] = tuple(value) if isinstance(value, list) else value
         description["target"] = from_text(description.get("target", ""))
         natural, names, persons = folder / "natural.npy", folder / OWNERS, folder / PERSONS
-        values = folder / VALUES
+        values, groups, called = folder / VALUES, folder / GROUPS, folder / CALLED
         return Dataset(
             inputs=cache.map_tensor(folder / "inputs.npy"),
             labels=cache.map_tensor(folder / "labels.npy"),
@@ -271,6 +278,8 @@ class DatasetBuilder(Checked, ABC):
             refit=self.refitting(folder),
             encoder=partial(self.encoding_of, folder),
             values=cache.map_tensor(values) if values.exists() else None,
+            named=cache.map_array(groups) if groups.exists() else None,
+            group_names=tuple(json.loads(called.read_text())) if called.exists() else (),
             **description,
         )
 
@@ -326,12 +335,17 @@ class FederatedData:
     values
         What is known of each row where that is not a class: its amount, shape (N,), or its time and event,
         shape (N, 2), float32; `labels` are then the rows' bins, see :mod:`fedclust.targets`.
+    named_groups
+        Name of the group that people put each client in, such as a vendor, shape (K,); empty if nobody did.
+        Unlike `groups`, nobody knows whether these help.
+    grouped_by
+        What these groups are by, such as the column of ``dataset.groups``.
 
     Raises
     ------
     ValueError
-        If `train`, `test`, `groups` and `client_names` have different numbers of clients, or a row is out of
-        range or occurs twice.
+        If `train`, `test`, `groups`, `named_groups` and `client_names` have different numbers of clients, or
+        a row is out of range or occurs twice.
     """
 
     name: str
@@ -353,6 +367,8 @@ class FederatedData:
     embedded_by: str = ""
     target: Target = CLASSES
     values: "torch.Tensor | None" = None
+    named_groups: tuple[str, ...] = ()
+    grouped_by: str = ""
 
     def __post_init__(self) -> None:
         clients = len(self.train)
@@ -360,7 +376,7 @@ class FederatedData:
             raise ValueError("train must hold at least one client's rows, got none")
         if self.groups is not None and self.groups.shape != (clients,):
             raise ValueError(f"groups must have shape ({clients},), got {self.groups.shape}")
-        for name in ("test", "client_names", "validation"):
+        for name in ("test", "client_names", "validation", "named_groups"):
             each = getattr(self, name)
             if len(each or ()) != clients and (each or name == "test"):
                 raise ValueError(f"{name} must have one entry per client, got {len(each)} for {clients}")
@@ -503,7 +519,7 @@ def newcomers_last(data: FederatedData, held_out: float, seed: int) -> Federated
         return data
     order = training_first(data.num_clients, held_out, seed)
     changes: dict[str, Any] = {"fingerprint": f"{data.fingerprint}-{held_out!r}-{seed}"}
-    for name in ("train", "test", "validation", "client_names"):
+    for name in ("train", "test", "validation", "client_names", "named_groups"):
         parts = getattr(data, name)
         changes[name] = tuple(parts[client] for client in order.tolist()) if parts else parts
     if data.groups is not None:

@@ -30,6 +30,8 @@ from numpy.typing import NDArray
 
 from fedclust.data.check import check_values, is_number, measured_values, not_classes
 from fedclust.data.dataset import (
+    CALLED,
+    GROUPS,
     OWNERS,
     PERSONS,
     VALUES,
@@ -628,6 +630,9 @@ class SourcedDataset(Source, DatasetBuilder):
         Column with the writer, user or region of each example, or None.
     group
         Column with the key of the person that each example belongs to, which is no input, or None.
+    groups
+        Column with the group that people put each client in, such as a vendor, the same in all rows of a
+        client, which is no input; or None. ``strategy=auto`` tests whether training by it helps.
     sha256
         Digest of the rows that the source must hold, see :func:`rows_digest`; None accepts any. A site's own
         file (``partition=own``) is not compared: it holds only that site's rows.
@@ -650,6 +655,7 @@ class SourcedDataset(Source, DatasetBuilder):
     class_names: Sequence[str] | None = None
     natural: str | Sequence[str] | None = None
     group: str | None = None
+    groups: str | None = None
     sha256: str | None = None
     sha256_help: str = ""
 
@@ -680,9 +686,11 @@ class SourcedDataset(Source, DatasetBuilder):
             np.save(folder / "labels.npy", labels.indices)
             if labels.values is not None:
                 np.save(folder / VALUES, labels.values)
-            if (natural := self.encode_natural(parts, labels.kept)) is not None:
-                np.save(folder / "natural.npy", natural[0])
-                (folder / OWNERS).write_text(json.dumps(natural[1]))
+            natural, named = (self.encode_names(parts, labels.kept, role) for role in ("natural", "groups"))
+            for found, file, names in ((natural, "natural.npy", OWNERS), (named, GROUPS, CALLED)):
+                if found is not None:
+                    np.save(folder / file, found[0])
+                    (folder / names).write_text(json.dumps(found[1]))
             if (persons := self.persons(parts, labels.kept)) is not None:
                 np.save(folder / PERSONS, persons)
             statistics = self.encode(parts, labels, folder)
@@ -814,18 +822,23 @@ class SourcedDataset(Source, DatasetBuilder):
             raise SourceError(f"num_classes must be {len(names)}, as classes are {few(names)}, got {size}")
         return Labels(indices, kept, len(arrays[0]), tuple(map(str, names)))
 
-    def encode_values(self, parts: Sequence[Part]) -> Labels:
-        """Read the columns of amounts, or of times and events, and the bins of the training part's.
+    def read_values(self, parts: Sequence[Part]) -> tuple[FloatArray, BoolArray, int]:
+        """Read the columns of amounts, or of times and events.
 
         Parameters
         ----------
         parts
             As for :meth:`read_labels`.
 
+        Returns
+        -------
+        The kept rows' values, float32, shape (N,) or (N, 2); which rows of the source are kept; and how many
+        of those are of the training part.
+
         Raises
         ------
         SourceError
-            If a value is missing or impossible, or the training part's amounts are alike or it has no event.
+            If a value is missing or impossible.
         """
         label = find_column(parts[0], self.label, "label")
         columns = [label] if self.event is None else [label, find_column(parts[0], self.event, "event")]
@@ -840,7 +853,23 @@ class SourcedDataset(Source, DatasetBuilder):
         found = check_values(self.kind, *read)
         if wrong := [each.line for each in found if each.severity == "error"]:
             raise SourceError("; ".join(wrong))
-        values = measured_values(*read).astype(np.float32)
+        return measured_values(*read).astype(np.float32), kept, num_train
+
+    def encode_values(self, parts: Sequence[Part]) -> Labels:
+        """Read the columns of amounts, or of times and events, and the bins of the training part's.
+
+        Parameters
+        ----------
+        parts
+            As for :meth:`read_labels`.
+
+        Raises
+        ------
+        SourceError
+            As :meth:`read_values`, or if the training part's amounts are alike or it has no event.
+        """
+        values, kept, num_train = self.read_values(parts)
+        label = find_column(parts[0], self.label, "label")
         try:
             target = self.kind.agreed(values[:num_train].astype(np.float64), unit=self.unit)
         except ValueError as error:
@@ -854,15 +883,17 @@ class SourcedDataset(Source, DatasetBuilder):
         names: list[str] | None = features.get(find_column(part, self.label, "label"), {}).get("names")
         return None if names is None else [_composed(name) for name in names]
 
-    def encode_natural(self, parts: Sequence[Part], kept: BoolArray) -> Owners | None:
-        """Read the writer, user or region of each kept example as an index into their sorted names.
+    def encode_names(
+        self, parts: Sequence[Part], kept: BoolArray, role: Literal["natural", "groups"]
+    ) -> Owners | None:
+        """Read the writer, user or region of each kept example, or its group, as an index into sorted names.
 
         The test part may lack the column: the test parts of federated Landmarks and iNaturalist have no
         users.
 
         Returns
         -------
-        The indices, shape (N,), -1 for an example without owner, and the distinct names; None if no column is
+        The indices, shape (N,), -1 for an example without one, and the distinct names; None if no column is
         set.
 
         Raises
@@ -870,11 +901,11 @@ class SourcedDataset(Source, DatasetBuilder):
         SourceError
             If the training part lacks the column.
         """
-        if self.natural is None:
+        if getattr(self, role) is None:
             return None
         import pandas as pd
 
-        values = values_of(parts, find_column(parts[0], self.natural, "natural"), kept)
+        values = values_of(parts, find_column(parts[0], getattr(self, role), role), kept)
         codes, owners = pd.factorize(values, sort=True)  # -1 where missing
         return codes.astype(np.int64), tuple(map(name_of, owners))
 

@@ -113,7 +113,7 @@ class Tables(SourcedDataset):
             for name in kinds:
                 check_plain(part, name)
             return kinds
-        roles = {"label": self.label, "event": self.event, "natural": self.natural, "group": self.group}
+        roles = {role: getattr(self, role) for role in ("label", "event", "natural", "group", "groups")}
         taken = {*self.ignore, *(find_column(part, name, role) for role, name in roles.items() if name)}
         return {field.name: _kind_of(field.type) for field in part.rows.schema if field.name not in taken}
 

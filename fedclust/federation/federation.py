@@ -60,7 +60,8 @@ class Descriptions:
     num_classes
         Number of classes C.
     groups
-        The known grouping, shape (K,), or None if a client has none.
+        The known grouping, shape (K,), or None if a client has none; by `named_groups` where that is all that
+        is known.
     mean, std
         Mean and standard deviation by which the first client normalises each channel of its images.
     class_names
@@ -73,6 +74,9 @@ class Descriptions:
         Names of sources with too few examples for a client, and their numbers of examples, by client 0.
     num_validation
         Number of each client's training rows that are held out for the proof, shape (K,); empty if unknown.
+    named_groups, grouped_by
+        Name of the group that people put each client in, shape (K,), and what these are by, such as a column;
+        empty if a client is in none.
     """
 
     counts: tuple[IntArray, ...] | None
@@ -87,6 +91,8 @@ class Descriptions:
     client_names: tuple[str, ...] | None = None
     left_out: Mapping[str, int] = field(default_factory=dict)
     num_validation: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    named_groups: tuple[str, ...] = ()
+    grouped_by: str = ""
 
     @cached_property
     def target(self) -> Target:
@@ -118,7 +124,7 @@ class Descriptions:
         """List each client's description, as far as it is kept."""
         counts = self.counts or (self.num_train[:, None], self.num_test[:, None])  # not by class
         train, test = (np.pad(each, [(0, 0), (0, self.num_classes - each.shape[1])]) for each in counts)
-        names = Names(self.class_names, self.left_out, self.target)
+        names = Names(self.class_names, self.left_out, self.target, self.grouped_by)
         same: dict[str, Any] = {"mean": self.mean, "std": self.std, "names": names}
         return [
             Description.of(
@@ -126,6 +132,7 @@ class Descriptions:
                 test[client],
                 group=None if self.groups is None else int(self.groups[client]),
                 name=None if self.client_names is None else self.client_names[client],
+                named_group=self.named_groups[client] if self.named_groups else None,
                 num_validation=int(self.num_validation[client]),
                 **same,
             )
@@ -161,7 +168,10 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
     # If label 3 is another class on one node, training goes wrong without any error.
     check_alike("class names", [answer.names.classes for answer in answers])
     check_alike("target", [to_text(answer.names.target) for answer in answers])
+    named = tuple(answer.named_group for answer in answers if answer.named_group is not None)
+    named = named if len(named) == len(answers) else ()
     groups = [answer.group for answer in answers if answer.group is not None]
+    groups = groups or np.unique(named, return_inverse=True)[1].tolist()
     names = [answer.name for answer in answers if answer.name is not None]
     train = np.stack(trained)
     test = np.stack([answer.test_counts for answer in answers])
@@ -178,6 +188,8 @@ def combine(answers: Sequence[Description], disclosed: Disclosed) -> Description
         client_names=tuple(names) if len(names) == len(answers) else None,
         left_out=first.names.left_out,
         num_validation=np.array([answer.num_validation for answer in answers]),
+        named_groups=named,
+        grouped_by=first.names.grouped_by if named else "",
     )
 
 

@@ -50,6 +50,7 @@ from fedclust.proof.coalitions import (
     Choice,
     Coalition,
     Fit,
+    Scores,
     at_own_shares,
     choose,
     coalitions,
@@ -58,6 +59,7 @@ from fedclust.proof.coalitions import (
     turned_sites,
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
+from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, worth
 from fedclust.proof.words import Words
 from fedclust.support.reasons import FederationError
 from fedclust.targets import Target
@@ -121,6 +123,8 @@ class Chosen:
     figures, compared
         Of each site that answered, how its arm, everyone's and its own predict its test rows; and how its arm
         compares with its own, or if that was chosen with everyone's.
+    scores
+        The cross-fitted scores of each site that answered.
     """
 
     common: ArrayRecord
@@ -132,6 +136,7 @@ class Chosen:
     harmful: IntArray
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
+    scores: Mapping[str, Scores] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -419,7 +424,8 @@ class Coalitions(Layer):
                 corrected[int(name)] = found_there.shifts.reshape(len(verdicts.SERVED), -1)[0]
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured)
+        kept = {str(site): each for site, each in scored.items()}
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured, kept)
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -493,8 +499,16 @@ class Coalitions(Layer):
             odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}
             text = verdicts.advice(site, names, classes, odd.pop("turned", ""), learnt)
             table.append(site.summary(names, classes, " ".join([text, *odd.values()])))
+        facts = listed, chosen.choices, {int(site): each for site, each in chosen.scores.items()}
+        for row in table:
+            if (lost := lost_without(row["client"], *facts)) is not None:
+                row["others_lose"], row["others_lose_interval"] = lost.mean, [lost.low, lost.high]
+                row["worth"] = f"{worth(row['name'], lost)}."
         turned = [one["name"] for one in found if one["kind"] == "turned"]
         text = verdicts.headline(sites, names, turned, learnt=learnt)
+        named = gained_by_groups(described.named_groups, *facts) if described.named_groups else None
+        if named is not None:
+            text += f"; {of_groups(described.grouped_by, named)}"
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
         late = len(chosen.choices) - len(chosen.fits)
@@ -511,6 +525,39 @@ class Coalitions(Layer):
         fresh = run.make_aggregator()
         packed = tuple(aggregation.pack_state(each, fresh) for each in self._aggregators)
         return replace(self.trained, aggregators=packed)
+
+
+def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
+    """Let sites choose again, by the scores that they have reported, among coalitions without one of them.
+
+    Parameters
+    ----------
+    trained
+        The coalitions, after the sites' choice.
+    gone
+        Id of the site that leaves.
+
+    Returns
+    -------
+    The arm of each other site, by index of the coalition.
+
+    Raises
+    ------
+    ValueError
+        If the sites have not chosen, or their scores were not kept.
+    """
+    if (chosen := trained.chosen) is None or not chosen.scores:
+        raise ValueError("run must be one in which a handful of sites chose with whom they train")
+    arms: dict[int, Arm] = {}
+    for site, choice in enumerate(chosen.choices):
+        if choice is None or site == gone:
+            continue
+        own = trained.of(site)
+        refused = {*trained.coalitions[0]} - {*trained.coalitions[choice.everyone.coalition]}
+        listed = [trained.coalitions[place] for place in own]
+        found = choose(listed, chosen.scores.get(str(site)), apart={*refused, gone})
+        arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
+    return arms
 
 
 def _cosine(one: FloatArray, other: FloatArray) -> float:

@@ -21,6 +21,8 @@ from fedclust.support.checks import read_as
 from fedclust.targets import CLASSES, Target, from_text, to_text
 from fedclust.typing import FloatArray, IntArray
 
+_LONGEST = 200  # characters of a node's name, and of a digest
+
 
 @dataclass(frozen=True)
 class Names:
@@ -34,6 +36,8 @@ class Names:
         Names of sources with too few examples for a client, and their numbers of examples.
     target
         What is predicted; the classes are its bins.
+    grouped_by
+        What clients' named groups are by, such as a column; empty if they have none.
     """
 
     place = codec.Place("names", ConfigRecord)
@@ -44,6 +48,7 @@ class Names:
         codec.Pairs(codec.Texts(), codec.Numbers(0, codec.MOST_EXAMPLES, int, key="left-out-rows")),
     ] = field(default_factory=dict)
     target: Annotated[Target, codec.Made(writes=to_text, reads=from_text, sparse=True)] = CLASSES
+    grouped_by: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True)] = ""
 
 
 _COUNTS = {"least": 0, "most": codec.MOST_EXAMPLES, "to": np.int64, "at_least": 1}
@@ -52,7 +57,6 @@ _DISCLOSED: Mapping[Disclosed, tuple[str, ...]] = {
     "sizes": ("num_classes", "num_train", "num_test"),
     "nothing": ("num_classes",),
 }
-_LONGEST = 200  # characters of a node's name, and of a digest
 _TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -74,6 +78,8 @@ class Description:
         Mean and standard deviation by which it normalises each channel of its images; empty if it does not.
     name
         Its name in the data (a hospital, a writer, a user), or None.
+    named_group
+        Name of the group that people put it in, such as a vendor, or None.
     num_validation
         Number of its training rows that are held out for the proof.
     names
@@ -90,6 +96,7 @@ class Description:
     mean: Annotated[tuple[float, ...], codec.Numbers(to=float)] = ()
     std: Annotated[tuple[float, ...], codec.Numbers(_TINY, to=float)] = ()
     name: Annotated[str | None, codec.Text()] = None
+    named_group: Annotated[str | None, codec.Text(_LONGEST, printable=True)] = None
     num_validation: Annotated[int, codec.Whole(key="validation", sparse=True)] = 0
     names: Names = field(default_factory=Names)
 
@@ -545,9 +552,14 @@ def _statement(body: str, at: codec.Reading) -> Statement:
         stated: Statement = read_as(Statement, json.loads(body))
     except (ValueError, RecursionError) as error:
         raise at.bad(f"a statement must describe a site's data: {str(error)[:200]}") from error
-    if len(set(map(type, stated.labels))) != 1:
+    if len(set(map(type, stated.labels))) > 1 or bool(stated.labels) == bool(stated.values):
         raise at.bad(f"labels must be all texts or all numbers, got {codec.short(stated.labels)}")
-    (_VALUES if isinstance(stated.labels[0], str) else codec.Numbers()).read(stated.labels, "labels", at)
+    texts = any(isinstance(label, str) for label in stated.labels)
+    (_VALUES if texts else codec.Numbers()).read(stated.labels, "labels", at)
+    for block in stated.values:
+        codec.Whole(1).read(block.rows, "rows of a block", at)
+        codec.Numbers().read(block.mean, "mean of a block", at)
+        codec.Real(0).read(block.spread, "spread of a block", at)
     _VALUES.read([*stated.columns, *stated.words], "names of columns and words", at)
     codec.Numbers(1, codec.MOST_EXAMPLES, int).read(list(stated.words.values()), "words", at)
     for each in stated.pixels:

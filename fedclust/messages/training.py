@@ -249,6 +249,10 @@ class Instruction(codec.Question[TrainAnswer]):
         Whether that noise comes from the run's seed, which a node outside of the user's processes refuses.
     arms
         Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
+    mixture, label_shares
+        How much of each model the client is, and the share of each class in each model's rows, shapes
+        (models,) and (models · C,), `arrays` first: a row's loss is then weighted by how much a model is
+        responsible for it, see :mod:`fedclust.clustering.fedrc`. None for no weights.
     extra
         Entries of the user's own for a ClientApp of the user's own; ours does not read them.
     """
@@ -273,6 +277,8 @@ class Instruction(codec.Question[TrainAnswer]):
     patient_sampling: Annotated[float, codec.Real(0, 1, sparse=True)] = 1.0
     published_noise: Annotated[bool, codec.Flag(sparse=True)] = False
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
+    mixture: Annotated[FloatArray | None, codec.Numbers(0, 1)] = None
+    label_shares: Annotated[FloatArray | None, codec.Numbers(0, 1)] = None
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
     projection = cached_property(_projection)

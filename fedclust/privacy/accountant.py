@@ -19,7 +19,7 @@ AISTATS 2020, as the package composes them; rounded such that ε is never too sm
 import math
 import os
 from collections.abc import Callable, Iterable
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -144,6 +144,42 @@ def epsilon_of_steps(multiplier: float, sampling: float, steps: int, delta: floa
     if sampling == 1 or not steps:
         return epsilon_of([(multiplier, steps)], delta)
     return float(_loss_of_step(multiplier, sampling).self_compose(steps).get_epsilon_for_delta(delta))
+
+
+def epsilon_of_runs(spent: Iterable[tuple[float, float, int]], delta: float) -> float:
+    """Compute ε of all steps and figures that a patient may have taken part in, of any settings.
+
+    Parameters
+    ----------
+    spent
+        Noise multiplier, probability of being drawn, and number, each as for :func:`epsilon_of_steps`.
+    delta
+        δ, in (0, 1).
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If ``dp-accounting`` is not installed.
+
+    Examples
+    --------
+    >>> epsilon_of_runs([(4.0, 0.25, 15), (4.0, 0.25, 5)], 1e-4) == epsilon_of_steps(4.0, 0.25, 20, 1e-4)
+    True
+    >>> epsilon_of_runs([(2.0, 1.0, 4)], 1e-5) == epsilon_of_steps(2.0, 1.0, 4, 1e-5)
+    True
+    """
+    require()
+    number: dict[tuple[float, float], int] = {}
+    for multiplier, sampling, count in spent:
+        number[multiplier, sampling] = number.get((multiplier, sampling), 0) + count
+    # Releases of everyone are one release, see the module.
+    whole = combined_multiplier((noise, count) for (noise, share), count in number.items() if share == 1)
+    drawn = {key: count for key, count in number.items() if key[1] < 1 and count}
+    if not drawn:
+        return 0.0 if math.isinf(whole) else epsilon_of([(whole, 1)], delta)
+    losses = [_loss_of_step(*key).self_compose(count) for key, count in drawn.items()]
+    losses += [] if math.isinf(whole) else [_loss_of_step(whole, 1.0)]
+    return float(reduce(lambda all_of, each: all_of.compose(each), losses).get_epsilon_for_delta(delta))
 
 
 def multiplier_of(epsilon: float, sampling: float, steps: int, delta: float) -> float:

@@ -156,10 +156,15 @@ def _beside(run: SavedRun) -> Path | None:
 
 
 def _config(run: SavedRun) -> dict[str, str]:
-    """Flatten a run's configuration; if missing, that of the main run without its strategy."""
+    """Flatten a run's configuration; if missing, that of the main run without its strategy.
+
+    A ``row_cap`` that nobody gave is left out: it follows from the strategy, or from the one it ran beside.
+    """
     config, beside = run.config, _beside(run)
     if not config and beside is not None and (beside / "config.yaml").is_file():
         config = {key: value for key, value in SavedRun(beside).config.items() if key != "strategy"}
+    if not any(each.lstrip("+").startswith("row_cap=") for each in config.get("overrides") or ["row_cap="]):
+        config = {key: value for key, value in config.items() if key != "row_cap"}
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)

@@ -36,6 +36,8 @@ class Progress:
         Function that returns the time in seconds; for tests.
     task
         Number of this run and number of runs, such as (2, 3) for the second of three; the bar shows it.
+    then
+        Rounds of the runs after this one, each counted by how long it takes: 25.0 are 25 rounds of this run.
     summarised
         Whether someone else prints how the run ended: no line is printed at the end.
     later
@@ -55,6 +57,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         task: tuple[int, int] = (1, 1),
+        then: float = 0.0,
         later: Sequence[str] = (),
         summarised: bool = False,
     ) -> None:
@@ -65,7 +68,7 @@ class Progress:
         self.share = "accuracy"
         """What the clients' figure is."""
         self._before = f" before {' and '.join(later)}" if later else ""
-        self._summarised, self._task = summarised, task
+        self._summarised, self._then, self._after = summarised, then, task[1] - task[0]
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -126,14 +129,12 @@ class Progress:
 
     def _estimate(self) -> None:
         """Print how long all runs will take if every round takes as long as the first ones."""
-        place, runs = self._task
         done = self._round - self._earlier
-        left = self._total * (runs - place + 1) - self._round
-        seconds = (self._updated - self._started) / done * left
+        left = self._total - self._round
+        seconds = (self._updated - self._started) / done * (left + self._then)
         if seconds >= _SECONDS_BETWEEN_LINES and not self._summarised:
             by = "the first round" if done == 1 else f"the first {done} rounds"
-            compared = f", and {runs - place} compared" * (runs > place)
-            what = f"{self._total - self._round} more rounds{compared}"
+            what = f"{left} more rounds" + f", and {self._after} compared" * bool(self._after)
             line = f"{self._title}: about {_duration(seconds)} to go by {by}: {what}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -360,7 +360,7 @@ def everyone(words: Words) -> str:
 def site_columns(summary: Mapping[str, Any]) -> list[str]:
     """Return the titles of the columns of :func:`site_rows`."""
     first, *others = (title for _, title in target_of(summary).words.columns)
-    return ["site", "trains with", first, "95 % interval", *others]
+    return ["site", "trains with", first, "95 % interval", *others, "the others lose without it"]
 
 
 def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
@@ -378,7 +378,9 @@ def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
         ends = span((arms[0].get("accuracy_low"), arms[0].get("accuracy_high")), 2)
         what = ", ".join(each["train_with"]) or "nobody"
         what += " (prior)" if each["correction"] == "prior" else ""
-        rows.append([each["name"], what, figures[0], ends, *figures[1:]])
+        lost, reach = each.get("others_lose"), each.get("others_lose_interval") or (None, None)
+        worth = "–" if lost is None else f"{number(lost, 2)} ({span(reach, 2)})"
+        rows.append([each["name"], what, figures[0], ends, *figures[1:], worth])
     return rows
 
 

@@ -56,8 +56,7 @@ def main(argv: Sequence[str]) -> int:
             for line in lines(found, most, lambda each: f"{each.severity}: {each.line}"):
                 _print(f"  {line}")
             counts.update(each.severity for each in found)
-            readable = given.target and not builder.kind.numeric  # sites predict classes only
-            if readable and not any(each.severity == "error" for each in found):
+            if given.target and not any(each.severity == "error" for each in found):
                 stated = describe(read_site(file.name, builder, OwnSitesPartition(group=given.group), 0))
                 statements[str(file)] = stated
                 _print(f"  a run would send: {stated.summary()}")

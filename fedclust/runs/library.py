@@ -18,6 +18,7 @@ from typing import Any, Literal, TextIO, cast
 import numpy as np
 import pandas as pd
 import torch
+from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 from rich.console import Console
 from torch import nn
@@ -32,7 +33,9 @@ from fedclust.data.source import name_of
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
+from fedclust.layers.coalitions import Coalitions
 from fedclust.messages.models import to_state
+from fedclust.messages.packer import unpack
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder, embed
 from fedclust.models.encoders import Encoder, PixelEncoder, maker
@@ -43,6 +46,7 @@ from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as n
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
+from fedclust.runs.leave import Left, without
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
     Plan,
@@ -195,10 +199,13 @@ class Result:
         """
         if not 0 <= cluster < len(self._state.models):
             raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
+        return self._built(self._serving[cluster])
+
+    def _built(self, model: ArrayRecord) -> nn.Module:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
         network = self._module()
-        network.load_state_dict(to_state(self._serving[cluster]))
+        network.load_state_dict(to_state(model))
         return network.eval()
 
     def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:
@@ -285,6 +292,7 @@ class Result:
         formats: Sequence[str] = (),
         example: torch.Tensor | None = None,
         sites: Sequence[str | int] | None = None,
+        without: str | int | None = None,
     ) -> Path:
         """Write the models for use without the run: a folder per cluster, with a model card each.
 
@@ -303,6 +311,8 @@ class Result:
         sites
             Names or ids of the clients whose fine-tuned models are written, see :meth:`finetuned`; unless
             given, all if they are at most 50, otherwise none.
+        without
+            Name or id of a site that leaves, see :meth:`without`.
 
         Returns
         -------
@@ -321,8 +331,33 @@ class Result:
         known = model if isinstance(model, Mapping) else None
         encoder = self.saved.config.get("encoder")
         frozen = encoder if isinstance(encoder, Mapping) and self._embedder is not None else None
-        target, served = Path(target), self.served()
-        return write_export(served, self.saved, target, known, formats, example, sites, frozen)
+        served, run = self.served(), self.saved
+        if without is not None:
+            served, run = (left := self.without(without)).served, left.run
+        return write_export(served, run, Path(target), known, formats, example, sites, frozen)
+
+    def without(self, site: str | int) -> Left:
+        """Return what serves the other sites of a handful when one leaves; nothing trains again.
+
+        Each chooses again by the cross-fitted scores of the run, among the coalitions that have trained
+        without that site.
+
+        Parameters
+        ----------
+        site
+            Name or id of the site that leaves.
+
+        Raises
+        ------
+        ValueError
+            If the run is another, or there is no such site.
+        """
+        packed = self._state.layers.get(Coalitions.__name__)
+        trained = None if packed is None else unpack(Coalitions.memory_type, packed)
+        if trained is None:
+            rule = "folder must hold a run in which a handful of sites chose with whom they train"
+            raise ValueError(f"{rule}, by strategy=auto, got {self.folder}")
+        return without(self.served(), self.saved, trained, self._built, site)
 
     def assign(self, inputs: Any, targets: Any = None) -> int | None:
         """Find the cluster of a client that was not in the run, by the method's own rule; see :meth:`place`.
@@ -632,6 +667,7 @@ def simulate(
     timeout: float = 3600.0,
     min_replies: float = MIN_REPLIES,
     keep_matrices: bool | Literal["auto"] = "auto",
+    groups: Sequence[str] | None = None,
 ) -> Result:
     """Train a federation of your own arrays with your own network, in this process.
 
@@ -705,6 +741,9 @@ def simulate(
         Share of a round's clients that must answer, in [0, 1]; 0 to continue however few do.
     keep_matrices
         Whether to keep client-by-client matrices; ``"auto"`` keeps those of up to 500 clients.
+    groups
+        Name of the group that people put each client in, such as a vendor, shape (K,); ``auto`` tests whether
+        training by it helps.
 
     Raises
     ------
@@ -752,7 +791,12 @@ def simulate(
         serves = serve if serve != run_options.AUTO else getattr(strategy, "serves", "cluster")
         fraction = DEFAULT_FRACTION if decides or (proof and serves == "best") else 0.0
         data = from_arrays(
-            data, num_classes=num_classes, seed=seed, validation_fraction=fraction, target=target
+            data,
+            num_classes=num_classes,
+            seed=seed,
+            validation_fraction=fraction,
+            target=target,
+            groups=groups,
         )
     if features == "encoder":
         data = _embedded(data, encoder, training, device, print if progress else logger.info)
@@ -857,6 +901,8 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
     1 30
     """
+    if isinstance(overrides, str):
+        raise ConfigError(f"overrides must be a list of texts, got {overrides!r}")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

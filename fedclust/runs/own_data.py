@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,10 @@ def join_sites(
     if sites.stood:  # then the agreement in the folder holds
         return fill(config, agreed), sites
     # Of a run to resume, other clients may have joined since.
-    about = {"clients": list(standing[1] if standing else sites.names), "agreement": asdict(sites.agreement)}
+    about = {
+        "clients": list(standing[1] if standing else sites.names),
+        "agreement": json.loads(sites.agreement.to_json()),
+    }
     about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:
         _check_same(saved, json.loads(json.dumps(about)), folder)

@@ -42,11 +42,13 @@ own_models = true  # false: no model leaves that other sites may be sent; coalit
 # noise = 0.01  # standard deviation of the noise on each parameter, as a multiple of clip
 # patient_noise = 1.0  # least noise of privacy=patient_dp, without which nothing of single patients leaves
 # patient_clip = 1.0  # largest length of a patient's gradient in it
+# patient_epsilon = 10.0  # most that a patient spends in all runs together, at patient_delta
+# patient_delta = 1e-5
 """
 
 _MESSAGES = {
     "query.clients": "names of the site and its clients, and its rules",
-    "query.statement": "classes, columns, categories, means and spreads",
+    "query.statement": "what is predicted, columns, categories, means and spreads",
     "query.agreement": "that its rows are encoded",
     "query.encoder": "the encoding that all sites agreed on",
 }
@@ -64,7 +66,7 @@ def written_rules(given: argparse.Namespace, stated: Statement) -> Iterator[str]
     """
     if not given.rules.exists():
         inputs = [name for name, column in stated.columns.items() if not column.unfit]
-        lists = {"labels": [given.target], "inputs": inputs}
+        lists = {"labels": [each for each in (given.target, given.event) if each], "inputs": inputs}
         written = {name: json.dumps(each, ensure_ascii=False) for name, each in lists.items()}
         given.rules.write_text(_TEMPLATE.format(questions=json.dumps(OURS), **written), encoding="utf-8")
         yield f"{given.rules}: written, edit it as you like"
@@ -107,9 +109,11 @@ def rehearsed(given: argparse.Namespace, file: Path, csv_options: dict[str, Any]
     csv_options
         How it is read, as in ``dataset.csv_options``.
     """
+    predicted = {"target": given.kind, "event": given.event}
     own = csv_options | {"keep": ",".join(given.keep), "data": str(file), "rules": str(given.rules)}
     with tempfile.TemporaryDirectory() as folder, _cache(folder):
         named = [f"dataset.label={json.dumps(given.target)}", f"dataset.ignore={json.dumps(given.ignore)}"]
+        named += [f"dataset.{key}={json.dumps(value)}" for key, value in predicted.items() if value]
         named += [f"partition.group={json.dumps(given.group)}"] if given.group else []
         short = ["rounds=1", "compare=[]", "partition.settle=0", "wait=1", f"output_dir={folder}/run"]
         config = compose(["dataset=csv", "partition=own", *named, *short])

@@ -23,6 +23,7 @@ VERBS = {
     "predict": "predict with the models of a run or of an export",
     "place": "find the cluster of a client that was not in a run",
     "export": "write a run's models into a folder that can be used without the run",
+    "leave": "write the models of a handful of sites without one that leaves",
     "watch": "show a run or a sweep in a browser while it is running",
     "help": "show the help of a verb, the choices of a group of settings, or one of them",
 }

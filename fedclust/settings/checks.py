@@ -12,7 +12,6 @@ from fedclust.settings.composition import ConfigError, is_own, with_strategy
 from fedclust.settings.run_options import AUTO, COMMON, SERVE, VALIDATION, RunOptions, RunSettings
 from fedclust.support.checks import check_fraction, none_of
 from fedclust.support.layout import CONF
-from fedclust.targets import Classes, kind_of
 
 _FRACTION = "partition.validation_fraction"
 _TABLES = "fedclust.data.tables.Tables"
@@ -29,13 +28,15 @@ def run_settings(config: DictConfig) -> RunSettings:
         If a value has the wrong type or is outside its range.
     """
     try:
-        given = {*config}  # `in config` resolves what it finds, in errors that do not name it
+        # `in config` resolves what it finds, in errors that do not name it
+        given = {str(name) for name in config if not OmegaConf.is_missing(config, name)}
+        needed = {field.name for field in fields(RunSettings) if field.default is MISSING}
+        needed |= {field.name for field in fields(RunSettings) if field.name in {*config}}
+        if missing := sorted(needed - given):
+            raise ConfigError(f"{', '.join(missing)} must be given")
         values = {field.name: config[field.name] for field in fields(RunSettings) if field.name in given}
         values |= {"patience": OmegaConf.select(config, "stop.patience")}
         values |= {"compare": composition.compared(config), "hosts": config.hosts and str(config.hosts)}
-        needed = [field.name for field in fields(RunSettings) if field.default is MISSING]
-        if missing := [name for name in needed if name not in values]:
-            raise ConfigError(f"{', '.join(missing)} must be given")
         hints = get_type_hints(RunSettings)
         if problem := _proof_problem(config) or choices.wrong_value("", values, hints, null=False):
             raise ConfigError(problem)
@@ -115,9 +116,6 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
     """Yield a line for each pair of settings that cannot be combined."""
     if settings.hosts is not None and settings.task == "partition":
         yield f"hosts must be null with task=partition, which asks no node, got {settings.hosts}"
-    kind = kind_of(config.dataset.get("target"), config.dataset.get("event")) if is_own(config) else Classes
-    if kind.numeric:
-        yield f"dataset.target must be classes with partition=own, got {kind.kind}"
     later, held_out = is_own(config) or settings.min_clients is not None, settings.holdout_clients
     if choice := composition.private_choice(config):
         if later and choice == "client_dp":

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedclust.support.checks import read_as
 from fedclust.targets.amounts import Amounts
-from fedclust.targets.base import Calibration, Numbers, Target
+from fedclust.targets.base import Block, Calibration, Numbers, Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
@@ -27,6 +27,7 @@ __all__ = [
     "KINDS",
     "LOWER",
     "Amounts",
+    "Block",
     "Calibration",
     "Classes",
     "Numbers",

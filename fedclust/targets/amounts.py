@@ -143,6 +143,24 @@ class Amounts(Numbers):
         return self.agreed(values, unit=self.unit, error=self.error)
 
     @classmethod
+    def strata(cls, values: FloatArray) -> IntArray:
+        """Return each row's tenth of a site's amounts.
+
+        Raises
+        ------
+        ValueError
+            If the amounts are all alike.
+
+        Examples
+        --------
+        >>> Amounts.strata(np.arange(20.0))[:4]
+        array([0, 0, 1, 1])
+        """
+        if (values == values[0]).all():
+            raise ValueError("amounts must differ between rows, all are alike")
+        return np.searchsorted(np.quantile(values, levels()), values, side="right")
+
+    @classmethod
     def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:
         """List infinite amounts, and amounts that are all alike but for a tenth at each end.
 

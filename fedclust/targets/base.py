@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +20,42 @@ if TYPE_CHECKING:
 
 NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _GROUPS = 10
+_MOST_BLOCKS = 200  # of a site's amounts, or of its times with and without the event each
+_MOST_ROWS = 1e6  # that an agreement counts with, whatever sites state
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring training values of a site.
+
+    Attributes
+    ----------
+    rows
+        Number of rows.
+    mean
+        Their mean amount; or their mean time, and their event, 0 or 1.
+    spread
+        Standard deviation of the amounts or times.
+    """
+
+    rows: int
+    mean: tuple[float, ...]
+    spread: float = 0.0
+
+    def values(self, rows: int) -> FloatArray:
+        """Return values with this mean and spread, at equal distances, shape (rows, 1 or 2).
+
+        Examples
+        --------
+        >>> Block(2, (10.0, 1.0), spread=3.0).values(2)
+        array([[ 7.,  1.],
+               [13.,  1.]])
+        """
+        apart = 2 * np.arange(rows) - (rows - 1.0)
+        first = self.mean[0] + self.spread * apart / np.sqrt(max(rows**2 - 1, 1) / 3)
+        return np.column_stack([first, *(np.full(rows, each) for each in self.mean[1:])])
+
+
 _LEARNT = 0.02  # of the score without inputs
 
 
@@ -122,6 +158,9 @@ class Target(ABC):
     numeric: ClassVar[bool]
     """Whether rows have numbers, which fall into bins; if not, their classes are the bins."""
 
+    per_row: ClassVar[int] = 1
+    """Numbers of a row's value."""
+
     width: ClassVar[int] = 0
     """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
 
@@ -151,6 +190,62 @@ class Target(ABC):
         ValueError
             If a value is not of this kind.
         """
+
+    @classmethod
+    def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
+        """Describe a site's training values, so that sites can agree on a target.
+
+        Rows are sorted by amount or time, with and without the event apart, and cut into at most 200 blocks
+        of nearly equal numbers of rows, each of `floor` rows or more. Fewer rows than that are left out.
+
+        Parameters
+        ----------
+        values
+            Shape (n,), or (n, 2).
+        floor
+            Least number of rows of a block.
+        """
+        table = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+        parts = [table] if table.shape[1] == 1 else [table[table[:, 1] == event] for event in (0, 1)]
+        found = []
+        for part in parts:
+            number = min(_MOST_BLOCKS, len(part) // floor)
+            ordered = part[np.argsort(part[:, 0], kind="stable")]
+            found += [
+                Block(len(each), tuple(each.mean(axis=0).tolist()), float(each[:, 0].std()))
+                for each in (np.array_split(ordered, number) if number else ())
+            ]
+        return tuple(found)
+
+    @classmethod
+    def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
+        """Make the target of all sites' blocks, and of other attributes.
+
+        Rows of a block lie at equal distances. From blocks of one or two rows, the target is that of
+        :meth:`agreed`.
+
+        Raises
+        ------
+        ValueError
+            If the values are no target's, or there are none.
+        """
+        listed = list(blocks)
+        if not listed:
+            raise ValueError("no site has enough rows for the agreement on a target")
+        share = min(1.0, _MOST_ROWS / sum(each.rows for each in listed))
+        values = np.concatenate([each.values(math.ceil(each.rows * share)) for each in listed])
+        return cls.agreed(values[:, 0] if cls.per_row == 1 else values, **given)
+
+    @classmethod
+    def strata(cls, values: FloatArray) -> IntArray:
+        """Return the stratum of each of a site's rows, by which its test rows are drawn, shape (n,).
+
+        Raises
+        ------
+        ValueError
+            If nothing can be learned from the values.
+        """
+        raise NotImplementedError(f"{cls.kind} are strata themselves")
 
     @classmethod
     def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:  # noqa: ARG003

@@ -162,6 +162,7 @@ class Times(Numbers):
     tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
     predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"
+    per_row: ClassVar[int] = 2
     width: ClassVar[int] = INTERVALS
 
     cuts: tuple[float, ...]
@@ -206,6 +207,18 @@ class Times(Numbers):
     def agreed_again(self, values: FloatArray) -> "Times":
         """Make the target of other training times and events, shape (N, 2), with this one's unit."""
         return self.agreed(values, unit=self.unit)
+
+    @classmethod
+    def strata(cls, values: FloatArray) -> IntArray:
+        """Return each row's quarter of a site's times, twice, plus one if the event happened.
+
+        Examples
+        --------
+        >>> Times.strata(np.array([[1.0, 0.0], [2.0, 1.0], [3.0, 1.0], [4.0, 0.0]]))
+        array([0, 3, 5, 6])
+        """
+        quarter = np.searchsorted(np.quantile(values[:, 0], (0.25, 0.5, 0.75)), values[:, 0])
+        return 2 * quarter + (values[:, 1] > 0)
 
     @classmethod
     def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:
@@ -378,7 +391,8 @@ class Times(Numbers):
         from torch.nn import functional
 
         at_risk, happened = self.observed(values)
-        logits = outputs + _like(outputs, self.base) if self.base else outputs
+        logits = outputs[..., : self.num_intervals]  # a network may have more
+        logits = logits + _like(outputs, self.base) if self.base else logits
         each = functional.binary_cross_entropy_with_logits(
             logits, happened.to(outputs.dtype), reduction="none"
         )

@@ -45,6 +45,8 @@ class Job:
         Number of steps to train; None for that of the hyperparameters.
     shift
         Added to the logits in evaluation, shape (C,); None adds nothing.
+    weights
+        Factor of the loss of each row in training, shape (N_k,); `rows` are then sorted. None for 1.
     """
 
     client: int
@@ -52,6 +54,7 @@ class Job:
     state: State
     steps: int | None = None
     shift: FloatArray | None = None
+    weights: FloatArray | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,12 +1,13 @@
 """Local training, one client after another."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.training.cohort import CohortUpdate, Work, collect, start_state
 from fedclust.training.device_data import DeviceData
-from fedclust.training.losses import mean_loss
+from fedclust.training.losses import example_losses, mean_loss
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.vectorised import LocalUpdate
 from fedclust.training.working_model import Lanes, WorkingModel
@@ -58,12 +59,21 @@ def take_steps(
     # Without waiting for a GPU's queue: the driver has copied the rows when this returns.
     rows = torch.from_numpy(work.batches.rows[index]).to(data.rows_device, non_blocking=True)
     sizes = work.batches.sizes[index].tolist()
+    job = work.jobs[index]
+    weights = None
+    if job.weights is not None:
+        of_rows = job.weights[np.searchsorted(job.rows, work.batches.rows[index])]
+        weights = torch.from_numpy(of_rows.astype(np.float32)).to(data.device)
     parameters: list[Tensor] = []
     update = None
     for step in range(int(work.batches.steps[index])):
         crops = None if work.augmentation is None else work.augmentation[index, step]
         inputs, labels = data.batch(rows[step, : sizes[step]], crops)
-        loss = mean_loss(working.forward(inputs, work.keys[index, step]), labels, training.loss)
+        outputs = working.forward(inputs, work.keys[index, step])
+        if weights is None:
+            loss = mean_loss(outputs, labels, training.loss)
+        else:
+            loss = (example_losses(outputs, labels, training.loss) * weights[step, : sizes[step]]).mean()
         losses[index, step] = loss.detach()
         if update is None:
             # Like torch.optim, leave parameters that the loss does not depend on unchanged, even by weight

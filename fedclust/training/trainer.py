@@ -558,7 +558,10 @@ class Dispatcher:
         return sum(saved.values())
 
     def train(self, work: Work) -> Iterator[CohortUpdate]:
-        """Train a pass, in one or more parts."""
+        """Train a pass, in one or more parts; one by one where rows have weights."""
+        if any(job.weights is not None for job in work.jobs):
+            yield self._alone(work)
+            return
         if self.together and self._vectorised.mlp is None and not self._agreed:
             try:
                 self._agreed = self._agree(work)

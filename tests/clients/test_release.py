@@ -9,11 +9,12 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedclust.clients import release
-from fedclust.clients.release import Release, check_question
+from fedclust.clients.release import Release, charge, check_question
 from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.messages import coalitions, description, evaluation, training
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
+from fedclust.privacy.accountant import epsilon_of
 
 NONE = np.zeros(0, dtype=np.int64)
 RULES = Rules(min_cell=5)
@@ -277,6 +278,34 @@ def test_with_noise_for_patients_nothing_else_of_them_leaves() -> None:
             released(answer, question, **few)
 
 
-def test_a_clip_for_patients_needs_their_noise() -> None:
-    with pytest.raises(ValueError, match="^site.toml: patient_clip needs a patient_noise, got 1.0"):
-        Rules(patient_clip=1.0)
+@pytest.mark.parametrize("name", ["patient_clip", "patient_epsilon"])
+def test_what_limits_patients_needs_their_noise(name: str) -> None:
+    with pytest.raises(ValueError, match=f"^site.toml: {name} needs a patient_noise, got 1.0"):
+        Rules(**{name: 1.0})
+
+
+def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path))
+    # One step of noise 4 and one figure of noise 4 are a release of 4 / √2; two and one would be of 4 / √3.
+    allowed = epsilon_of([(4 / 2**0.5, 1)], 1e-5) + 1e-6
+    rules = Rules(patient_noise=1.0, patient_epsilon=allowed)
+    start = model(0.0)
+    train = training.Instruction(start, patient_clip=1.0, patient_noise=4.0)
+    measure = evaluation.EvaluateQuestion(start, noise=4.0)
+    limited = node(rules)
+    limited.trainer.training.steps = 1
+    for unanswered in (
+        training.Instruction(start),
+        replace(train, patient_noise=0.9),
+        replace(measure, noise=None),
+    ):
+        charge(limited, [unanswered] * 9)
+    with pytest.raises(RulesError, match="^this site's patients spend at most ε = "):
+        charge(limited, [train, train, measure])  # of three clients, whose patients may be the same
+    charge(limited, [train])
+    charge(limited, [measure])  # of another run, for which the first is a test patient
+    for more in (train, measure):
+        with pytest.raises(RulesError, match="in all runs, by the rules of its operator$"):
+            charge(limited, [more])
+    limited.config["name"] = "south"
+    charge(limited, [train])

@@ -284,7 +284,7 @@ def own_clients(number: int, validation: int, unheld: Iterable[int] = ()) -> lis
 
 def of(num_clients: int) -> Any:
     """Clients as far as notes look at them."""
-    described = SimpleNamespace(rows=np.full(num_clients, 20))
+    described = SimpleNamespace(rows=np.full(num_clients, 20), named_groups=())
     return SimpleNamespace(num_clients=num_clients, describe=lambda: described)
 
 

@@ -33,6 +33,7 @@ from fedclust.data.input_encoders import (
     size_of,
 )
 from fedclust.support.checks import few, read_as
+from fedclust.targets import KINDS, Block, Classes, from_text, to_text
 from fedclust.typing import FloatArray
 
 Label: TypeAlias = int | float | str
@@ -183,7 +184,7 @@ class Statement:
     Attributes
     ----------
     labels
-        The distinct labels, sorted.
+        The distinct labels, sorted; none of amounts and times.
     columns
         For a table: its columns, in the site's order.
     pixels
@@ -194,6 +195,8 @@ class Statement:
         What somebody should look at in the data, without values; see :mod:`fedclust.data.check`.
     embedding
         The frozen encoder that embeds the rows; None without one.
+    values
+        Of amounts and times, blocks of the training rows' values; see :meth:`fedclust.targets.Target.stated`.
     """
 
     labels: tuple[Label, ...]
@@ -202,12 +205,14 @@ class Statement:
     words: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     embedding: Embedding | None = None
+    values: tuple[Block, ...] = ()
 
     def summary(self) -> str:
         """List the contents in one line, for the log."""
         kinds = [column.kind for column in self.columns.values() if not column.unfit]
         parts = {
             "class names ({})": len(self.labels),
+            "count, mean and spread of {} block(s) of neighbouring values": len(self.values),
             "names and kinds of {} column(s)": len(self.columns),
             "categories of {} column(s)": kinds.count("category"),
             "count, mean and sum of squares of {} column(s)": kinds.count("number"),
@@ -237,6 +242,8 @@ class Wanted:
         Largest number of words of texts, including padding and unknown; None if words are not counted.
     input_shape
         Shape of an example of anything but a table.
+    kind, unit
+        What is predicted, one of :data:`fedclust.targets.KINDS`, and its unit.
     """
 
     num_classes: int | None = None
@@ -247,6 +254,8 @@ class Wanted:
     encoding: Encoding = "onehot"
     vocabulary_size: int | None = None
     input_shape: tuple[int, ...] = ()
+    kind: str = Classes.kind
+    unit: str = ""
 
 
 @dataclass(frozen=True)
@@ -256,9 +265,9 @@ class Agreement:
     Attributes
     ----------
     labels
-        Label of each class as in the data, shape (C,).
+        Label of each class as in the data, shape (C,); none of amounts and times.
     class_names
-        Name of each class, shape (C,).
+        Name of each class, or of each bin of amounts and times, shape (C,).
     input_shape
         Shape of one encoded example.
     numbers, categories
@@ -272,6 +281,8 @@ class Agreement:
         Words of texts, from token 2 on: 0 is padding, 1 any other word.
     embedding
         The frozen encoder that embeds the rows encoded like this; None without one.
+    target
+        What is predicted, see :func:`fedclust.targets.to_text`; empty for classes.
     """
 
     labels: tuple[Label, ...]
@@ -284,6 +295,7 @@ class Agreement:
     std: tuple[float, ...] = ()
     words: tuple[str, ...] = ()
     embedding: Embedding | None = None
+    target: str = ""
 
     @property
     def table(self) -> TableEncoder:
@@ -292,7 +304,10 @@ class Agreement:
 
     def to_json(self) -> str:
         """Convert the agreement to JSON, which keeps every digit."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        if not self.target:  # classes
+            del values["target"]
+        return json.dumps(values, sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> "Agreement":
@@ -373,7 +388,7 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     left = {site: each for site, each in left.items() if site not in refused}
     if not left:
         return Outcome(None, refused, tuple(cautions))
-    labels, names = _classes(left, wanted)
+    labels, names, target = _predicted(left, wanted)
     cautions += [f"{site}: {line}" for site, each in left.items() for line in each.warnings]
     cautions += _apart(left, kinds)
     numbers, categories = _encoders(left, kinds)
@@ -387,7 +402,7 @@ def agree(statements: Mapping[str, Statement], wanted: Wanted) -> Outcome:
     shape = (width,) if wanted.columns else wanted.input_shape
     words = _vocabulary(left, wanted.vocabulary_size)
     columns = numbers, categories, wanted.encoding
-    agreed = Agreement(labels, names, shape, *columns, *_channels(left), words, embedding)
+    agreed = Agreement(labels, names, shape, *columns, *_channels(left), words, embedding, target)
     return Outcome(agreed, refused, tuple(cautions))
 
 
@@ -408,6 +423,8 @@ def _encoder(embedding: Embedding | None) -> str:
 
 
 def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[str, str]:
+    if KINDS[wanted.kind].numeric:
+        return {site: why for site, each in statements.items() if (why := _unfit_values(each, wanted.kind))}
     refused: dict[str, str] = {}
     texts = {site: any(isinstance(label, str) for label in each.labels) for site, each in statements.items()}
     most = 2 * sum(texts.values()) > len(texts)  # whether more than half have texts
@@ -420,6 +437,17 @@ def _unfit_labels(statements: Mapping[str, Statement], wanted: Wanted) -> dict[s
             refused[site] = f"labels must be {kinds[0]} as at most sites, got {kinds[1]}"
     left = {site: each for site, each in statements.items() if site not in refused}
     return refused if wanted.class_names is not None else refused | _other_spellings(left)
+
+
+def _unfit_values(statement: Statement, kind: str) -> str | None:
+    """Explain why a site's values are not of a kind; None if they are, or few."""
+    chosen = KINDS[kind]
+    fits = all(len(each.mean) == chosen.per_row for each in statement.values)
+    means = np.array([each.mean for each in statement.values] if fits else ()).reshape(-1, chosen.per_row)
+    faults = {name for name, _, _ in chosen.faults(means[:, 0] if chosen.per_row == 1 else means)}
+    if statement.labels or not fits or not faults.isdisjoint(("infinite", "time", "event")):
+        return f"its values must be {kind}, as those of the run"
+    return None
 
 
 def _other_spellings(statements: Mapping[str, Statement]) -> dict[str, str]:
@@ -480,6 +508,17 @@ def _named(label: Label, names: Sequence[str]) -> int | None:
     if isinstance(label, int) and 0 <= label < len(names) and not any(name.isdecimal() for name in names):
         return label
     return None
+
+
+def _predicted(
+    left: Mapping[str, Statement], wanted: Wanted
+) -> tuple[tuple[Label, ...], tuple[str, ...], str]:
+    """Return the labels, the names of the classes or bins, and the target as text."""
+    if not KINDS[wanted.kind].numeric:
+        return *_classes(left, wanted), ""
+    blocks = (block for each in left.values() for block in each.values)
+    target = KINDS[wanted.kind].from_stated(blocks, unit=wanted.unit)
+    return (), target.bin_names(), to_text(target)
 
 
 def _classes(left: Mapping[str, Statement], wanted: Wanted) -> tuple[tuple[Label, ...], tuple[str, ...]]:
@@ -612,6 +651,8 @@ def unfit_for(statement: Statement, agreement: Agreement) -> str | None:
     if statement.embedding != agreement.embedding:
         run, own = _encoder(agreement.embedding), _encoder(statement.embedding)
         return f"its encoder must be {run} as in the run, got {own}"
+    if reason := _unfit_values(statement, from_text(agreement.target).kind) if agreement.target else None:
+        return reason
     known = {*agreement.labels, *agreement.class_names}
     if unknown := [label for label in statement.labels if label not in known]:
         return f"labels must be among {few(agreement.class_names, 10)}, got {few(unknown, 10)}"

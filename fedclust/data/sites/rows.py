@@ -17,17 +17,28 @@ from numpy.typing import NDArray
 
 from fedclust.data import cache
 from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes, suspicion
-from fedclust.data.dataset import FederatedData
+from fedclust.data.dataset import VALUES, FederatedData
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
 from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.sites.rules import Rules
-from fedclust.data.source import UNREADABLE, USUAL, Labels, Part, column, find_column, table_of, whole_numbers
+from fedclust.data.source import (
+    UNREADABLE,
+    USUAL,
+    Labels,
+    Owners,
+    Part,
+    column,
+    find_column,
+    table_of,
+    whole_numbers,
+)
 from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
+from fedclust.targets import from_text
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -59,7 +70,8 @@ class SiteRows:
     kept
         Which rows of the source are kept, shape (rows of the source,).
     labels
-        Label of each kept row as the source has it, shape (N,): whole numbers, numbers, or texts.
+        Label of each kept row as the source has it, shape (N,): whole numbers, numbers, or texts. Of amounts
+        and times their values, float32, shape (N,) or (N, 2).
     num_train
         Kept rows of the source's training part.
     clients
@@ -72,6 +84,8 @@ class SiteRows:
         Number of the person that each kept row is of, shape (N,); None without a key.
     rules
         What the site lets leave it; None in the user's own process.
+    named_groups
+        Name of each client's group, see :attr:`~fedclust.data.dataset.FederatedData.named_groups`.
     """
 
     name: str
@@ -87,6 +101,7 @@ class SiteRows:
     findings: Sequence[Finding] = ()
     persons: IntArray | None = None
     rules: Rules | None = None
+    named_groups: tuple[str, ...] = ()
 
     @property
     def floor(self) -> int:
@@ -99,8 +114,18 @@ class SiteRows:
         return np.sort(np.concatenate(self.train))
 
 
-_NAMES_COLUMNS = ("label", "natural", "numbers", "categories", "ignore", "text", "image")
-_FORM = ("name", "num_classes", "class_names", "input_shape", "resize", "encoding", "category_sizes")
+_NAMES_COLUMNS = ("label", "event", "natural", "groups", "numbers", "categories", "ignore", "text", "image")
+_FORM = (
+    "name",
+    "target",
+    "unit",
+    "num_classes",
+    "class_names",
+    "input_shape",
+    "resize",
+    "encoding",
+    "category_sizes",
+)
 _OF_A_RUN = frozenset({*_NAMES_COLUMNS, *_FORM, "vocabulary_size", "tokenizer"})
 """What a run may set of ``dataset`` on a deployed node: names of columns, and the form of the inputs."""
 
@@ -205,31 +230,25 @@ def read_site(
     """
     floor = max(own.min_samples, rules.min_cell if rules else 0)
     with private(builder), builder.opened() as parts:
-        if builder.kind.numeric:
-            raise SiteError(f"partition=own predicts classes only, got dataset.target={builder.kind.kind}")
         if builder.per_position:
             raise SiteError("partition=own needs one label per row, got dataset.per_position=true")
         builder = dataclasses.replace(builder, group=own.group)
         if rules:
             builder = _ruled(builder, parts, rules)
         findings = _checked(builder, parts)
-        arrays, kept = builder.read_labels(parts)
-        labels, num_train = whole_numbers(np.concatenate(arrays)), len(arrays[0])
-        named = builder.names_in(parts[0])
-        if named and labels.min() >= 0:  # the names' order may be another at each site
-            labels = np.array(named)[labels]
-        if labels.dtype.kind not in "if":  # the same at every site
-            labels = np.array([str(label) for label in labels])
-        if rules:
-            _check_classes(labels, rules)
-        owner, names = builder.encode_natural(parts, kept) or (np.zeros(len(labels), np.int64), ("",))
+        labels, kept, num_train, ranks = (_values if builder.kind.numeric else _classes)(
+            builder, parts, rules
+        )
+        owner, names = builder.encode_names(parts, kept, "natural") or (
+            np.zeros(len(labels), np.int64),
+            ("",),
+        )
         clients = [f"{name}/{each}" if each else name for each in names]
         if own.test == "official" and num_train == len(labels):
             raise SiteError("partition.test=official needs a test file, the site has none")
         if unfit := [each for each in clients if len(each) > _LONGEST or not each.isprintable()]:
             rule = f"names of clients must be at most {_LONGEST} printable characters"
             raise SiteError(rule + (f", got {unfit[0]!r}" if is_open() else ""))
-        ranks = np.unique(labels, return_inverse=True)[1].reshape(-1)
         persons = builder.persons(parts, kept)
         person = np.arange(len(labels)) if persons is None else persons
         seed = seed if own.seed is None else own.seed
@@ -259,8 +278,43 @@ def read_site(
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
+        in_groups = _named_groups(builder.encode_names(parts, kept, "groups"), train)
         read = name, builder, parts, kept, labels, num_train, tuple(held), train, test
-        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules)
+        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules, in_groups)
+
+
+def _named_groups(found: Owners | None, train: Sequence[IntArray]) -> tuple[str, ...]:
+    groups, names = found or (np.zeros(0, np.int64), ())
+    held = [np.unique(groups[rows]) for rows in train] if names else []
+    if any(len(each) > 1 or each[0] < 0 for each in held):
+        raise SiteError("dataset.groups must be a column with one value in all rows of a client")
+    return tuple(names[each[0]] for each in held)
+
+
+_Predicted: TypeAlias = tuple[NDArray[Any], BoolArray, int, IntArray]
+
+
+def _classes(builder: Builder, parts: Sequence[Part], rules: Rules | None) -> _Predicted:
+    """Read labels; return them, which rows are kept, how many of these train, and the rows' strata."""
+    arrays, kept = builder.read_labels(parts)
+    labels = whole_numbers(np.concatenate(arrays))
+    named = builder.names_in(parts[0])
+    if named and labels.min() >= 0:  # the names' order may be another at each site
+        labels = np.array(named)[labels]
+    if labels.dtype.kind not in "if":  # the same at every site
+        labels = np.array([str(label) for label in labels])
+    if rules:
+        _check_classes(labels, rules)
+    return labels, kept, len(arrays[0]), np.unique(labels, return_inverse=True)[1].reshape(-1)
+
+
+def _values(builder: Builder, parts: Sequence[Part], rules: Rules | None) -> _Predicted:  # noqa: ARG001
+    """Read amounts or times, as :func:`_classes` reads labels."""
+    values, kept, num_train = builder.read_values(parts)
+    try:
+        return values, kept, num_train, builder.kind.strata(values)
+    except ValueError as error:
+        raise SiteError(str(error)) from error
 
 
 def _named(builder: Builder) -> dict[str, list[str]]:
@@ -270,13 +324,14 @@ def _named(builder: Builder) -> dict[str, list[str]]:
 
 
 _RULE_OF = {
-    "label": "labels",
+    **dict.fromkeys(("label", "event"), "labels"),
     "natural": "groups",
+    "groups": "groups",
     **dict.fromkeys(("numbers", "categories", "text", "image"), "inputs"),
 }
 """By which of the rules' lists a setting may name a column."""
 
-_FIRST = ("label", "natural", "text", "image")  # of several names, the first that exists is used
+_FIRST = ("label", "natural", "groups", "text", "image")  # of several names, the first that exists is used
 
 
 def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
@@ -298,7 +353,7 @@ def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
         if listed is not None:
             if others := [name for name in columns if name not in listed]:
                 raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")
-        elif role in ("label", "natural", "numbers", "categories"):
+        elif role in ("label", "event", "natural", "groups", "numbers", "categories"):
             table = table_of(parts, columns, slice(None))
             if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
                 allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
@@ -383,8 +438,13 @@ def describe(rows: SiteRows) -> agreement.Statement:
     if len(rows.trained) < floor:
         raise SiteError(f"a site must train on at least {floor} rows")
     warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
-    labels = tuple(np.unique(rows.labels).tolist())
-    statement = agreement.Statement(labels, warnings=tuple(line[:900] for line in warnings))
+    statement = agreement.Statement((), warnings=tuple(line[:900] for line in warnings))
+    if builder.kind.numeric:
+        if not (values := builder.kind.stated(rows.labels[rows.trained], floor)):
+            raise SiteError(f"a site must train on at least {floor} rows with the event, or without it")
+        statement = dataclasses.replace(statement, values=values)
+    else:
+        statement = dataclasses.replace(statement, labels=tuple(np.unique(rows.labels).tolist()))
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
@@ -468,11 +528,24 @@ def wanted_of(
     num_classes, class_names
         Those of the node; None if it has none.
     """
-    wanted = agreement.Wanted(num_classes, class_names, input_shape=tuple(builder.input_shape))
+    wanted = agreement.Wanted(
+        num_classes,
+        class_names,
+        input_shape=tuple(builder.input_shape),
+        kind=builder.kind.kind,
+        unit=builder.unit,
+    )
     if isinstance(builder, Tables):
         named = (builder.numbers, builder.categories)
         numbers, categories = (None if names is None else tuple(names) for names in named)
-        return agreement.Wanted(num_classes, class_names, True, numbers, categories, builder.encoding)
+        return dataclasses.replace(
+            wanted,
+            columns=True,
+            numbers=numbers,
+            categories=categories,
+            encoding=builder.encoding,
+            input_shape=(),
+        )
     if isinstance(builder, Text) and builder.tokenizer is None:
         return dataclasses.replace(wanted, vocabulary_size=builder.vocabulary_size)
     return wanted
@@ -520,8 +593,8 @@ def prepare_site(rows: SiteRows, agreed: agreement.Agreement, name: str, setting
 
     Returns
     -------
-    A folder of the cache with ``inputs.npy``, ``labels.npy`` and ``clients.npz``, which is read from now on
-    in place of the site's files.
+    A folder of the cache with ``inputs.npy``, ``labels.npy``, of amounts and times ``values.npy``, and
+    ``clients.npz``, which is read from now on in place of the site's files.
 
     Raises
     ------
@@ -555,12 +628,14 @@ def _limited(agreed: agreement.Agreement, stated: agreement.Statement) -> agreem
 
 
 def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
-    code = {label: number for number, label in enumerate(agreed.labels)}
-    labels = rows.labels.tolist()
-    if unknown := sorted({label for label in labels if label not in code}, key=str):
-        got = f", got {unknown[0]}" if is_open() else ""
-        raise SiteError(f"labels must be among {', '.join(agreed.class_names)}{got}")
-    np.save(folder / "labels.npy", np.array([code[label] for label in labels], dtype=np.int64))
+    target = from_text(agreed.target)
+    if target.kind != rows.builder.kind.kind:
+        raise SiteError(f"the encoding must be of {rows.builder.kind.kind}, as the run, got {target.kind}")
+    if target.numeric:
+        np.save(folder / "labels.npy", target.bins(rows.labels))
+        np.save(folder / VALUES, rows.labels)
+    else:
+        np.save(folder / "labels.npy", _codes(rows.labels, agreed))
     inputs = _inputs(rows, agreed)
     if inputs.shape[1:] != agreed.input_shape:
         raise SiteError(f"examples must have shape {agreed.input_shape}, got {inputs.shape[1:]}")
@@ -568,7 +643,17 @@ def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     if rows.persons is not None:
         np.save(folder / "persons.npy", rows.persons)
     parts = rows.train, rows.test, rows.validation
-    cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients))
+    about = {"groups": np.array(rows.named_groups)} if rows.named_groups else {}
+    cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients), **about)
+
+
+def _codes(labels: NDArray[Any], agreed: agreement.Agreement) -> IntArray:
+    """Return the class of each label."""
+    code = {label: number for number, label in enumerate(agreed.labels)}
+    if unknown := sorted({label for label in labels.tolist() if label not in code}, key=str):
+        got = f", got {unknown[0]}" if is_open() else ""
+        raise SiteError(f"labels must be among {', '.join(agreed.class_names)}{got}")
+    return np.array([code[label] for label in labels.tolist()], dtype=np.int64)
 
 
 def _inputs(rows: SiteRows, agreed: agreement.Agreement) -> NDArray[Any]:
@@ -612,15 +697,19 @@ def federated(
 
     nobody = [np.zeros(0, dtype=np.int64)] * num_clients
     parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
-    names = [""] * num_clients  # empty for other nodes' clients, which are not known here
-    inputs, labels, persons, start, held_out = [], [], [], 0, False
+    names, groups = ([""] * num_clients for _ in range(2))  # empty for other nodes' clients, unknown here
+    inputs, labels, values, persons, start, held_out = [], [], [], [], 0, False
     for folder in map(Path, folders):
         inputs.append(cache.map_tensor(folder / "inputs.npy"))
         labels.append(cache.map_tensor(folder / "labels.npy"))
+        values += [cache.map_tensor(folder / VALUES)] if (folder / VALUES).exists() else []
         persons += [np.load(folder / "persons.npy")] if (folder / "persons.npy").exists() else []
         with np.load(folder / "clients.npz", allow_pickle=False) as saved:
             held_out = held_out or "validation" in saved
             here = saved["names"].tolist()
+            for client, group in zip(here, saved.get("groups", ()), strict=False):
+                if client in ids:
+                    groups[ids[client]] = str(group)
             for part, clients in cache.load_parts(saved).items():
                 for client, rows in zip(here, clients, strict=False):  # no validation rows, or all clients'
                     if client in ids:
@@ -639,8 +728,12 @@ def federated(
         class_names=agreed.class_names,
         fingerprint=cache.digest(agreed.digest(), list(folders), dict(ids)),
         client_names=tuple(names),
+        named_groups=tuple(groups) if any(groups) else (),
+        grouped_by=str(dataset.get("groups") or ""),
         encoder=partial(input_encoder, agreed, dict(dataset)),
         persons=np.concatenate(persons) if persons else None,
+        target=from_text(agreed.target),
+        values=torch.cat(values) if values else None,
     )
 
 

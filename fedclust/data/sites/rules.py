@@ -25,8 +25,11 @@ class Rules(Checked):
     Attributes
     ----------
     labels, inputs, groups
-        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural``, whose values
-        name clients; None: all that do not look like identifiers or dates. Others are not described.
+        Columns that a run may name as ``dataset.label``, as inputs, and as ``dataset.natural`` or
+        ``dataset.groups``, whose values name clients or their groups; None: all that do not look like
+        identifiers or dates. Others are not described.
+    group
+        Name of the group that the site is in, such as a vendor, which strategy=auto then tests; None: none.
     questions
         Names of the questions that the site answers, such as ``train`` and ``prototypes``; None: all of
         fedclust. A question of the user's own must be listed.
@@ -50,6 +53,8 @@ class Rules(Checked):
     patient_noise, patient_clip
         Least noise and largest length of ``privacy=patient_dp``, without which the site then neither trains
         nor sends a figure; None: any, and any run.
+    patient_epsilon, patient_delta
+        Most ε that a patient spends in all runs together, at this δ; None: any.
 
     Raises
     ------
@@ -65,6 +70,7 @@ class Rules(Checked):
     labels: tuple[str, ...] | None = None
     inputs: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
+    group: str | None = None
     questions: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None
     layers: tuple[str, ...] | None = None
@@ -77,6 +83,8 @@ class Rules(Checked):
     noise: Annotated[float, ">= 0"] = 0.0
     patient_noise: Annotated[float, "> 0"] | None = None
     patient_clip: Annotated[float, "> 0"] | None = None
+    patient_epsilon: Annotated[float, "> 0"] | None = None
+    patient_delta: Annotated[float, "in (0, 1)"] = 1e-5
 
     node = "site.toml: "
 
@@ -84,8 +92,9 @@ class Rules(Checked):
         super().__post_init__()
         if self.noise and self.clip is None:
             raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
-        if self.patient_clip and self.patient_noise is None:
-            raise ValueError(f"site.toml: patient_clip needs a patient_noise, got {self.patient_clip}")
+        for name in ("patient_clip", "patient_epsilon"):
+            if (value := getattr(self, name)) and self.patient_noise is None:
+                raise ValueError(f"site.toml: {name} needs a patient_noise, got {value}")
 
     @classmethod
     def read(cls, path: Path) -> "Rules":
@@ -119,7 +128,7 @@ class Rules(Checked):
         """The rules that limit something, by name."""
         values = dataclasses.asdict(self)
         lists = {name: list(each) for name, each in values.items() if isinstance(each, tuple)}
-        idle = {"own_models": True, "noise": 0.0}
+        idle = {"own_models": True, "noise": 0.0, "patient_delta": 1e-5}
         return {
             name: each
             for name, each in (values | lists).items()

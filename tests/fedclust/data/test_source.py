@@ -320,11 +320,11 @@ def test_labels_that_contradict_the_configuration(columns: Sequence, settings: d
     ],
 )
 def test_natural_clients_are_numbered_in_the_order_of_their_names(parts, kept, indices, names) -> None:
-    found = reader(natural="user").encode_natural(parts, np.array(kept, dtype=bool))
+    found = reader(natural="user").encode_names(parts, np.array(kept, dtype=bool), "natural")
     assert (found[0].tolist(), found[0].dtype, found[1]) == (indices, np.int64, names)
-    assert reader().encode_natural(parts, np.array(kept, dtype=bool)) is None
+    assert reader().encode_names(parts, np.array(kept, dtype=bool), "natural") is None
     with pytest.raises(SourceError, match="natural must be a column"):
-        reader(natural="writer").encode_natural(parts, np.array(kept, dtype=bool))
+        reader(natural="writer").encode_names(parts, np.array(kept, dtype=bool), "natural")
 
 
 # -- Prepared once in the cache

@@ -238,7 +238,14 @@ def _column(moments: dict[str, float]) -> dict:
         (_column({"rows": 1, "count": 2, "mean": 0, "squares": 0}), "must have at most 1 values"),
         (_column({"rows": 2, "count": 2, "mean": 0, "squares": -1}), "squares of .* must be in"),
         (_column({"rows": 2, "count": 2, "mean": 1e39, "squares": 0}), "mean of .* must be in"),
-        ({"more": 1}, "must have the values columns, embedding, labels, pixels, warnings, words, got .*more"),
+        ({"labels": [], "values": [{"rows": 0, "mean": [1.0]}]}, "rows of a block must be"),
+        ({"labels": [], "values": [{"rows": 2, "mean": [1e39]}]}, "mean of a block must be"),
+        ({"labels": [], "values": [{"rows": 2, "mean": [1.0], "spread": -1.0}]}, "spread of a block must be"),
+        ({"values": [{"rows": 2, "mean": [1.0], "spread": 0.0}]}, "all texts or all numbers"),
+        (
+            {"more": 1},
+            "must have the values columns, embedding, labels, pixels, values, warnings, words, got .*more",
+        ),
     ],
 )
 def test_a_statement_that_no_data_can_have_is_a_bad_reply(changed: dict, message: str) -> None:

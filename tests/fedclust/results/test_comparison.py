@@ -41,13 +41,19 @@ def table(folder: Path) -> dict[tuple[str, ...], list[float]]:
 
 
 def test_seeds_are_gathered_per_strategy(tmp_path: Path) -> None:
-    # As a Hydra sweep leaves it; the strategies' own keys and copies of the seed are no settings.
+    # As a Hydra sweep leaves it; the strategies' own keys, the default of row_cap and copies of
+    # the seed are no settings.
+    def capped(cap: float | None) -> dict[str, Any]:
+        return {"row_cap": cap, "overrides": ["strategy=auto"]}
+
     for seed in (1, 0):
         shared = {"partition": {"seed": seed}}
-        gwc = {"choices": {"strategy": "fedgwc"}, "strategy": {"kernel_width": 0.5}, **shared}
-        avg = {"choices": {"strategy": "fedavg"}, "strategy": {}, **shared}
+        gwc = {"choices": {"strategy": "fedgwc"}, "strategy": {"kernel_width": 0.5}, **capped(3.0), **shared}
+        avg = {"choices": {"strategy": "fedavg"}, "strategy": {}, **capped(None), **shared}
         run(tmp_path / "multirun" / f"gwc{seed}", "fedgwc", seed, 0.9 + seed / 100, gwc)
         run(tmp_path / "multirun" / f"avg{seed}", "fedavg", seed, 0.5, avg)
+        beside = tmp_path / "multirun" / f"gwc{seed}" / "compare" / "fedavg"
+        run(beside, "fedavg", seed, 0.4, avg | capped(3.0))  # counts once: by itself
     assert table(tmp_path) == {("fedavg",): [0.5, 0.5], ("fedgwc",): [0.9, 0.91]}
 
 
@@ -58,6 +64,16 @@ def test_settings_that_differ_make_rows_of_their_own(tmp_path: Path) -> None:
     comparison = compare(find_runs([tmp_path])[0])
     assert comparison.settings == ("partition.alpha",)
     assert [row.settings for row in comparison.rows] == [("0.1",), ("9",), ("10",)]  # by size, not by letters
+
+
+def test_a_cap_of_rows_is_a_setting_if_it_was_given(tmp_path: Path) -> None:
+    for name, cap in (("auto", 3.0), ("fedavg", None), ("fedavg", 2.0)):
+        given = ["seed=0"] if cap == 3 else ["seed=0", f"+row_cap={cap}"]
+        config = {"choices": {"strategy": name}, "row_cap": cap, "overrides": given}
+        run(tmp_path / f"{name}{cap}", name, 0, 0.5, config)
+    comparison = compare(find_runs([tmp_path])[0])
+    assert comparison.settings == ("row_cap",)
+    assert len(comparison.rows) == 3
 
 
 def test_one_column_for_keys_that_change_together(tmp_path: Path) -> None:

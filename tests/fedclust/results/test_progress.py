@@ -107,26 +107,28 @@ def test_what_cannot_redraw_gets_plain_lines(options: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize(
-    ("rounds", "first", "seconds", "task", "expected"),
+    ("rounds", "first", "seconds", "task", "then", "expected"),
     [
         # 9 rounds of this run and 10 of the next, of 6 s each: 114 s.
-        (10, 1, [6], (1, 2), "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
-        (10, 1, [6], (1, 1), "about 0:54 to go by the first round: 9 more rounds"),
-        (10, 4, [6], (1, 1), "about 0:36 to go by the first round: 6 more rounds"),  # resumed after 3
-        (10, 1, [6], (2, 3), "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
-        (10, 1, [6], (2, 2), "about 0:54 to go by the first round: 9 more rounds"),
-        (10, 6, [6], (1, 1), None),  # 24 s
+        (10, 1, [6], (1, 2), 10, "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
+        # 10 that take a fifth as long: 9 + 2 rounds of 6 s.
+        (10, 1, [6], (1, 2), 2, "about 1:06 to go by the first round: 9 more rounds, and 1 compared"),
+        (10, 1, [6], (1, 1), 0, "about 0:54 to go by the first round: 9 more rounds"),
+        (10, 4, [6], (1, 1), 0, "about 0:36 to go by the first round: 6 more rounds"),  # resumed after 3
+        (10, 1, [6], (2, 3), 10, "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
+        (10, 1, [6], (2, 2), 0, "about 0:54 to go by the first round: 9 more rounds"),
+        (10, 6, [6], (1, 1), 0, None),  # 24 s
         # The first round warms up, the next two take 0.3 s: 2.1 s in three rounds, and 97 of 0.7 s.
-        (100, 1, [1.5, 0.3, 0.3], (1, 1), "about 1:08 to go by the first 3 rounds: 97 more rounds"),
-        (100, 41, [1.5, 0.3, 0.3], (1, 1), "about 0:40 to go by the first 3 rounds: 57 more rounds"),
-        (100, 1, [0.5, 0.5, 0.5], (1, 1), None),  # 1.5 s are too short to judge by
+        (100, 1, [1.5, 0.3, 0.3], (1, 1), 0, "about 1:08 to go by the first 3 rounds: 97 more rounds"),
+        (100, 41, [1.5, 0.3, 0.3], (1, 1), 0, "about 0:40 to go by the first 3 rounds: 57 more rounds"),
+        (100, 1, [0.5, 0.5, 0.5], (1, 1), 0, None),  # 1.5 s are too short to judge by
     ],
 )
 def test_the_time_is_estimated_by_the_first_rounds(
-    rounds: int, first: int, seconds: list[float], task: tuple[int, int], expected: str | None
+    rounds: int, first: int, seconds: list[float], task: tuple[int, int], then: float, expected: str | None
 ) -> None:
     console, clock = Console(file=io.StringIO(), width=200), Clock()
-    with Progress(rounds, "fedgwc", console, clock, task=task) as progress:
+    with Progress(rounds, "fedgwc", console, clock, task=task, then=then) as progress:
         for number, each in enumerate(seconds, start=first):
             clock.seconds += each
             progress.update({"round": number})

@@ -28,7 +28,17 @@ def test_a_keeper_checks_amounts_and_times(tmp_path: Path, capsys: pytest.Captur
     (file,) = write_tables(tmp_path, table=table)
     assert main([file, "--target", "days", "--event", "died"]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert printed == [f"{file}: 60 rows, 4 columns", "errors: 0, warnings: 0"]
+    sends = "count, mean and spread of 48 block(s) of neighbouring values, names and kinds of 2 column(s), "
+    sends += "categories of 1 column(s), count, mean and sum of squares of 1 column(s)"
+    assert printed == [
+        f"{file}: 60 rows, 4 columns",
+        f"  a run would send: {sends}",
+        "errors: 0, warnings: 0",
+    ]
+    rules = tmp_path / "site.toml"
+    assert main([file, "--target", "days", "--event", "died", "--rules", str(rules)]) == 0
+    assert 'labels = ["days", "died"]' in rules.read_text()
+    assert "  statement: " in capsys.readouterr().out
     table.loc[[1, 4], "days"] = [0, -2]
     write_tables(tmp_path, table=table)
     assert main([file, "--target", "days", "--event", "died"]) == 1

@@ -140,6 +140,36 @@ def _assert_its_export_predicts_the_same(own, sites: dict[str, Path]) -> None:
         start += len(outside)
 
 
+@pytest.mark.parametrize(
+    ("predicted", "column"),
+    [
+        (["dataset.label=stay", "dataset.target=amounts", "dataset.unit=days"], "amount (days)"),
+        (["dataset.label=stay", "dataset.event=died"], "risk"),
+    ],
+    ids=["amounts", "times"],
+)
+def test_sites_predict_amounts_and_times(predicted: list[str], column: str, tmp_path: Path) -> None:
+    draws, paths = np.random.default_rng(3), {}
+    for site, size in {"east": 70, "north": 90, "south": 60}.items():
+        ages = draws.normal(60, 10, size)
+        stay = np.exp((ages - 60) / 10 + draws.normal(0, 0.2, size)) * 20
+        rows = zip(ages, draws.integers(0, 2, size), stay, strict=True)
+        lines = [f"{age:.1f},{died},{days:.2f}" for age, died, days in rows]
+        paths[site] = _csv(tmp_path / f"{site}.csv", lines, "age,died,stay")
+    own = ["dataset=csv", "partition=own", *_own(paths)[-1:], *predicted]
+    short = [each for each in SHORT if not each.startswith("rounds")]
+    found = run([*own, *short, "rounds=12", f"output_dir={tmp_path / 'own'}"])
+    assert found.clients["name"].tolist() == sorted(paths)
+    found.export(tmp_path / "served")
+    table = pd.read_csv(paths["north"])
+    outside = load_export(tmp_path / "served").predict(table, site="north")
+    # Who is older stays longer, so that the event comes later.
+    order = np.corrcoef(outside[column].rank(), table["stay"].rank())[0, 1]
+    assert (order if column != "risk" else -order) > 0.8
+    again = run([*own, *short, "rounds=12", "engine.num_nodes=2", f"output_dir={tmp_path / 'two'}"])
+    np.testing.assert_allclose(again.clients["accuracy"], found.clients["accuracy"])
+
+
 def _shape() -> list[str]:
     return ["dataset.num_classes=2", "dataset.input_shape=[6]"]  # age, f, m, A, B, C
 

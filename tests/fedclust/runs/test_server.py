@@ -1,5 +1,7 @@
 """A run's plan: what strategies, privacy and clients must fit; which rows train; what is said at the end."""
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +12,12 @@ from torch import nn
 from fedclust.messages.codec import Question
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP, NoPrivacy
+from fedclust.results import Progress
 from fedclust.runs.server import Plan, check_delta, check_network, check_strategy, left_clients
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import ClusteredStrategy
+from tests.conftest import Outcome
 
 
 @pytest.mark.parametrize(
@@ -145,3 +149,28 @@ def test_rows_that_a_run_needs() -> None:
         _settled(Held(0), "strategy=private_groups", "compare=[]", "proof=false")
     with pytest.raises(ConfigError, match="^fedavg: personal=auto must have validation rows"):
         _settled(Held(0), "strategy=fedavg", "compare=[local]", "personal=auto")
+
+
+def test_rounds_of_compared_strategies_count_by_what_they_train(
+    run: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("sites").mkdir()
+    for site in "abc":
+        rows = [f"{row % 7},{'ill' if row % 2 else 'well'}" for row in range(40)]
+        Path(f"sites/{site}.csv").write_text("\n".join(["age,y", *rows, ""]))
+    then: dict[str, float] = {}
+
+    def shown(rounds: int, name: str, *given: Any, **options: Any) -> Progress:
+        then[name] = options["then"]
+        return Progress(rounds, name, *given, **options)
+
+    monkeypatch.setattr("fedclust.runs.server.Progress", shown)
+    few = "dataset=csv", "dataset.label=y", "partition=own", "partition.sites=sites", "rounds=2"
+    assert run(
+        *few, "compare=[fedavg,ifca]", "output_dir=out", "strategy.parameters.coalitions=all"
+    ).code in (0, 3)
+    # Four coalitions of three sites have a given one, each trained on all rows and without each of 5 folds:
+    # 24 models. IFCA counts as two of FedAvg.
+    assert then == pytest.approx({"auto": (2 + 4) / 24**0.5, "fedavg": 4.0, "ifca": 0.0})
+    assert run("resume=out", "rounds=3").code in (0, 3)
+    assert then == pytest.approx({"auto": (1 + 2) / 24**0.5, "fedavg": 2.0, "ifca": 0.0})

@@ -19,6 +19,7 @@ FRACTION = "partition.validation_fraction"
         ("rounds=1.5", "rounds must be a whole number, got 1.5"),
         ("rounds=1e1", "rounds must be a whole number, got 10.0"),
         ("seed=-1", "seed must be >= 0, got -1"),
+        ("rounds=??? wait=???", "^rounds, wait must be given$"),
         ("rounds=null", "rounds must be a whole number, got null"),
         ("participation=null", "participation must be a number, got null"),
         ("participation=0", r"participation must be in \(0, 1\], got 0"),
@@ -44,10 +45,6 @@ FRACTION = "partition.validation_fraction"
         ("strategy=fmcl serve=best proof=false", "serve=best must have proof=true"),
         ("strategy=auto proof=false", "strategy=auto must have proof=true: it tests groups on held-out"),
         ("serve=best compare=[fmcl]", r"serve=best must have compare=\[fedavg\]"),
-        (
-            "partition=own dataset=csv dataset.event=died",
-            "dataset.target must be classes with partition=own, got times",
-        ),
         (
             "features=encoder encoder=random partition=own dataset=csv",
             "features must be inputs with tables and partition=own, got encoder",

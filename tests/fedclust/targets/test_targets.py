@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.targets import CLASSES, KINDS, Amounts, Target, Times, from_text, to_text
+from fedclust.targets import CLASSES, KINDS, Amounts, Block, Target, Times, from_text, to_text
 
 AMOUNTS = Amounts.agreed(np.random.default_rng(0).normal(50, 10, 500))
 TIMES = Times.agreed(
@@ -59,6 +59,37 @@ def test_text_brings_a_target_back(target: Target) -> None:
 def test_text_that_is_no_target(values: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("kind", [Amounts, Times])
+@pytest.mark.parametrize("floor", [1, 2, 5, 20])
+def test_sites_agree_on_the_target_of_all_rows(kind: type[Target], floor: int) -> None:
+    draws, sites = np.random.default_rng(5), []
+    for size, scale in ((150, 20.0), (90, 30.0), (200, 25.0)):
+        first = draws.exponential(scale, size)
+        events = draws.random(size) < 0.7
+        sites.append(first if kind is Amounts else np.stack([first, events], axis=1))
+    blocks = [block for values in sites for block in kind.stated(values, floor)]
+    assert min(block.rows for block in blocks) >= floor
+    found, wanted = kind.from_stated(blocks, unit="days"), kind.agreed(np.concatenate(sites), unit="days")
+    ends = [each.edges if kind is Amounts else (*each.cuts, each.last) for each in (found, wanted)]
+    assert len(found.bin_names()) == len(wanted.bin_names())
+    # Within a tenth of a bin for blocks of up to 20 rows; exact for one or two.
+    apart = np.abs(np.subtract(*ends)) / np.minimum(np.diff(ends[1], prepend=0), np.diff(ends[1], append=1e9))
+    assert apart.max() < (1e-9 if floor < 3 else 0.3), apart
+
+
+def test_blocks_of_too_few_rows_stay_at_the_site() -> None:
+    rows = np.array([[1.0, 0], [2, 0], [3, 0], [4, 1], [9, 1]])
+    assert Times.stated(rows, 3) == (Block(3, (2.0, 0.0), np.sqrt(2 / 3)),)
+    assert Times.stated(rows, 4) == ()
+    with pytest.raises(ValueError, match="no site has enough rows"):
+        Times.from_stated(())
+
+
+def test_a_site_that_claims_to_hold_very_many_rows_takes_no_memory() -> None:
+    claimed = Amounts.from_stated([Block(2**40, (5.0,), 1.0), Block(10, (90.0,))])
+    assert 3 < claimed.low < claimed.high < 7
 
 
 @ALL

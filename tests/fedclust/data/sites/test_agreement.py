@@ -17,7 +17,9 @@ from fedclust.data.sites.agreement import (
     Statement,
     Wanted,
     agree,
+    unfit_for,
 )
+from fedclust.targets import Block, from_text
 
 _LIKE = "looks like an identifier or a date (its name); leave it out"
 _LIKE += ", or give a person's key with partition.group="
@@ -137,6 +139,30 @@ def test_an_identifier_at_one_of_three_sites_refuses_that_site() -> None:
     )
     assert list(outcome.refused) == ["c"]
     assert "30 distinct texts in 30 rows" in outcome.refused["c"]
+
+
+def test_sites_agree_on_times_and_refuse_what_are_none() -> None:
+    blocks = tuple(Block(1, (float(time), float(time % 2))) for time in range(1, 9))
+    sites = {
+        "east": Statement((), values=blocks[:4]),
+        "north": Statement((), values=blocks[4:]),
+        "amounts": Statement((), values=(Block(3, (5.0,)),)),
+        "classes": Statement((1, 2), values=()),
+        "late": Statement((), values=(Block(3, (-5.0, 1.0)),)),
+        "coded": Statement((), values=(Block(3, (5.0, 2.0)),)),
+    }
+    outcome = agree(sites, Wanted(kind="times", unit="days", input_shape=(1,)))
+    assert set(outcome.refused) == set(sites) - {"east", "north"}
+    assert set(outcome.refused.values()) == {"its values must be times, as those of the run"}
+    # Events at 1, 3, 5, 7: eighths of them, from 1.75 on.
+    target = from_text(outcome.agreement.target)
+    assert target.cuts == (1.75, 2.5, 3.25, 4.0, 4.75, 5.5, 6.25)
+    assert (target.unit, outcome.agreement.labels) == ("days", ())
+    assert outcome.agreement.settings()["dataset.num_classes"] == 16 == len(outcome.agreement.class_names)
+    assert Agreement.from_json(outcome.agreement.to_json()) == outcome.agreement
+    refused = unfit_for(sites["amounts"], outcome.agreement)
+    assert refused == "its values must be times, as those of the run"
+    assert unfit_for(sites["east"], outcome.agreement) is None
 
 
 def test_another_unit_is_said() -> None:

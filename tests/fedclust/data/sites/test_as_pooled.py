@@ -26,6 +26,7 @@ from fedclust.data.sites.rows import (
     read_site,
     wanted_of,
 )
+from fedclust.targets import to_values as target_values
 
 TABLES = "fedclust.data.tables.Tables"
 
@@ -149,6 +150,33 @@ def test_tables_are_encoded_as_pooled(tables: tuple[dict[str, Path], Path], tmp_
     encoded = shared.data.input_encoder().encode(rows)
     assert not encoded[:, -1 if encoding == "index" else slice(-5, None)].any()
     assert not encoded[:, 0].any()  # the mean, scaled
+
+
+@pytest.mark.parametrize(
+    "predicted",
+    [
+        {"label": "age", "target": "amounts", "unit": "years", "ignore": ["died"]},
+        {"label": "age", "event": "died"},
+    ],
+    ids=["amounts", "times"],
+)
+def test_amounts_and_times_are_agreed_on_as_pooled(tmp_path: Path, predicted: dict) -> None:
+    paths, everything = {}, []
+    for number, (site, size) in enumerate({"east": 60, "north": 45, "south": 80}.items()):
+        rows = _patients(size, number, ["I", "II"], "benign")
+        for place, row in enumerate(rows):
+            row |= {"age": round(20 + number * 5 + (place * 37 % size) * 0.7, 1), "died": place * 7 % 3 % 2}
+        everything += rows
+        paths[site] = _csv(tmp_path / f"{site}.csv", list(rows[0]), rows)
+    pooled = _csv(tmp_path / "pooled.csv", list(everything[0]), everything)
+    dataset = {"_target_": TABLES, "name": "t", **predicted}
+    shared = _agreed(dataset, paths)
+    loaded = _pooled(shared, {**dataset, "path": str(pooled)}, tmp_path)
+    _assert_same(shared, loaded)
+    assert target_values(shared.data.target) == target_values(loaded.target)  # blocks of one row
+    assert shared.data.target.unit == predicted.get("unit", "")
+    for here, there in zip(shared.data.train, loaded.train, strict=True):
+        np.testing.assert_array_equal(shared.data.values[here], loaded.values[there])
 
 
 def test_clients_of_a_natural_column_are_encoded_as_pooled(tmp_path: Path) -> None:

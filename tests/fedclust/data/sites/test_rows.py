@@ -1,9 +1,12 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
 from fedclust.data.sites.rows import builder_of, describe, read_site
+from fedclust.data.sites.rules import Rules
+from fedclust.support.reasons import discreet
 
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
 
@@ -28,6 +31,16 @@ def _csv(path: Path, *lines: str) -> Path:
         (("x;y", "1;a", "2;b"), {}, "its data has one column"),
         (("x,ward,y", "1,b\a,p", "2,b\a,q"), {"natural": "ward"}, "at most 300 printable characters"),
         ((), {}, "there is no file or folder its data"),
+        (
+            ("x,y", "1,3.5", "2,3.5"),
+            {"target": "amounts"},
+            "^amounts must differ between rows, all are alike$",
+        ),
+        (("x,y", "1,3.5", "2,"), {"target": "amounts"}, "^y: rows without a value"),
+        (("x,y", "1,3.5", "2,inf"), {"target": "amounts"}, "^y: infinite numbers"),
+        (("x,y,e", "1,3.5,1", "2,-7,0"), {"event": "e"}, "^y: times that are not above 0"),
+        (("x,y,e", "1,3.5,1", "2,7,2"), {"event": "e"}, "^e: events that are neither 0 nor 1"),
+        (("x,y", "1,3.5", "2,7"), {"event": "e"}, "event must be a column of the source, got e"),
     ],
 )
 def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
@@ -38,6 +51,39 @@ def test_a_site_that_does_not_fit_says_why_and_not_where_its_data_is(
         _read(path, **dataset)
     assert "patients" not in str(error.value)
     assert str(tmp_path) not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "dataset", "problem"),
+    [
+        ("2,-777,1", {"event": "e"}, "y: times that are not above 0"),
+        ("2,777,5", {"event": "e"}, "e: events that are neither 0 nor 1, false nor true"),
+        ("2,,1", {"event": "e"}, "y: rows without a value"),
+        ("2,,1", {"target": "amounts"}, "y: rows without a value"),
+    ],
+)
+def test_a_deployed_site_says_what_is_wrong_without_a_value(
+    tmp_path: Path, row: str, dataset: dict, problem: str
+) -> None:
+    path = _csv(tmp_path / "a.csv", "x,y,e", *(f"{n},{n + 1},{n % 2}" for n in range(12)), row)
+    builder = builder_of({**TABLE, **dataset}, path)
+    with discreet(), pytest.raises(SiteError, match=f"^{problem}; fedclust check FILE shows where") as error:
+        read_site("north", builder, OwnSitesPartition(), 0, Rules(min_cell=3))
+    assert "7" not in str(error.value)
+
+
+def test_blocks_of_values_hold_enough_rows_that_train(tmp_path: Path) -> None:
+    lines = [f"{n % 7},{n * 37 % 50 + 1},{int(n % 10 == 0)}" for n in range(100)]
+    path = _csv(tmp_path / "a.csv", "x,y,e", *lines)
+    for dataset in ({"event": "e"}, {"target": "amounts", "ignore": ["e"]}):
+        builder = builder_of({**TABLE, **dataset}, path)
+        rows = read_site("north", builder, OwnSitesPartition(), 0, Rules(min_cell=6))
+        stated = describe(rows)
+        assert not stated.labels
+        assert min(each.rows for each in stated.values) >= 6
+        assert sum(each.rows for each in stated.values) == len(rows.trained) == 80
+        mean = sum(each.rows * each.mean[0] for each in stated.values) / 80
+        assert mean == pytest.approx(np.mean([int(lines[row].split(",")[1]) for row in rows.trained]))
 
 
 def test_clients_are_the_values_of_the_natural_column(tmp_path: Path) -> None:

@@ -310,7 +310,9 @@ def _figures(
         few = bool(((counts > 0) & (counts < rules.min_cell)).any())
         blank = np.zeros(0, dtype=np.int64)
         outcomes = (
-            None if few else replace(outcomes, bins=None, positives=blank, negatives=blank, confusion=None)
+            None
+            if few
+            else replace(outcomes, bins=None, positives=blank, negatives=blank, confusion=None, sums=None)
         )
     return dict(figures), outcomes
 

@@ -29,8 +29,10 @@ from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQue
 from fedclust.messages.models import canonical
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import Instruction, Projection, Update, UpdateQuestion
+from fedclust.metrics import error_of
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
+from fedclust.proof.words import CLASSES, Words
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
@@ -227,7 +229,10 @@ def _shortened(names: Sequence[str]) -> str:
 
 
 def imbalance_line(
-    train_counts: IntArray, class_names: Sequence[str] = (), client_names: Sequence[str] | None = None
+    train_counts: IntArray,
+    class_names: Sequence[str] = (),
+    client_names: Sequence[str] | None = None,
+    words: Words = CLASSES,
 ) -> str:
     """Describe in one line the largest and smallest class, and the clients that lack a class.
 
@@ -239,6 +244,8 @@ def imbalance_line(
         Names of the classes, shape (C,); their numbers if empty.
     client_names
         Names of the clients, shape (K,); their ids if None.
+    words
+        What is predicted, in words.
     """
     counts = np.asarray(train_counts)
     clients, classes = counts.shape
@@ -247,17 +254,17 @@ def imbalance_line(
     rows = counts.sum(axis=0)
     most, least = int(rows.argmax()), int(rows.argmin())
     largest, smallest = (f"{names[label]} {rows[label] / max(1, rows.sum()):.1%}" for label in (most, least))
-    line = f"classes: largest {largest}, smallest {smallest} of {int(rows.sum()):,} training rows"
+    line = f"{words.bins}: largest {largest}, smallest {smallest} of {int(rows.sum()):,} training rows"
     if classes > 1 and rows.min() == rows.max():
-        line = f"classes: {classes} of equal size, training rows of each: {int(rows[0]):,}"
+        line = f"{words.bins}: {classes} of equal size, training rows of each: {int(rows[0]):,}"
     lacking = np.flatnonzero((counts == 0).any(axis=1))
     if not len(lacking):
-        return f"{line}; every client has every class"
+        return f"{line}; every client has every {words.bin}"
     some = [
         f"{who[client]}: {few((names[label] for label in np.flatnonzero(counts[client] == 0)), _NAMED)}"
         for client in lacking
     ]
-    return f"{line}; {len(lacking)} of {clients} clients lack a class: {few(some, _NAMED, '; ')}"
+    return f"{line}; {len(lacking)} of {clients} clients lack {words.a_bin}: {few(some, _NAMED, '; ')}"
 
 
 def capped_lines(described: Descriptions, row_cap: float | None, training: Mapping[str, Any]) -> list[str]:
@@ -608,7 +615,8 @@ class Federation:
         limits = {name: getattr(described, name) for name in rows}
         if rows and self.num_steps is not None:
             limits["num_steps"] = self.num_steps(np.maximum(1, described.rows))
-        names = frozenset(self.bounds.own_metrics) | {*described.target.figure_names}
+        figures = described.target.figure_names
+        names = frozenset(self.bounds.own_metrics) | {*figures, *map(error_of, figures)}
         self.bounds = replace(self.bounds, num_classes=described.num_classes, own_metrics=names, **limits)
         return described
 

@@ -59,8 +59,9 @@ class Measured:
 
     @property
     def own_metrics(self) -> tuple[str, ...]:
-        """Names of the user's own metrics among the figures, sorted."""
-        return tuple(sorted(set(self.figures) - set(metrics.CLIENT_FIGURES)))
+        """Names of the user's own metrics and of the target's among the figures, sorted."""
+        errors = set(map(metrics.error_of, self.figures))
+        return tuple(sorted(set(self.figures) - set(metrics.CLIENT_FIGURES) - errors))
 
     def served(self, other: "Measured", by_other: BoolArray) -> "Measured":
         """Combine each client's measurements of the model that serves it.

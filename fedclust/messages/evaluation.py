@@ -71,10 +71,11 @@ def _check_loss(loss: float, name: str, at: codec.Reading) -> None:
 # -- Counts of rows by label, prediction and score ----------------------------------------------------------
 
 _COUNTS, _GAPS, _POSITIVES, _NEGATIVES = "class-counts", "score-gaps", "score-positives", "score-negatives"
-_CONFUSION = "confusion"
+_CONFUSION, _SUMS = "confusion", "sums"
 _PARTS = {
     _COUNTS: codec.Values("u8", "3 C", 0, codec.test_rows),
     _CONFUSION: codec.Values("u8", "C C", 0, codec.test_rows),
+    _SUMS: codec.Values("f8", "3 C", None),
     _GAPS: codec.Values("u8", "n", 1, 2**31),
     **dict.fromkeys((_POSITIVES, _NEGATIVES), codec.Values("u8", "n", 0, codec.test_rows)),
 }
@@ -91,21 +92,25 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
         arrays |= {_GAPS: gaps, _POSITIVES: outcomes.positives, _NEGATIVES: outcomes.negatives}
     if outcomes.confusion is not None:
         arrays[_CONFUSION] = outcomes.confusion
-    narrow = {name: np.min_scalar_type(values.max(initial=0)) for name, values in arrays.items()}
-    return codec.as_record({name: from_numpy(values.astype(narrow[name])) for name, values in arrays.items()})
+    narrow = {name: each.astype(np.min_scalar_type(each.max(initial=0))) for name, each in arrays.items()}
+    if outcomes.sums is not None:
+        narrow[_SUMS] = outcomes.sums
+    return codec.as_record({name: from_numpy(each) for name, each in narrow.items()})
 
 
 def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     """Read counts; they must add up, to at most the client's rows."""
     at.known(record, _PARTS, "outcomes")
-    arrays = {name: _PARTS[name].read(array, name, at).astype(np.int64) for name, array in record.items()}
+    arrays = {name: _PARTS[name].read(array, name, at) for name, array in record.items()}
+    sums = arrays.pop(_SUMS, None)
+    arrays = {name: each.astype(np.int64) for name, each in arrays.items()}
     if _COUNTS not in arrays:
         raise at.lacks(_COUNTS, arrays)
     (actual, predicted, hits), most = arrays[_COUNTS], codec.test_rows(at)
-    sums = arrays[_COUNTS].sum(axis=1).tolist()
-    if (hits > np.minimum(actual, predicted)).any() or not sums[1] == sums[0] <= most:
+    number, answers, _ = arrays[_COUNTS].sum(axis=1).tolist()
+    if (hits > np.minimum(actual, predicted)).any() or not answers == number <= most:
         rule = f"at most {most} rows, as many predictions, and hits, at most as many in each class"
-        raise at.bad(f"{_COUNTS} must be {rule}, got {sums} in all")
+        raise at.bad(f"{_COUNTS} must be {rule}, got {number} and {answers} in all")
     confusion, none = arrays.get(_CONFUSION), np.zeros(0, dtype=np.int64)
     if confusion is not None:
         added = confusion.sum(axis=1), confusion.sum(axis=0), confusion.diagonal()
@@ -119,10 +124,10 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
     places = np.cumsum(gaps) - 1 if _GAPS in arrays else None
     if places is not None:
         scored = [np.bincount(places // NUM_BINS, each, len(actual)) for each in (positives, negatives)]
-        if not np.array_equal(scored, [actual, sums[0] - actual]):
+        if not np.array_equal(scored, [actual, number - actual]):
             rule = "each class's rows and to all others"
             raise at.bad(f"{_POSITIVES} and {_NEGATIVES} must add up to {rule}, they do not")
-    return Outcomes(actual, predicted, hits, places, positives, negatives, confusion)
+    return Outcomes(actual, predicted, hits, places, positives, negatives, confusion, sums)
 
 
 def _figures_bytes(figures: Mapping[str, float]) -> int:

@@ -257,6 +257,17 @@ MOST_CONFUSED = 100
 _LOWEST, _HIGHEST = -24.0, 17.0
 
 
+def error_of(name: str) -> str:
+    """Return the name of a figure's standard error.
+
+    Examples
+    --------
+    >>> error_of("rmse")
+    'rmse_error'
+    """
+    return f"{name}_error"
+
+
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Counts of the predictions on a client's test rows, by class.
@@ -274,6 +285,9 @@ class Outcomes:
     confusion
         How often each label (rows) was predicted as each class (columns), shape (C, C); None for more than
         :data:`MOST_CONFUSED` classes.
+    sums
+        Of numbers, whose bins these are: the sums of what is known, of what is predicted, and of the squared
+        errors, over the rows that are predicted to be in each bin, shape (3, C); None of classes.
     """
 
     there: IntArray  # the name is part of checkpoints
@@ -283,6 +297,7 @@ class Outcomes:
     positives: IntArray
     negatives: IntArray
     confusion: IntArray | None = None
+    sums: FloatArray | None = None
 
 
 def outcomes(labels: IntArray, predictions: IntArray, probabilities: FloatArray) -> Outcomes:

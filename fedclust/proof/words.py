@@ -95,6 +95,11 @@ class Words:
         """Keys and titles of the figures of a table of sites."""
         return *self.compared, ("brier", self.score)
 
+    @property
+    def a_bin(self) -> str:
+        """A bin, with its article."""
+        return f"{'an' if self.bin[0] in 'aeiou' else 'a'} {self.bin}"
+
     def in_shares(self, groups: float, common: float) -> str:
         """Compare the first figure of groups with that of one model.
 

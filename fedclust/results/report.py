@@ -265,7 +265,12 @@ def figures_of(
             if keys == "epsilon" and FROM_SEED in sources:
                 title = "ε with secret noise; from a published seed it protects nobody"
             write = size if digits is None else partial(number, digits=digits)
-            yield keys.split()[0], title, values, [" ± ".join(map(write, each)) or "–" for each in values]
+            ends = [(each.get("intervals") or {}).get(keys) for each in summaries]
+            cells = [" ± ".join(map(write, each)) or "–" for each in values]
+            cells = [
+                f"{cell} ({span(pair)})" if pair else cell for cell, pair in zip(cells, ends, strict=True)
+            ]
+            yield keys.split()[0], title, values, cells
 
 
 def newcomers_line(summary: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import KEEP, NO_BETTER_THAN
 from fedclust.support.checks import few
 from fedclust.targets import CLASSES, Target, from_values
+from fedclust.targets.base import NORMAL
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -59,6 +60,11 @@ _MOST_LINES = 5  # about sites, in a report
 _LEARNT = 0.02
 
 
+def of_classes(outcomes: Mapping[int, Outcomes]) -> dict[int, Outcomes]:
+    """Return the counts that are of classes, by client."""
+    return {client: each for client, each in outcomes.items() if each.sums is None}
+
+
 def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict[str, Any]:
     """Make the columns of decisions in ``clients.parquet``.
 
@@ -75,10 +81,19 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict
     else the mean over classes, each against the rest), ``brier``, ``calibration_error``; ``accuracy_low`` and
     ``accuracy_high``, the ends of a 95 % interval, and with two classes also those of
     ``sensitivity`` and ``specificity``; and ``confusion``, the C·C counts of labels and predictions row by
-    row, or None. Empty without counts.
+    row, or None. Of numbers, ``confusion`` and ``sums`` alone, those of :class:`fedclust.metrics.Outcomes`.
+    Empty without counts.
     """
-    if not outcomes:
-        return {}
+    confusion: list[Any] = [None] * num_clients
+    sums: list[Any] = [None] * num_clients
+    for client, each in outcomes.items():
+        if each.confusion is not None:
+            confusion[client] = each.confusion.ravel().tolist()
+        if each.sums is not None:
+            sums[client] = each.sums.ravel().tolist()
+    counted = {"confusion": confusion} | ({"sums": sums} if any(sums) else {})
+    if not (outcomes := of_classes(outcomes)):
+        return counted if any(confusion) else {}
     clients, counts = list(outcomes), list(outcomes.values())
     found = decisions([[each] for each in counts])
     accuracy, sensitivity, specificity = intervals(
@@ -93,11 +108,7 @@ def client_decisions(outcomes: Mapping[int, Outcomes], num_clients: int) -> dict
         columns |= {f"{name}_low": interval[:, 0], f"{name}_high": interval[:, 1]}
     table = np.full((len(columns), num_clients), np.nan)
     table[:, clients] = list(columns.values())
-    confusion: list[Any] = [None] * num_clients
-    for client, each in outcomes.items():
-        if each.confusion is not None:
-            confusion[client] = each.confusion.ravel().tolist()
-    return dict(zip(columns, table, strict=True)) | {"confusion": confusion}
+    return dict(zip(columns, table, strict=True)) | counted
 
 
 def summarise_decisions(
@@ -118,7 +129,7 @@ def summarise_decisions(
     -------
     The figures; None without counts.
     """
-    if not outcomes:
+    if not (outcomes := of_classes(outcomes)):
         return None
     everyone = list(outcomes.values())
     num_classes = len(everyone[0].there)
@@ -374,7 +385,7 @@ _MEANS = ("balanced_accuracy", "share_weighted_accuracy", "macro_f1", "auc")
 _POOLED = ("pooled_macro_f1", "pooled_auc")
 SERVED_FIGURES = ("global_accuracy", "mean_client_accuracy", *_MEANS, *_POOLED, "ad", "sdad")
 """Keys of ``summary.json`` that depend on the serving models; ``serve_cluster`` has the cluster models'."""
-OF_SERVED = (*SERVED_FIGURES, "decisions", "collapsed")
+OF_SERVED = (*SERVED_FIGURES, "intervals", "decisions", "collapsed")
 """All keys of a summary that tell how well the models that serve predict."""
 
 _TOO_FEW = "no held-out rows"
@@ -636,7 +647,9 @@ def client_table(
     for key in metrics.CLIENT_FIGURES[1:]:
         table[key.replace("-", "_")] = _scores(evaluation, key)
     table["share_weighted_accuracy"] = (
-        np.full(len(clusters), np.nan) if counts is None else _share_weighted(counts, outcomes or {})
+        np.full(len(clusters), np.nan)
+        if counts is None
+        else _share_weighted(counts, of_classes(outcomes or {}))
     )
     table |= client_decisions(outcomes or {}, len(clusters))
     own = {name for scores in evaluation if scores for name in scores} - {*metrics.CLIENT_FIGURES}
@@ -770,7 +783,7 @@ def summarise(
     sizes = np.bincount(assignment)
     answered = clients[np.isfinite(clients["accuracy"].to_numpy(dtype=float))]
     accuracy, weights = (answered[name].to_numpy(dtype=float) for name in ("accuracy", "num_test"))
-    weights = counted(weights, row_cap)
+    weights, outcomes = counted(weights, row_cap), [each for each in outcomes if each.sums is None]
     ad, sdad = metrics.fairness(accuracy) if accuracy.size else (None, None)
     shares = counts if np.count_nonzero(sizes) > 1 else None
     summary: dict[str, object] = {
@@ -787,6 +800,7 @@ def summarise(
         "pooled_macro_f1": _number(metrics.pooled_macro_f1(outcomes)),
         "pooled_auc": _number(metrics.pooled_auc(outcomes)),
         **{name: _mean(clients[name]) for name in own_metrics},
+        **({"intervals": ends} if (ends := intervals_of(clients, own_metrics)) else {}),
         "ad": ad,
         "sdad": sdad,
         "was": None if shares is None else metrics.wasserstein_adjusted_silhouette(shares, assignment),
@@ -802,6 +816,33 @@ def summarise(
     if taken := summary.keys() & details.keys():
         raise ValueError(f"details must not use the common keys, got {sorted(taken)}")
     return summary | details
+
+
+def intervals_of(clients: pd.DataFrame, names: Iterable[str]) -> dict[str, list[float]]:
+    """Compute 95 % intervals of means over clients, by figure: these clients, with other test rows.
+
+    Parameters
+    ----------
+    clients
+        Table of clients; figures without a column of standard errors have no interval.
+    names
+        Keys of the figures.
+
+    Examples
+    --------
+    >>> table = pd.DataFrame({"rmse": [1.0, 2.0], "rmse_error": [0.3, 0.4]})
+    >>> intervals_of(table, ["rmse"])  # 1.5 ± 1.959964·√(0.3² + 0.4²)/2
+    {'rmse': [1.010009, 1.989991]}
+    """
+    found = {}
+    for name in names:
+        if metrics.error_of(name) in clients:
+            figures, errors = clients[[name, metrics.error_of(name)]].to_numpy(float).T
+            figures, errors = figures[np.isfinite(figures)], errors[np.isfinite(figures + errors)]
+            if len(errors):  # a client with a row or two may have no error: it counts with the mean one
+                reach = NORMAL * math.sqrt(np.square(errors).mean() / len(figures))
+                found[name] = [round(float(figures.mean()) + each, 6) for each in (-reach, reach)]
+    return found
 
 
 def _mean(column: ArrayLike) -> float | None:

@@ -908,7 +908,8 @@ def say_data(described: Descriptions, say: Callable[[str], None]) -> None:
     if len(described.num_train) == 1:
         say("warning: one client trains with nobody; partition.num_clients= or dataset.natural= makes more")
     if described.counts is not None:
-        say(imbalance_line(described.train_counts, described.class_names, described.client_names))
+        words = described.target.words
+        say(imbalance_line(described.train_counts, described.class_names, described.client_names, words))
 
 
 _OUR_APP = "fedclust.clients.app"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _TOLERANCE = 1e-4  # of a probability; of the largest amount
 _ROWS = 5
+_SPARSE = "target", "margin"  # written only of what has them
 _MOST = 50  # fine-tuned models that nobody asked for
 _NOT_ASKED = "this is the model before fine-tuning; `fedclust export … --sites NAME` adds the fine-tuned one"
 
@@ -103,10 +104,9 @@ def write_export(
             network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
-            part = Part(
-                FORMAT, cluster, served.class_names, encoder, served.csv_options, model, *last, predicts
-            )
-            kept = {key: value for key, value in asdict(part).items() if key != "target" or value}
+            names, options, margin = served.class_names, served.csv_options, served.margins.get(cluster)
+            part = Part(FORMAT, cluster, names, encoder, options, model, *last, predicts, margin)
+            kept = {key: value for key, value in asdict(part).items() if key not in _SPARSE or value}
             _json(folder / CLUSTER, kept)
             for name in formats:
                 write_format(name, network, folder, shaped, example, served.target)

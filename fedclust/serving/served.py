@@ -120,6 +120,9 @@ class Served:
         Embeds the dataset's rows for the networks; None if the networks take them as they are.
     target
         What is predicted.
+    margins
+        By cluster, within what a prediction is right nine times of ten, see
+        :meth:`fedclust.targets.Target.margin`; without the clusters of which that is not known.
     """
 
     class_names: tuple[str, ...]
@@ -130,6 +133,7 @@ class Served:
     csv_options: Mapping[str, Any] = field(default_factory=dict)
     embedder: Embedder | None = None
     target: Target = CLASSES
+    margins: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of_run(
@@ -174,8 +178,14 @@ class Served:
         sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = dataset.get("csv_options") or {}
-        inputs, target = encoder_from(encoder), from_values(run.summary.get("target"))
-        return cls(tuple(every), inputs, sites, clusters, network, options, embedder, target)
+        members = {cluster: table[table["cluster"] == cluster] for cluster in clusters}
+        known = {
+            cluster: run.target.margin({str(name): rows[name] for name in rows}, rows["num_test"])
+            for cluster, rows in members.items()
+        }
+        margins = {cluster: margin for cluster, margin in known.items() if margin is not None}
+        inputs = encoder_from(encoder)
+        return cls(tuple(every), inputs, sites, clusters, network, options, embedder, run.target, margins)
 
     def site(self, site: str | int) -> Site:
         """Find a client by its name or its id.
@@ -221,7 +231,8 @@ class Served:
 
         Returns
         -------
-        A column per class, named after it; or of the amount, in its unit; or of the survival at each time,
+        A column per class, named after it; or of the amount, in its unit, and of the ends of its 90 %
+        interval by the errors on test rows of the cluster's clients; or of the survival at each time,
         ``survival at 90``, and the ``risk``, which is larger the sooner the event is expected. A row per row,
         indexed as the DataFrame or from 0; for image files, by their path. Where each position has its own
         label, a row per row and position.
@@ -235,7 +246,8 @@ class Served:
 
         rows, index = self.read(rows)
         outputs = self.outputs(rows, site=site, cluster=cluster)
-        names, predicted = self.target.table(outputs, self.class_names, times)
+        margin = self.margins.get(self._site(site, cluster).cluster)
+        names, predicted = self.target.table(outputs, self.class_names, times, margin)
         chances = predicted.numpy()
         if chances.ndim == 3:
             places = pd.MultiIndex.from_product(
@@ -388,7 +400,7 @@ def load_export(
     parts = {cluster: _read(folders[cluster] / CLUSTER, Part) for cluster in clusters}
     first = parts[clusters[0]]
     for cluster, part in parts.items():
-        if replace(part, cluster=first.cluster, model=first.model) != first:
+        if replace(part, cluster=first.cluster, model=first.model, margin=first.margin) != first:
             raise ValueError(f"{folders[cluster] / CLUSTER}: must agree with those of the other clusters")
     target = from_values(first.target)
     width = target.outputs(len(first.class_names))
@@ -415,7 +427,9 @@ def load_export(
         check_folder({"encoder": first.frozen}, allow, folders[clusters[0]] / CLUSTER, "load_export")
     make = maker(encoder, first.frozen)
     embedder = Embedder.of(first.embedded_by, make, inputs)
-    return Served(first.class_names, inputs, sites, clusters, network, first.csv_options, embedder, target)
+    margins = {each: part.margin for each, part in parts.items() if part.margin is not None}
+    options = first.csv_options
+    return Served(first.class_names, inputs, sites, clusters, network, options, embedder, target, margins)
 
 
 @dataclass(frozen=True)
@@ -448,6 +462,7 @@ class Part:
     embedded_by: str = ""
     frozen: Mapping[str, Any] | None = None  # how the encoder of that fingerprint is built
     target: Mapping[str, Any] = field(default_factory=dict)  # unless it is classes
+    margin: float | None = None  # see Target.margin
 
     def __post_init__(self) -> None:
         if len(self.class_names) < 2:

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedclust.support.checks import read_as
 from fedclust.targets.amounts import Amounts
-from fedclust.targets.base import Block, Numbers, Target
+from fedclust.targets.base import Block, Calibration, Numbers, Target
 from fedclust.targets.classes import CLASSES, Classes
 from fedclust.targets.times import Times
 
@@ -28,6 +28,7 @@ __all__ = [
     "LOWER",
     "Amounts",
     "Block",
+    "Calibration",
     "Classes",
     "Numbers",
     "Target",

@@ -1,6 +1,6 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.words import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import Numbers, NumberWords, check_no_moments
+from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, check_no_moments
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _TENTHS = 10
 _SPAN = 2.5  # of a network's output over the range; of normal amounts, one unit is one standard deviation
 _MOST = 6.0  # a training row counts as at most so far from the middle: a typing error moves no model far
+_NINE_OF_TEN = 1.644854  # times the standard deviation, of normal residuals
 _HUBER = 1.0  # in a network's units
 _WITHIN = 0.2  # of the range: of normal amounts, half a standard deviation
 
@@ -266,9 +267,33 @@ class Amounts(Numbers):
         outputs: "torch.Tensor",
         class_names: Sequence[str],  # noqa: ARG002
         moments: Sequence[float] | None = None,
+        margin: float | None = None,
     ) -> "tuple[list[str], torch.Tensor]":
-        """Return a column of amounts."""
-        return [self.column], self.predictions(outputs, moments)[:, None]
+        """Return a column of amounts and, if a margin is known, the ends of the intervals.
+
+        Examples
+        --------
+        >>> import torch
+        >>> Amounts(0, 10, (), unit="days").table(torch.tensor([[1.25]]), (), margin=2.0)
+        (['amount (days)', '90 % from', '90 % to'], tensor([[10.,  8., 12.]]))
+        """
+        amounts = self.predictions(outputs, moments)[:, None]
+        if margin is None:
+            return [self.column], amounts
+        return [self.column, "90 % from", "90 % to"], amounts + amounts.new_tensor([0.0, -margin, margin])
+
+    def margin(self, figures: Mapping[str, ArrayLike], rows: ArrayLike) -> float | None:
+        """Return 1.645 times the root mean squared error of all rows, as if residuals were normal.
+
+        Examples
+        --------
+        >>> round(Amounts(0, 10, ()).margin({"rmse": [1.0, 7.0]}, [10, 10]), 3)  # of 5, the root of 50/2
+        8.224
+        """
+        errors, weights = np.asarray(figures.get("rmse", ()), dtype=float), np.asarray(rows, dtype=float)
+        if not (known := np.isfinite(errors)).any() or not weights[known].sum():
+            return None
+        return float(_NINE_OF_TEN * np.sqrt(np.average(np.square(errors[known]), weights=weights[known])))
 
     def saved(
         self,
@@ -301,6 +326,35 @@ class Amounts(Numbers):
         import torch
 
         return torch.bucketize(self.amounts(outputs), outputs.new_tensor(self.edges), right=True)
+
+    def compared(self, outputs: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the amounts, and the predicted ones."""
+        predicted, known = self._checked(outputs, values, None)
+        return known, predicted
+
+    @property
+    def calibrated(self) -> str:  # type: ignore[override]
+        """What :meth:`calibration` compares."""
+        return self.column
+
+    def calibration(self, confusion: IntArray, sums: FloatArray) -> Calibration:
+        """Compare mean amounts by the tenth of the predicted one.
+
+        Examples
+        --------
+        >>> rows = np.array([1.0, 3.0]), np.array([2.0, 2.0])  # known and predicted
+        >>> counted = np.array([[2, 0], [0, 0]]), np.array([[4.0, 0.0], [4.0, 0.0], [2.0, 0.0]])
+        >>> found = Amounts(0, 10, (5.0,)).calibration(*counted)
+        >>> found.predicted, found.observed, found.spread
+        (array([2.]), array([2.]), array([1.]))
+        """
+        rows = confusion.sum(axis=0)
+        number = rows[rows > 0]
+        observed, predicted, squares = sums[:, rows > 0] / number
+        # The errors' variance around their mean, which is that of the amounts given the prediction.
+        variance = np.maximum(squares - (observed - predicted) ** 2, 0.0)
+        reach = NORMAL * np.sqrt(variance / np.maximum(number - 1, 1))
+        return Calibration(predicted, observed, observed - reach, observed + reach, np.sqrt(squares))
 
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the bin of each amount, 0 to C − 1, shape (n,).

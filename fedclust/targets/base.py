@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedclust.metrics import Outcomes
+from fedclust.metrics import Outcomes, error_of
 from fedclust.proof.coalitions import Fit, fit_of_pairs, in_pairs
 from fedclust.proof.words import CLASSES as WORDS, Words
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 
+NORMAL = 1.959964  # 97.5 % of a normal distribution are below
+_GROUPS = 10
 _MOST_BLOCKS = 200  # of a site's amounts, or of its times with and without the event each
 _MOST_ROWS = 1e6  # that an agreement counts with, whatever sites state
 
@@ -96,6 +99,27 @@ class Survival:
     high: FloatArray
     at_risk: FloatArray
     unit: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Means of what was predicted and of what happened, of m parts of the rows.
+
+    Attributes
+    ----------
+    predicted, observed
+        Means of each part, shape (m,).
+    low, high
+        Ends of the 95 % interval of the observed mean, shape (m,).
+    spread
+        Root mean squared error in each part, shape (m,); None where a row has no error.
+    """
+
+    predicted: FloatArray
+    observed: FloatArray
+    low: FloatArray
+    high: FloatArray
+    spread: FloatArray | None = None
 
 
 def check_no_moments(target: "Target", moments: Sequence[float] | None) -> None:
@@ -298,7 +322,11 @@ class Target(ABC):
 
     @abstractmethod
     def table(
-        self, outputs: "torch.Tensor", class_names: Sequence[str], moments: Sequence[float] | None = None
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],
+        moments: Sequence[float] | None = None,
+        margin: float | None = None,
     ) -> "tuple[list[str], torch.Tensor]":
         """Return the names of the columns of a table of predictions, M of them, and its values, shape (n, M).
 
@@ -308,6 +336,8 @@ class Target(ABC):
             As for :meth:`predictions`.
         class_names
             Names of the C classes.
+        margin
+            As of :meth:`margin`.
         """
 
     @abstractmethod
@@ -335,18 +365,6 @@ class Target(ABC):
     loss_unit: ClassVar[str] = " nats"
     """Unit of :attr:`loss`, after a space."""
 
-    @abstractmethod
-    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
-        """Return the bin of each row that a network's outputs predict, from 0 to C − 1.
-
-        Parameters
-        ----------
-        outputs
-            Shape (n, O), or (n, positions, O).
-        num_bins
-            C.
-        """
-
     def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":  # noqa: ARG002
         """Return each row's log-probability of each class, shape (n, C); None where there are no classes."""
         return None
@@ -371,6 +389,31 @@ class Target(ABC):
 
     def survival_of(self, counts: IntArray) -> Survival | None:  # noqa: ARG002
         """Estimate the survival of a group from its rows in each bin, shape (C,); None without times."""
+        return None
+
+    def calibration(self, confusion: IntArray, sums: FloatArray) -> "Calibration | None":  # noqa: ARG002
+        """Compare what was predicted with what happened, from counts and sums of test rows; None of classes.
+
+        Parameters
+        ----------
+        confusion, sums
+            Those of :class:`fedclust.metrics.Outcomes`, of all clients of a group, (C, C) and (3, C).
+        """
+        return None
+
+    calibrated: str = ""
+    """What :meth:`calibration` compares."""
+
+    def margin(self, figures: Mapping[str, ArrayLike], rows: ArrayLike) -> float | None:  # noqa: ARG002
+        """Return within what a prediction is right nine times of ten; None if that is not known.
+
+        Parameters
+        ----------
+        figures
+            Figures of clients, by name, shape (n,).
+        rows
+            Their test rows, shape (n,).
+        """
         return None
 
     @property
@@ -490,7 +533,7 @@ class NumberWords(Words):
     score = "score"
     certain = ""
     order_in = "concordance"
-    without = ("balanced_accuracy", "macro_f1", "auc")
+    without = ("balanced_accuracy", "macro_f1", "auc", "answer")
 
     @property
     def ordered(self) -> str:  # type: ignore[override]
@@ -554,7 +597,8 @@ class Numbers(Target):
         ValueError
             If a row has one of the faults that :attr:`rules` names.
         """
-        numbers = np.asarray(values, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            numbers = np.asarray(values, dtype=np.float32)
         for name, place, rows in cls.faults(numbers.astype(np.float64)) if len(numbers) else ():
             if name in cls.rules:
                 wrong = numbers.reshape(len(numbers), -1)[rows.ravel(), place][0]
@@ -570,6 +614,14 @@ class Numbers(Target):
         values
             Those of a client's rows.
         """
+
+    @abstractmethod
+    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
+        """Return in which of C bins each row's prediction is, from 0 to C − 1, shape (n,)."""
+
+    @abstractmethod
+    def compared(self, outputs: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return a number that is known of each row, 0 if that is none, and its prediction, shape (n,)."""
 
     @abstractmethod
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
@@ -660,9 +712,36 @@ class Numbers(Target):
                 "balanced-accuracy": float(by_bin[rows > 0].mean()) if len(hits) else float("nan"),
             }
             if full:
-                own_figures = (
-                    self.figures(own, truth) if sane else dict.fromkeys(self.figure_names, float("nan"))
-                )
-                figures |= {"macro-f1": float("nan"), "auc": float("nan"), **own_figures}
-            found.append(Scores(figures))
+                figures |= {"macro-f1": float("nan"), "auc": float("nan")}
+                names = *self.figure_names, *map(error_of, self.figure_names)
+                figures |= self._figures(own, truth) if sane else dict.fromkeys(names, float("nan"))
+            found.append(Scores(figures, self._counted(own, truth, num_bins) if full and sane else None))
         return found
+
+    def _figures(self, outputs: FloatArray, values: FloatArray) -> dict[str, float]:
+        """Compute the figures, and their standard errors by the jackknife.
+
+        Source: Quenouille, "Notes on bias in estimation", Biometrika 43, 1956, and Tukey: of n groups of
+        rows, of which one is left out in turn, the error is √((n − 1)/n · Σ(θᵢ − θ̄)²).
+        """
+        figures, group = self.figures(outputs, values), np.arange(len(values)) % _GROUPS
+        without = [self.figures(outputs[group != each], values[group != each]) for each in np.unique(group)]
+        for name in self.figure_names:
+            parts = np.array([each[name] for each in without])
+            n = len(parts)
+            error = math.sqrt((n - 1) / n * np.square(parts - parts.mean()).sum()) if n > 1 else math.nan
+            figures[error_of(name)] = error
+        return figures
+
+    def _counted(self, outputs: FloatArray, values: FloatArray, num_bins: int) -> Outcomes:
+        """Count rows by their bin and the predicted one, with sums."""
+        import torch
+
+        bins, known, predicted = self.bins(values), *self.compared(outputs, values)
+        answers = self.answers(torch.from_numpy(outputs), num_bins).numpy()
+        cells = np.bincount(bins * num_bins + answers, minlength=num_bins**2).reshape(num_bins, num_bins)
+        each_sum = (known, predicted, np.square(known - predicted))
+        sums = np.array([np.bincount(answers, each, num_bins) for each in each_sum], dtype=np.float64)
+        nothing = np.zeros(0, dtype=np.int64)
+        there, answered = cells.sum(axis=1), cells.sum(axis=0)
+        return Outcomes(there, answered, cells.diagonal(), None, nothing, nothing, cells, sums)

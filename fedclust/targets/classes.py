@@ -83,7 +83,11 @@ class Classes(Target):
         return outputs.softmax(-1)[..., :num_bins]
 
     def table(
-        self, outputs: "torch.Tensor", class_names: Sequence[str], moments: Sequence[float] | None = None
+        self,
+        outputs: "torch.Tensor",
+        class_names: Sequence[str],
+        moments: Sequence[float] | None = None,
+        margin: float | None = None,  # noqa: ARG002
     ) -> "tuple[list[str], torch.Tensor]":
         """Return a column of probabilities for each class."""
         return list(class_names), self.predictions(outputs, moments, len(class_names))
@@ -103,10 +107,6 @@ class Classes(Target):
         flat = predicted.reshape(-1, predicted.shape[-1])[:, : len(names)]
         chances = {f"p: {each}": flat[:, place] for place, each in enumerate(class_names)}
         return {"label": names[labels], "predicted": names[flat.argmax(axis=1)], **chances}
-
-    def answers(self, outputs: "torch.Tensor", num_bins: int) -> "torch.Tensor":
-        """Return the most probable of the classes."""
-        return outputs[..., :num_bins].argmax(-1)
 
     def log_chances(self, outputs: "torch.Tensor") -> "torch.Tensor | None":
         """Return log-probabilities; each position counts as a row."""

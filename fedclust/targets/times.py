@@ -25,7 +25,7 @@ from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.words import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import Numbers, NumberWords, Survival
+from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, Survival
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 INTERVALS = 8
 ENDS = 0.025, 0.975
 _SCORED = 4  # intervals at most
+_PARTS = 5  # of a calibration
 _COUNTED = 1 / 3  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
-_NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _FURTHEST = 10.0  # from what a correction starts at
 
 
@@ -539,6 +539,40 @@ class Times(Numbers):
         kept = -functional.softplus(logits)  # the logarithm of one minus the hazard
         return (kept @ _like(outputs, self._gone(at).T)).exp()
 
+    def compared(self, outputs: FloatArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return zeros, as survival is not known of a censored row, and the predicted one at the horizon."""
+        survival = self.survival(outputs, [self.horizon])[:, 0]
+        return np.zeros(len(values)), survival
+
+    @property
+    def calibrated(self) -> str:  # type: ignore[override]
+        """What :meth:`calibration` compares."""
+        return f"share without the event at {self.horizon:.4g}{self.unit and f' {self.unit}'}"
+
+    def calibration(self, confusion: IntArray, sums: FloatArray) -> Calibration:
+        """Compare survival at the horizon, in up to five parts of about as many rows by the predicted one.
+
+        What happened is the life table's estimate, with its interval, see :meth:`survival_of`.
+
+        Examples
+        --------
+        >>> rows = np.zeros((4, 4), dtype=int)  # 2 censored and 2 events in the first interval, 4 survive it
+        >>> rows[:, 2] = 2, 2, 0, 4
+        >>> found = Times((10.0,), 90.0).calibration(rows, np.array([[0.0] * 4, [0, 0, 4.8, 0], [0.0] * 4]))
+        >>> found.predicted, found.observed.round(4)  # 2 of the 8 − 2/2 at risk
+        (array([0.6]), array([0.7143]))
+        """
+        rows = confusion.sum(axis=0)
+        part = np.minimum(_PARTS * (rows.cumsum() - rows / 2) / max(1, rows.sum()), _PARTS - 1).astype(int)
+        found = []
+        for each in np.unique(part[rows > 0]):
+            here = part == each
+            curve = self.survival_of(confusion[:, here].sum(axis=1))
+            place = int(np.searchsorted(curve.at, self.horizon))
+            ends = curve.survival[place], curve.low[place], curve.high[place]
+            found.append((sums[1, here].sum() / rows[here].sum(), *ends))
+        return Calibration(*np.array(found).reshape(-1, 4).T)
+
     @property
     def horizon(self) -> float:
         """The time at which predicted survival is compared with what happened: the middle cut."""
@@ -561,6 +595,7 @@ class Times(Numbers):
         outputs: "torch.Tensor",
         class_names: Sequence[str],  # noqa: ARG002
         moments: Sequence[float] | None = None,
+        margin: float | None = None,  # noqa: ARG002
     ) -> "tuple[list[str], torch.Tensor]":
         """Return a column of survival at each time, and the risk, see :meth:`risks`.
 
@@ -618,7 +653,7 @@ class Times(Numbers):
         )
         inside = (survival > 0) & (survival < 1)
         logs = np.log(np.where(inside, survival, 0.5))
-        reach = np.exp(_NORMAL * errors / np.where(inside, -survival * logs, 1.0))
+        reach = np.exp(NORMAL * errors / np.where(inside, -survival * logs, 1.0))
         low, high = (np.where(inside, np.exp(logs * each), survival) for each in (reach, 1 / reach))
         return Survival(np.array([0.0, *self.cuts]), survival, low, high, at_risk, self.unit)
 

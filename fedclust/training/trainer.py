@@ -292,10 +292,10 @@ class Trainer:
         ValueError
             If a state does not fit the model.
         """
-        classes, target = self._data.num_classes, self._data.target
+        classes = self._data.num_classes
 
         def pairs_of(outputs: Tensor, labels: Tensor) -> tuple[Tensor]:
-            return (labels * classes + target.answers(outputs, classes),)
+            return (labels * classes + outputs[..., :classes].argmax(-1),)
 
         answered = self._answers(jobs, pairs_of)
         counts = (np.bincount(pairs.numpy().ravel(), minlength=classes**2) for (pairs,) in answered)

@@ -14,6 +14,7 @@ from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
 from fedclust.support.checks import capitalised
+from fedclust.targets.base import NORMAL
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_POINTS, _MOST_MARKS, _MOST_MATRICES, _MOST_NUMBERS = 1_500, 40, 10, 160
@@ -79,6 +80,7 @@ def pictures(run: SavedRun, small: Mapping[str, NDArray] | None = None) -> Itera
     yield from _rounds(run)
     yield from _accuracies(run)
     yield from _survival(run)
+    yield from _calibration(run)
     yield from _matrices(run)
     yield from (_cross_site(run, values) for name, values in run.matrices() if name == "cross_site")
     yield from method_pictures(run, small)
@@ -199,6 +201,36 @@ def _survival(run: SavedRun) -> Iterator[Picture]:
     note += f"counts of their rows by interval. Rows at risk at {at}{unit}: {'; '.join(notes)}."
     drawn = curves(lines, "time" + (unit and f",{unit}"), "no event until then", zero=True)
     yield Picture("survival_of_clusters", "Survival of each cluster's clients", drawn, note)
+
+
+def _calibration(run: SavedRun) -> Iterator[Picture]:
+    """Draw what happened against what was predicted, of test rows, and the errors."""
+    table, lines, errors = run.clients, [], []
+    if table is None or not {"confusion", "sums"} <= {*table}:
+        return
+    known = table[table["confusion"].notna() & table["sums"].notna()]
+    for cluster, rows in list(known.groupby("cluster"))[:_MOST_CLUSTERS]:
+        confusion, sums = (np.stack(rows[name].to_list()).sum(axis=0) for name in ("confusion", "sums"))
+        found = run.target.calibration(confusion.reshape(-1, len(sums) // 3), sums.reshape(3, -1))
+        if found is not None:
+            name, x = f"cluster {cluster}", found.predicted
+            lines.append(Line(name, x, found.observed, found.low, found.high))
+            if found.spread is not None:
+                apart, reach = found.observed - x, NORMAL * found.spread
+                errors.append(Line(name, x, apart, apart - reach, apart + reach))
+    if not lines:
+        return
+    ends = [float(end([end(each.x) for each in lines])) for end in (np.min, np.max)]
+    what, whose = run.target.calibrated, "test rows of each cluster's clients"
+    names = [each.name for each in lines]
+    lines.append(Line("as predicted", ends, ends))
+    drawn = curves(lines, f"predicted {what}", f"observed {what}", form="tight")
+    note = "Rows in parts by what was predicted, with 95 % intervals of the means; models with what serves."
+    yield Picture("predicted_and_observed", f"Predicted and observed {what}, {whose}", drawn, note)
+    if errors:
+        drawn = curves(errors, f"predicted {what}", "observed less predicted", form="tight", names=names)
+        note = "Means of the rows in each part; the band has 95 % of the rows if residuals are normal."
+        yield Picture("residuals", f"Residuals of {what}, {whose}", drawn, note)
 
 
 def _matrices(run: SavedRun) -> Iterator[Picture]:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedclust.metrics import error_of
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
@@ -37,6 +38,7 @@ _LEFT_OUT = (
     "bytes_down_unbundled",
     "confusion",
     "confusion_none",
+    "sums",
 )
 _WHOLE = ("client", "group", "num_train", "num_test", "took_part", "failures")
 
@@ -354,6 +356,7 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
     ends = [name for name in table if str(name).endswith(("_low", "_high"))]
     unknown = [name for name in table if name == "group" and table[name].isna().all()]
     words = run.target.words
+    ends += [error_of(key) for key, _, _ in words.figures]
     dropped = [*ends, *unknown, *_LEFT_OUT, *words.without, *(f"{name}_none" for name in words.without)]
     table = table.drop(columns=dropped, errors="ignore")
     place = list(table).index("accuracy") + 1 if "accuracy" in table else len(table.columns)

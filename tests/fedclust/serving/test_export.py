@@ -323,7 +323,7 @@ def by_hand(target: Target, outputs: np.ndarray, moments: list[float]) -> np.nda
 @pytest.mark.parametrize(
     ("target", "times", "columns"),
     [
-        (DAYS, None, ["amount (days)"]),
+        (DAYS, None, ["amount (days)", "90 % from", "90 % to"]),
         (UNTIL, None, ["survival at 10 days", "survival at 30 days", "risk"]),
         (UNTIL, [20.0], ["survival at 20 days", "risk"]),
     ],
@@ -342,6 +342,10 @@ def test_amounts_and_times_are_predicted_with_the_client_s_correction(
     for site, added in ((1, shift), (None, 0)):
         moments = [10.0, 30.0] if times is None else times
         expected = by_hand(target, rows @ weight.T + bias + added, moments)
+        if target == DAYS:  # of normal residuals 90 % are within 1.645 root mean squares
+            table = result.clients
+            mean = (table["num_test"] * table["rmse"] ** 2).sum() / table["num_test"].sum()
+            expected = expected[:, :1] + 1.644854 * mean**0.5 * np.array([0.0, -1.0, 1.0])
         found = served.predict(rows, site=site, times=times)
         assert list(found) == columns
         np.testing.assert_allclose(found, expected, rtol=1e-4)

@@ -173,6 +173,37 @@ def test_what_people_give_is_converted() -> None:
     assert KINDS["times"].read(np.array([[3, 0]])).tolist() == [[3.0, 0.0]]  # nor need an event happen there
 
 
+@pytest.mark.parametrize("target", [AMOUNTS, TIMES], ids=["amounts", "times"])
+def test_errors_of_figures_and_counts_of_rows_as_a_slow_loop_has_them(target: Target) -> None:
+    outputs, values = drawn(target)
+    number = len(target.bin_names())
+    (found,) = target.measured(np.array([40]), np.ones(40), values, [outputs], number, True)
+    for name in target.figure_names:
+        without = [
+            target.figures(
+                *(each[[row for row in range(40) if row % 10 != left]] for each in (outputs, values))
+            )
+            for left in range(10)
+        ]
+        parts = [each[name] for each in without]
+        wanted = (9 / 10 * sum((each - sum(parts) / 10) ** 2 for each in parts)) ** 0.5
+        assert found.figures[f"{name}_error"] == pytest.approx(wanted)
+    counted = found.outcomes
+    assert counted is not None
+    assert counted.sums is not None
+    assert counted.confusion is not None
+    predicted = target.predictions(torch.from_numpy(outputs), None if target == AMOUNTS else [target.horizon])
+    for row, (value, mean) in enumerate(zip(values, predicted.ravel().tolist(), strict=True)):
+        if target == AMOUNTS:
+            answer, known = int(target.bins([mean])[0]), value
+        else:
+            answer, known = min(int(mean * number), number - 1), 0.0
+        counted.confusion[target.bins(values[[row]])[0], answer] -= 1
+        counted.sums[:, answer] -= known, mean, (known - mean) ** 2
+    assert not counted.confusion.any()
+    np.testing.assert_allclose(counted.sums, 0, atol=1e-6)
+
+
 @ALL
 def test_saved_rows_have_what_is_known_and_what_is_predicted(target: Target) -> None:
     outputs, values = drawn(target)

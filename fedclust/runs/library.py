@@ -46,7 +46,6 @@ from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as n
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
 from fedclust.runs.finetuned import Clients, clients_of, finetuned
-from fedclust.runs.leave import Left, without
 from fedclust.runs.runner import OnRound
 from fedclust.runs.server import (
     Plan,
@@ -57,6 +56,7 @@ from fedclust.runs.server import (
     make_engine,
 )
 from fedclust.serving import Served, Site, write_export
+from fedclust.serving.left import Left, without
 from fedclust.settings import folders, run_options
 from fedclust.settings.allowed import EVERYTHING, check_folder
 from fedclust.settings.checks import check, run_settings

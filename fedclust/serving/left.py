@@ -1,0 +1,126 @@
+"""What serves a handful of sites after one of them has left."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from flwr.app import ArrayRecord
+from torch import nn
+
+from fedclust.federation.questions import prior_shifts
+from fedclust.layers.coalitions import CoalitionModels, chosen_without
+from fedclust.personal.layers import NONE, PRIOR
+from fedclust.proof.words import joined
+from fedclust.serving.served import Served
+
+if TYPE_CHECKING:
+    from fedclust.results import SavedRun
+
+
+@dataclass(frozen=True, eq=False)
+class Left:
+    """What serves the other sites after one has left.
+
+    Attributes
+    ----------
+    label
+        Name or id of the site that left.
+    served
+        The models, of the coalitions that have trained without it.
+    run
+        The run, whose table of clients has only figures that still hold.
+    lines
+        With whom each site trains then, and what of the site remains where, a sentence each.
+    """
+
+    label: str
+    served: Served
+    run: "SavedRun"
+    lines: tuple[str, ...]
+
+
+def without(
+    served: Served,
+    run: "SavedRun",
+    trained: CoalitionModels,
+    built: Callable[[ArrayRecord], nn.Module],
+    site: str | int,
+) -> Left:
+    """Choose for each of the other sites again, among the coalitions that have trained without one.
+
+    By the cross-fitted scores of the run; nothing trains again.
+
+    Parameters
+    ----------
+    served, run
+        The models of a finished run, and the run.
+    trained
+        Its coalitions, after the sites' choice.
+    built
+        Builds the network of a model.
+    site
+        Name or id of the site that leaves.
+
+    Raises
+    ------
+    ValueError
+        If there is no such site.
+    """
+    gone, counts, target = served.site(site), run.label_counts, served.target
+    label = {each.client: each.label for each in served.sites}
+    choices = trained.chosen.choices if trained.chosen else ()
+    before = {client: choice.arm for client, choice in enumerate(choices) if choice}
+    clusters: dict[int, int] = {}
+    sites, lines, same = [], [], set()
+    for client, arm in chosen_without(trained, gone.client).items():
+        own, members = served.site(client), trained.coalitions[arm.coalition]
+        corrected, shift = arm.corrected, own.prior_shift
+        if arm == before[client]:
+            same.add(client)
+        elif target.fits_correction or counts is None:  # which only the site itself can fit
+            corrected, shift = False, None
+        else:
+            assignment = np.where(np.isin(np.arange(len(counts)), members), 0, -1)
+            shift = tuple(prior_shifts(counts, assignment)[client].tolist()) if corrected else None
+        cluster = clusters.setdefault(arm.coalition, len(clusters))
+        layer = PRIOR if corrected else NONE
+        sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
+        others = [label[other] for other in members if other != client] or ["nobody"]
+        lines.append(f"{own.label}: the model that it trains with {joined(others)}")
+    coalition_of = {cluster: place for place, cluster in clusters.items()}
+    left = replace(
+        served,
+        sites=tuple(sites),
+        clusters=tuple(coalition_of),
+        network=lambda of: built(trained.on_all_rows(coalition_of[of.cluster])),
+    )
+    lines += [
+        f"in these models nothing of {gone.label} remains: none of them has trained with it",
+        "in how rows become inputs its rows remain: columns' means and scales, categories, classes",
+        f"in {run.folder} its rows remain in the models that it trained: delete the folder if they must not",
+    ]
+    return Left(
+        gone.label,
+        left,
+        _without_figures(run, {each.client: each.cluster for each in sites}, same),
+        tuple(lines),
+    )
+
+
+def _without_figures(run: "SavedRun", clusters: Mapping[int, int], same: Collection[int]) -> "SavedRun":
+    """Return the run with those clients only, and figures only of those that are served as before."""
+    table = run.clients
+    if table is None:
+        return run
+    table = table[table["client"].isin(list(clusters))].copy()
+    table["cluster"] = table["client"].map(clusters)
+    kept = {"client", "cluster", "name", "num_train", "num_test", "label_counts"}
+    changed = ~table["client"].isin(list(same))
+    for name in set(table.columns) - kept:
+        table[name] = table[name].where(~changed, None)
+    left = type(run)(run.folder)
+    about = {"verdict", "sites", "site_findings", "decision"}  # of models that no longer serve
+    summary = {key: value for key, value in run.summary.items() if key not in about}
+    vars(left).update(clients=table, summary=summary)  # in place of what its properties would read
+    return left

@@ -215,6 +215,7 @@ def test_what_is_made_of_private_models_costs_patients_nothing(strategy: str, tm
     assert "models trained with noise" in result.summary["left_clients"]["train"]
     card = (result.export(tmp_path / "served") / "README.md").read_text()
     assert f"- privacy: ε = {result.summary['epsilon']:.3g} at δ = 1e-05 (patient_dp)" in card
+    assert "| client | cluster | test rows | accuracy |" in card  # of training rows nothing is known
     rows = np.zeros((2, 1, 8, 8), np.uint8)
     assert fedclust.load_export(tmp_path / "served").predict(rows, site=0).shape == (2, 10)
 

@@ -64,7 +64,9 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             clients = clients.assign(
                 answer=[_answer(each, served.class_names) for each in clients["confusion"]]
             )
+        known_sizes = bool(clients["num_train"].any())  # not in private runs
         columns = [name for name in titles if name in clients and clients[name].notna().any()]
+        columns = [name for name in columns if name != "num_train" or known_sizes]
         rows = clients[columns].head(_MOST_ROWS).to_dict("records")
         known = clients.get("label_counts", ())  # private runs have none
         counts = np.array([np.asarray(each) for each in known]).reshape(len(known), len(served.class_names))

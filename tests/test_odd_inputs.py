@@ -586,6 +586,14 @@ def test_an_embedding_is_trained_alike_in_every_mode(
         (["model.hidden=8"], "each entry a whole number, got 8; as a list: model.hidden=[8]"),
         ([*TABLE, "dataset.path=a.csv", "dataset.ignore=age"], "; as a list: dataset.ignore=[age]"),
         ([*TABLE, "dataset.path=a.csv", "partition=iid"], "columns are text, label; dataset.label= names it"),
+        (
+            [*TABLE, "dataset.path=a.csv", "dataset.event=y"],
+            "dataset.event must be another column than dataset.label, which has the times, got y for both",
+        ),
+        (
+            [*TABLE, "partition=own", "partition.sites=[sites/a.csv]"],
+            "or names with paths as {north: a.csv, south: b.csv}, got the path sites/a.csv",
+        ),
         (["partition.num_clients=2000"], "got [20, 10] with sum 30; give partition.groups=, too"),
     ],
 )

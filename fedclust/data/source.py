@@ -668,6 +668,9 @@ class SourcedDataset(Source, DatasetBuilder):
             kind = kind_of(self.target, self.event)
         except ValueError as error:
             raise SourceError(str(error)) from error
+        if self.event and self.event == self.label:
+            rule = "dataset.event must be another column than dataset.label, which has the times"
+            raise SourceError(f"{rule}, got {self.event} for both")
         if kind.numeric and self.per_position:
             raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
         if kind.numeric and self.class_names is not None:

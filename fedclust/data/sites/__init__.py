@@ -74,6 +74,9 @@ class OwnSitesPartition(Checked):
             rule = "partition.sites must be names, a mapping of names to files, or a folder"
             raise ValueError(f"{rule}, got {self.sites!r}")
         for name in self.sites:
+            if not isinstance(self.sites, Mapping) and "/" in str(name):
+                rule = "partition.sites must be names, or names with paths as {north: a.csv, south: b.csv}"
+                raise ValueError(f"{rule}, got the path {name}")
             check_name(name, "partition.sites: ")
 
     @classmethod

@@ -12,6 +12,7 @@ from fedclust.clients.node import Answers, Node
 from fedclust.clustering import label_prior
 from fedclust.messages.coalitions import (
     FOLDS,
+    MOST_MENDS,
     ScoresAnswer,
     ScoresQuestion,
     SiteFigures,
@@ -22,6 +23,7 @@ from fedclust.messages.coalitions import (
 from fedclust.messages.models import from_stacked, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import Fit, Scores, folds
+from fedclust.proof.units import Mend, conversion
 from fedclust.support.rng import generator
 from fedclust.targets import Target
 from fedclust.training.cohort import Job
@@ -107,9 +109,10 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
                     both = [(*each, prior) for each, prior in zip(arms, shift, strict=True)]
                     brier.append(np.concatenate([target.scores(*each) for each in both]))
                     right.append(np.concatenate([target.hits(*each) for each in both]))
-            found[client] = _answer(
+            answer = _answer(
                 target, np.array(brier), np.array(right), crossed, measured[own:], fold, question
             )
+            found[client] = _with_units(node, answer, jobs[own:], crossed[-1], measured[own:], question)
         # The model is the user's code and may raise anything.
         except Exception as error:
             errors[client] = f"{type(error).__name__}: {error}"
@@ -148,11 +151,65 @@ def _answer(
         blank = Fit.unknown(target.fit_classes(question.num_classes))
         return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
     fits = [target.fit(*each, fold) for each in further]
-    together = sum(weight * each for weight, (each, _) in zip(question.weights, further, strict=True))
-    fits.append(target.fit(together, further[0][1], fold))
+    fits.append(target.fit(_weighed(question, further), further[0][1], fold))
     fits.append(target.fit(logits[-1], values, np.sort(fold), within=True))
     ranks = target.ranking(logits, values, np.sort(fold))
     return ScoresAnswer.of(Scores.of(brier, ranks, target.balance(right, values)), fits)
+
+
+def _with_units(
+    node: Node,
+    answer: ScoresAnswer,
+    jobs: Sequence[Job],
+    own: Sequence[tuple[FloatArray, IntArray]],
+    further: Sequence[tuple[FloatArray, IntArray]],
+    question: ScoresQuestion,
+) -> ScoresAnswer:
+    """Add to a site's answer what shows units, and what converting its values would gain.
+
+    Parameters
+    ----------
+    node
+        The node.
+    answer
+        The answer.
+    jobs
+        Of each further model, the site's rows.
+    own, further
+        Outputs and values of each fold's rows by the site's own model without it, and of all rows by each
+        further model.
+    question
+        The question.
+    """
+    if not further or further[0][0].ndim > 2:
+        return answer
+    target, values, together = node.data.target, further[0][1], _weighed(question, further)
+    now, mends = target.hits(together, values), list[Mend]()
+    ratios = [target.ratio(*each) for each in further]
+    ratios.append(target.ratio(*map(np.concatenate, zip(*own, strict=True))))
+    if None not in ratios:
+        size = float(values.mean())
+        elsewhere = size * math.exp(float(np.median([each[0] for each in ratios[:-1] if each])))
+        if elsewhere != size:
+            then = target.hits(together, values * conversion(size, elsewhere)[0])
+            mends.append(Mend("", size, elsewhere, *_gain(now, then)))
+    for column, size, elsewhere, inputs in node.data.in_other_units(jobs[0].client)[:MOST_MENDS]:
+        converted = node.trainer.on(replace(node.data, inputs=inputs)).logits(jobs)
+        then = target.hits(_weighed(question, converted), values)
+        mends.append(Mend(column, size, elsewhere, *_gain(now, then)))
+    return answer.with_units(ratios, mends)
+
+
+def _weighed(question: ScoresQuestion, further: Sequence[tuple[FloatArray, IntArray]]) -> FloatArray:
+    """Return the outputs of all further models together."""
+    weighed = zip(question.weights, further, strict=True)
+    return np.sum([weight * outputs for weight, (outputs, _) in weighed], axis=0)
+
+
+def _gain(now: FloatArray, then: FloatArray) -> tuple[float, float, float]:
+    """Return how right rows are predicted before and after a change, and the standard error of the gain."""
+    spread = max(float((then - now).std()), len(now) ** -0.5)
+    return float(now.mean()), float(then.mean()), spread / math.sqrt(len(now))
 
 
 def _fitted(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import fedclust.data.cache as cache
-from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder
+from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder, TableEncoder
 from fedclust.support.checks import Checked, check_held_out
 from fedclust.support.reasons import Sendable, is_open
 from fedclust.support.rng import generator
@@ -414,6 +414,28 @@ class FederatedData:
             return ImageEncoder(self.input_shape, "none", self.mean, self.std)
         tokens = str(self.inputs.dtype) == "torch.int64"
         return ArrayEncoder(self.input_shape, "int64" if tokens else "float32")
+
+    def in_other_units(self, client: int) -> "list[tuple[str, float, float, torch.Tensor]]":
+        """List the columns of a client's table that may be in another unit than most clients'.
+
+        Returns
+        -------
+        Name of each, size of its values at the client and elsewhere, and all inputs, with the client's
+        training rows converted in that column.
+        """
+        import torch
+
+        if self.client_names is None or self.encoder is None or self.embedded_by:
+            return []
+        if not isinstance(encoder := self.encoder(), TableEncoder):
+            return []
+        rows, found = torch.from_numpy(self.train[client]), []
+        own = self.inputs[rows].numpy()
+        for name, size, elsewhere, converted in encoder.converted(own, self.client_names[client]):
+            inputs = self.inputs.clone()
+            inputs[rows] = torch.from_numpy(converted)
+            found.append((name, size, elsewhere, inputs))
+        return found
 
     def without_holdout(self) -> "FederatedData":
         """Return the data with each client's validation rows among its training rows."""

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.proof.units import conversion
 from fedclust.support.checks import check_entries, few, read_as
 from fedclust.typing import FloatArray, IntArray
 
@@ -256,6 +257,32 @@ class TableEncoder:
                 texts = dict.fromkeys(category_texts(rows[column.name])[~known])
                 notes.append(f"{column.name}: {(~known).sum()} rows have an unknown category: {few(texts)}")
         return notes
+
+    def converted(self, inputs: NDArray[Any], site: str) -> Iterator[tuple[str, float, float, NDArray[Any]]]:
+        """Convert a site's columns of another unit than most sites have, each alone.
+
+        Parameters
+        ----------
+        inputs
+            The site's encoded rows, shape (n, outputs).
+        site
+            Name of the site, or of its client ``site/client``.
+
+        Yields
+        ------
+        The column's name, the size of its values at the site and elsewhere, and the rows with it converted.
+        """
+        for place, column in enumerate(self.numbers):
+            size = column.sizes.get(site, column.sizes.get(site.partition("/")[0], 0.0))
+            if size > 0 and column.size > 0:
+                raw = inputs[:, place] * column.scale + column.mean
+                factor = conversion(size, column.size)[0]
+                changed = inputs.copy()
+                # Missing numbers are the mean.
+                changed[:, place] = np.where(
+                    inputs[:, place] == 0, 0, (raw * factor - column.mean) / column.scale
+                )
+                yield column.name, size, column.size, changed
 
     @property
     def names(self) -> list[str]:

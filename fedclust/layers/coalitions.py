@@ -31,6 +31,7 @@ from fedclust.layers.beside import TRIAL
 from fedclust.layers.standard import within
 from fedclust.messages.coalitions import (
     ALL_ROWS,
+    ScoresAnswer,
     ScoresQuestion,
     SiteFigures,
     SiteFiguresQuestion,
@@ -45,6 +46,7 @@ from fedclust.proof import sites as verdicts
 from fedclust.proof.coalitions import (
     ALL_UP_TO,
     FOLDS,
+    LEVEL,
     MOST_SITES,
     Arm,
     Choice,
@@ -60,6 +62,7 @@ from fedclust.proof.coalitions import (
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
 from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, worth
+from fedclust.proof.units import Mend, gaining, other_units
 from fedclust.proof.words import Words
 from fedclust.support.reasons import FederationError
 from fedclust.targets import Target
@@ -116,6 +119,8 @@ class Chosen:
         Label-prior correction of each site's logits for its coalition's model, shape (K, C).
     harmful
         Ids of sites with which nobody trains because they harm the others.
+    mends
+        Conversions of units by which sites would gain, by site.
     fits, together
         How the model of each site alone (rows) fits the rows of each other (columns), its own cross-fitted,
         the numbers of a :class:`~fedclust.proof.coalitions.Fit`, shape (K, K, 5 or more); and how all others'
@@ -137,6 +142,7 @@ class Chosen:
     figures: Mapping[str, SiteFigures] = field(default_factory=dict)
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
+    mends: Mapping[str, tuple[Mend, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -396,12 +402,16 @@ class Coalitions(Layer):
         asked = {site: _question(trained, site, counts, may_correct, target) for site in sites}
         answers = federation.ask(asked, server_round=now.number).replies
         fits = np.full((len(sites), len(sites), Fit.width(target.fit_classes(counts.shape[1]))), np.nan)
-        together = np.full(fits.shape[1:], np.nan)
+        together, ratios = np.full(fits.shape[1:], np.nan), np.full((len(sites), len(sites), 2), np.nan)
         for site, answer in answers.items():
             others = [other for other in sites if other != site]
+            if answer.ratios:
+                ratios[[*others, site], site] = np.reshape(answer.ratios, (-1, 2))
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
         tested = at_own_shares(fits, together, counts[list(sites)])
+        mends = _mends(answers, ratios)
         turned = {*turned_sites(*tested), *target.words.miscoded(counts[list(sites)])}
+        turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
         scored = {site: answer.scores for site, answer in answers.items()}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
         may = partners(tested[0], turned, harmful.tolist())
@@ -425,7 +435,8 @@ class Coalitions(Layer):
         fresh = run.make_aggregator()
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
         kept = {str(site): each for site, each in scored.items()}
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured, kept)
+        units = {str(site): tuple(each) for site, each in mends.items()}
+        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured, kept, units)
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -489,23 +500,25 @@ class Coalitions(Layer):
                 shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
                 about = everyone, over, shares, words
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))
+        mends = {int(site): each for site, each in chosen.mends.items()}
         found = verdicts.findings(
-            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist()
+            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist(), mends
         )
         layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
         table = []
         for site in sites:
             odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}
-            text = verdicts.advice(site, names, classes, odd.pop("turned", ""), learnt)
+            stop = " ".join(filter(None, (odd.pop(kind, "") for kind in ("unit", "turned"))))
+            text = verdicts.advice(site, names, classes, stop, learnt)
             table.append(site.summary(names, classes, " ".join([text, *odd.values()])))
         facts = listed, chosen.choices, {int(site): each for site, each in chosen.scores.items()}
         for row in table:
             if (lost := lost_without(row["client"], *facts)) is not None:
                 row["others_lose"], row["others_lose_interval"] = lost.mean, [lost.low, lost.high]
                 row["worth"] = f"{worth(row['name'], lost)}."
-        turned = [one["name"] for one in found if one["kind"] == "turned"]
-        text = verdicts.headline(sites, names, turned, learnt=learnt)
+        turned, units = ([one["name"] for one in found if one["kind"] == kind] for kind in ("turned", "unit"))
+        text = verdicts.headline(sites, names, turned, learnt=learnt, units=units)
         named = gained_by_groups(described.named_groups, *facts) if described.named_groups else None
         if named is not None:
             text += f"; {of_groups(described.grouped_by, named)}"
@@ -558,6 +571,16 @@ def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
         found = choose(listed, chosen.scores.get(str(site)), apart={*refused, gone})
         arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
     return arms
+
+
+def _mends(answers: Mapping[int, ScoresAnswer], ratios: FloatArray) -> dict[int, list[Mend]]:
+    """Return the conversions of units by which sites gain; of amounts, where most others' models agree."""
+    apart = other_units(ratios)
+    found = {
+        site: [each for each in answer.mended if each.column or site in apart]
+        for site, answer in answers.items()
+    }
+    return gaining(found, LEVEL)
 
 
 def _cosine(one: FloatArray, other: FloatArray) -> float:

@@ -5,7 +5,7 @@ travels in, a record each, and come back in its reply: the messages are larger, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from typing import Annotated
 
 import numpy as np
@@ -15,12 +15,17 @@ from fedclust.messages import codec
 from fedclust.messages.evaluation import FIGURES
 from fedclust.messages.training import ARMS
 from fedclust.proof.coalitions import FOLDS, Fit, Scores
+from fedclust.proof.units import Mend
 from fedclust.typing import FloatArray
 
 ALL_ROWS = FOLDS
 """In place of a fold: the model that trains on all rows."""
 
 _EACH = FOLDS + 1
+_LONGEST = 300  # characters of a column's name
+_MEND = 5  # numbers of a conversion
+MOST_MENDS = 8
+"""Most conversions of units that a site tries."""
 
 
 def name_of(coalition: int, fold: int) -> str:
@@ -64,6 +69,12 @@ class ScoresAnswer:
     fits
         Of each further model, of all of them together, and of the site's own, cross-fitted, the numbers of a
         :class:`~fedclust.proof.coalitions.Fit`, in one list.
+    ratios
+        Of amounts, for each further model and the site's own, what :meth:`fedclust.targets.Target.ratio`
+        returns, in one list.
+    columns, mends
+        Which columns may be in another unit, an empty name for the amounts themselves; and the five numbers
+        of each :class:`~fedclust.proof.units.Mend`, in one list.
     """
 
     place = codec.IN_CONFIG
@@ -79,8 +90,19 @@ class ScoresAnswer:
         FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.fit_classes - 1), count=_fit_numbers)
     ]
 
+    ratios: Annotated[tuple[float, ...], codec.Numbers(-100, 100, to=float, sparse=True)] = ()
+    columns: Annotated[tuple[str, ...], codec.Texts(_LONGEST, sparse=True)] = ()
+    mends: Annotated[tuple[float, ...], codec.Numbers(0, to=float, sparse=True)] = ()
+
     def check(self, at: codec.Reading) -> None:
         """Check that there may be such rows."""
+        if len(self.ratios) not in (0, 2 * (at.asked.others + 1)) or min(self.ratios[1::2], default=1) <= 0:
+            raise at.bad(f"ratios must be two for each model, errors > 0, got {codec.short(self.ratios)}")
+        if not len(self.mends) == _MEND * len(self.columns) <= _MEND * MOST_MENDS or any(
+            min(each.own, each.elsewhere, each.error) <= 0 or max(each.now, each.then) > 1 + 1e-9
+            for each in self.mended
+        ):
+            raise at.bad(f"mends must be sizes > 0, shares and errors > 0, got {codec.short(self.mends)}")
         if not self.scores.possible():
             raise at.bad(f"means and products must be those of {self.count} rows, they are not")
         fits, classes = self.fits.reshape(at.asked.others + 2, -1), at.asked.fit_classes
@@ -94,6 +116,24 @@ class ScoresAnswer:
         numbers = np.array([each.values for each in fits], dtype=float).ravel()
         given = {each.name: getattr(scores, each.name) for each in fields(scores)}
         return cls(**given | {"products": scores.products.ravel(), "fits": numbers})
+
+    def with_units(
+        self, ratios: Sequence[tuple[float, float] | None], mends: Sequence[Mend]
+    ) -> "ScoresAnswer":
+        """Add what the site found of units; of ratios nothing unless all are known."""
+        known = [number for each in ratios if each is not None for number in each]
+        return replace(
+            self,
+            ratios=tuple(known) if len(known) == 2 * len(ratios) else (),
+            columns=tuple(each.column for each in mends),
+            mends=tuple(number for each in mends for number in astuple(each)[1:]),
+        )
+
+    @property
+    def mended(self) -> list[Mend]:
+        """What the site would gain by conversions of units."""
+        numbers = [self.mends[first : first + _MEND] for first in range(0, len(self.mends), _MEND)]
+        return [Mend(name, *each) for name, each in zip(self.columns, numbers, strict=False)]
 
     @property
     def scores(self) -> Scores:

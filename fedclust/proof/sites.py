@@ -12,12 +12,14 @@ most A(1 − A)/m, that of a share of m rows.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fedclust.proof.coalitions import Choice, Coalition, at_own_shares, turned_sites, ways
 from fedclust.proof.figure import Figure
+from fedclust.proof.units import Mend
 from fedclust.proof.words import CLASSES, FEWEST, Words, joined, rarest
 from fedclust.typing import FloatArray, IntArray
 
@@ -282,7 +284,12 @@ def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:
 
 
 def headline(
-    sites: Sequence[Site], names: Sequence[str], turned: Sequence[str] = (), *, learnt: bool = True
+    sites: Sequence[Site],
+    names: Sequence[str],
+    turned: Sequence[str] = (),
+    *,
+    learnt: bool = True,
+    units: Sequence[str] = (),
 ) -> str:
     """Summarise the choices in one sentence.
 
@@ -296,6 +303,8 @@ def headline(
         Names of sites whose classes are turned round.
     learnt
         Whether the models have learnt enough for any advice.
+    units
+        Names of sites with values in another unit than the others'.
 
     Examples
     --------
@@ -326,11 +335,12 @@ def headline(
         parts.append(f"{joined(some)} with some of the others")
     if alone:
         parts.append(f"{joined(alone)} {'stays' if len(alone) == 1 else 'stay'} out")
-    unsure = [site.name for site in sites if site.lowered() and site.name not in turned]
+    unsure = [site.name for site in sites if site.lowered() and site.name not in (*turned, *units)]
     text = "; ".join([*parts, *([f"undecided by test rows: {joined(unsure)}"] if unsure else [])])
-    if turned:
+    if turned or units:
         every = 2 < len(sites) == len(turned)
-        what = "codings of all sites" if every else f"coding of {joined(turned)}"
+        codings = "codings of all sites" if every else f"coding of {joined(turned)}" if turned else ""
+        what = " and the ".join(filter(None, (f"units of {joined(units)}" if units else "", codings)))
         return f"Stop: check the {what} and run again. Until then: {text}"
     if not (alone or some):
         return f"Train one model for all: no site gains by leaving it{text.removeprefix(parts[0])}"
@@ -344,6 +354,7 @@ def findings(
     counts: IntArray,
     classes: Sequence[str],
     harmful: Collection[int] = (),
+    mends: Mapping[int, Sequence[Mend]] = MappingProxyType({}),
 ) -> list[dict[str, Any]]:
     """List what is odd about sites' rows.
 
@@ -360,11 +371,13 @@ def findings(
         Names of the classes.
     harmful
         Ids of sites that harm the others.
+    mends
+        Conversions of units by which sites would gain, by site.
 
     Returns
     -------
-    ``client``, ``name``, ``kind`` and ``text`` of each: its classes are turned round, its updates harm the
-    others, it has only one class, or it is of another population.
+    ``client``, ``name``, ``kind`` and ``text`` of each: values are in another unit, its classes are turned
+    round, its updates harm the others, it has only one class, or it is of another population.
 
     Examples
     --------
@@ -396,6 +409,9 @@ def findings(
     for site in sites:
         at = site.client
         accusers = np.flatnonzero(wrong_way[:, at])
+        if mended := mends.get(at):
+            listed = "; ".join(each.text(words.would) for each in mended)
+            add(site, "unit", f"Stop: {listed}. Mend this first and run again.")
         if at in miscoded:
             add(site, "turned", f"Stop: {miscoded[at]}. Check its coding and run again.")
         elif at in turned and len(accusers):
@@ -418,7 +434,7 @@ def findings(
             add(site, "harmful", text)
         elif only := words.only(counts[site.client], counts.sum(axis=0), classes):
             add(site, "one_class", only)
-        elif len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():
+        elif not mended and len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():
             text = "No other site's model is better than chance there: its rows may be of "
             add(site, "population", f"{text}another population, of other classes, or in other units.")
     return odd

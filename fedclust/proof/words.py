@@ -49,6 +49,8 @@ class Words:
         Keys, titles and digits of the target's own figures.
     without
         Keys of figures that the target does not have.
+    would
+        How right models would be of a site's rows, with places for two shares.
     order_in
         What says how well models order a site's rows.
     compared
@@ -74,6 +76,7 @@ class Words:
     figures: tuple[tuple[str, str, int], ...] = ()
     without: tuple[str, ...] = ()
     order_in = "AUC"
+    would = "be right for {} of its rows instead of {}"
     compared: tuple[tuple[str, str], ...] = (
         ("accuracy", "accuracy"),
         ("balanced_accuracy", "balanced accuracy"),

@@ -511,6 +511,22 @@ class Amounts(Numbers):
         pairs, in_order = concordance_by_row(values, np.ones(len(values)), -predicted)
         return pairs, in_order, len(values)
 
+    def ratio(self, outputs: FloatArray, values: FloatArray | IntArray) -> tuple[float, float] | None:
+        """Compare the mean prediction with the mean amount; None for amounts below 0, which have no unit.
+
+        Examples
+        --------
+        >>> logarithm, _ = Amounts(0, 10, ()).ratio([[0.0], [0.0]], [0.5, 2.0])
+        >>> round(float(np.exp(logarithm)), 6)  # 5 and 1.25
+        4.0
+        """
+        predicted, values = self._checked(outputs, values, None)
+        if len(values) < 2 or values.min() < 0 or not values.mean() or predicted.mean() <= 0:
+            return None
+        parts = (each.std(ddof=1) / each.mean() for each in (predicted, values))
+        error = float(np.sqrt(sum(np.square(part) for part in parts) / len(values)))
+        return float(np.log(predicted.mean() / values.mean())), max(error, 1e-6)
+
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
         """Compute the root mean squared and the mean absolute error in the amounts' unit, and R².
 

@@ -427,6 +427,15 @@ class Target(ABC):
         """Return the number of classes of a :class:`~fedclust.proof.coalitions.Fit`: 2 for an order."""
         return 2
 
+    def ratio(self, outputs: FloatArray, values: FloatArray | IntArray) -> tuple[float, float] | None:  # noqa: ARG002
+        """Compare the sizes of predictions and values, which shows a site's unit; None if they have none.
+
+        Returns
+        -------
+        Logarithm of the mean prediction over the mean value, and its standard error.
+        """
+        return None
+
     turns_events: ClassVar[bool] = False
     """Whether values have an event that a site may code the other way."""
 

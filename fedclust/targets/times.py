@@ -58,6 +58,7 @@ class TimeWords(NumberWords):
         "0 is best."
     )
     figures = (("concordance", "Harrell's concordance", 3), ("integrated_brier", "integrated Brier score", 3))
+    would = "have concordance {} there instead of {}"
     compared = (("accuracy", "concordance"),)
 
     def in_shares(self, groups: float, common: float) -> str:

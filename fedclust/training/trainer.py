@@ -144,6 +144,10 @@ class Trainer:
         self._lanes = Lanes(self._working, threads)
         self._dispatcher = Dispatcher(self._lanes, self._data, training)
 
+    def on(self, data: FederatedData) -> Trainer:
+        """Return a trainer of the same model on other data."""
+        return Trainer(self._model, data, self.training, self._seed, self._device, metrics=self._metrics)
+
     @property
     def trainable_names(self) -> tuple[str, ...]:
         """Names of the parameters that training changes, in the model's order."""

@@ -226,7 +226,8 @@ def advice(
     elif lowered:
         text = f"undecided; by its training rows {served}"
     else:
-        text = "stay out" if alone else f"train with {partners}"
+        doubt = site.words.doubt(site.test_counts, chosen)
+        text = f"{doubt}; " * bool(doubt) + ("stay out" if alone else f"train with {partners}")
     text = f"{site.name}: {text}{correction}"
     if not measured:
         return f"{text}."
@@ -243,7 +244,8 @@ def advice(
         parts.append(part)
     parts += [each for each in lowered if not each.startswith(site.words.share)]
     further = site.words.further(site.num_test, site.test_counts, classes, chosen) if learnt else ""
-    return f"{text}: {', '.join(parts)}.{further}"
+    contrast = site.words.contrast(chosen, site.figures["alone"]) if learnt and not (stop or alone) else ""
+    return f"{text}: {', '.join(parts)}.{further}{contrast}"
 
 
 def have_learnt(sites: Sequence[Site], train_counts: IntArray) -> bool:

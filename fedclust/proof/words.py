@@ -31,6 +31,8 @@ class Words:
         What a row has, without an s.
     bin, bins, bin_shares, label_shares
         A row's bin, several of them, and how many rows are in each.
+    counts
+        What a site states of its rows.
     guess
         What a prediction without inputs is.
     correction, own_correction
@@ -68,6 +70,7 @@ class Words:
         "0.5 is a site whose classes are the wrong way round for the others."
     )
     scale = SCALE
+    counts = "label counts"
     certain = ": 0 for a prediction that is certain and right, 2 for one that is certain and wrong"
     predicted = "a column of probabilities per class"
     figures: tuple[tuple[str, str, int], ...] = ()
@@ -147,6 +150,51 @@ class Words:
             auc = f"AUC {figures['auc']:.2f} ({figures['auc_low']:.2f} to {figures['auc_high']:.2f})"
         verb = "is" if number == 1 else "are"
         return f" Of its {rows:,} test rows {number or 'none'} {verb} {classes[label]}: {auc}."
+
+    def doubt(self, counts: IntArray, figures: Mapping[str, Any]) -> str:
+        """Return why a model is none to recommend as it is; empty without a reason.
+
+        Parameters
+        ----------
+        counts
+            Test rows of each bin, shape (C,).
+        figures
+            Those of the chosen model.
+
+        Examples
+        --------
+        >>> CLASSES.doubt(np.array([90, 10]), {"balanced_accuracy": 0.51})
+        'its model hardly tells the classes apart (balanced accuracy 0.51, by guessing 0.50)'
+        """
+        classes, balanced = np.count_nonzero(counts), figures.get("balanced_accuracy")
+        if classes < 2 or balanced is None or balanced >= 1 / classes + _ABOVE_COINS:
+            return ""
+        guess = f"balanced accuracy {balanced:.2f}, by guessing {1 / classes:.2f}"
+        return f"its model hardly tells the classes apart ({guess})"
+
+    def contrast(self, chosen: Mapping[str, Any], alone: Mapping[str, Any]) -> str:
+        """Return a sentence where a choice has the better score and tells classes worse than the site alone.
+
+        Examples
+        --------
+        >>> chosen = {"brier": 0.3, "balanced_accuracy": 0.5, "auc": 0.6}
+        >>> CLASSES.contrast(chosen, {"brier": 0.4, "balanced_accuracy": 0.7, "auc": 0.7})[:52]
+        ' Its Brier score is better than alone (0.30, 0.40), '
+        """
+        keys = "brier", "balanced_accuracy", "auc"
+        if any(arm.get(key) is None for arm in (chosen, alone) for key in keys):
+            return ""
+        pairs = [(f"{chosen[key]:.2f}", f"{alone[key]:.2f}") for key in keys]
+        (score, own_score), *shares = pairs
+        if not (score < own_score and all(one < other for one, other in shares)):
+            return ""
+        brier, balanced, auc = (", ".join(pair) for pair in pairs)
+        return (
+            f" Its {self.score} is better than alone ({brier}), its balanced accuracy and AUC are worse "
+            f"({balanced}; {auc}): its probabilities are better, and a model of its own tells the classes "
+            "apart better. Which counts depends on whether probabilities are used, or decisions in which "
+            "each class counts the same."
+        )
 
     def learnt(
         self,

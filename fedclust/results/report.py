@@ -557,6 +557,8 @@ def _figures(summary: Mapping[str, Any], keys: Collection[str] | None = None) ->
     chosen = [(each.get("personal") or {}).get("choice", NONE) for each in summaries.values()]
     names = [paper_name(name) + MARK * ("groups_guessed" in each) for name, each in summaries.items()]
     table = _table("", *_right(*names))
+    if any("intervals" in each for each in summaries.values()):
+        table.caption = "in brackets: 95 % intervals of the means"
     for key, title, _, cells in figures_of(list(summaries.values())):
         if keys is None or key in keys:
             table.add_row(title, *cells)

@@ -916,7 +916,7 @@ _OUR_APP = "fedclust.clients.app"
 
 # docs/SECURITY.md says what each gives away.
 _DESCRIBED = {
-    "labels": "{0.label} counts",
+    "labels": "{0.counts}",
     "sizes": "numbers of rows",
     "nothing": "that they take part, with names and known groups",
 }

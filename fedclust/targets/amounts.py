@@ -31,6 +31,7 @@ class AmountWords(NumberWords):
     label = "amount"
     bin, bins = "tenth of all amounts", "tenths of all amounts"
     bin_shares = label_shares = "shares of the amounts' tenths"
+    counts = "numbers of rows in each tenth of all amounts"
     guess = "each client's mean amount"
     correction = "correction by each client's mean residual"
     own_correction = "correction by its mean residual"

@@ -557,6 +557,14 @@ class NumberWords(Words):
         """Return nothing."""
         return ""
 
+    def doubt(self, counts: IntArray, figures: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """Return nothing: there are no classes to tell apart."""
+        return ""
+
+    def contrast(self, chosen: Mapping[str, Any], alone: Mapping[str, Any]) -> str:  # noqa: ARG002
+        """Return nothing, for the same reason."""
+        return ""
+
     def learnt(
         self,
         chosen: Sequence[Mapping[str, Any]],

@@ -47,6 +47,7 @@ class TimeWords(NumberWords):
     label = "time"
     bin, bins = "interval with or without the event", "intervals with and without the event"
     bin_shares = label_shares = "shares of the intervals with and without the event"
+    counts = "numbers of rows in each interval, with and without the event"
     guess = "each client's survival curve"
     correction = "correction of each client's hazards"
     own_correction = "correction of its hazards"

@@ -178,7 +178,7 @@ def _figures_of_target(run: SavedRun) -> Iterator[Picture]:
         if lines:
             yield Picture(
                 f"{key}_of_clients",
-                f"{capitalised(title)} of the clients, from the least to the largest",
+                f"{capitalised(title)}: clients from the least to the largest",
                 curves(lines, "% of clients", form="tight"),
                 page_only=True,
             )

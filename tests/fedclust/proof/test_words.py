@@ -43,3 +43,20 @@ def test_a_site_with_one_class() -> None:
     assert CLASSES.only(np.array([0, 5]), everyone, ["a", "b"]) == text
     assert CLASSES.only(np.array([1, 5]), everyone, ["a", "b"]) == ""
     assert CLASSES.only(np.array([0, 5]), np.array([0, 9]), ["a", "b"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("counts", "balanced", "doubted"),
+    [([50, 50], 0.519, True), ([50, 50], 0.521, False), ([9, 9, 9], 0.35, True), ([9, 0], 0.5, False)],
+)
+def test_a_model_that_hardly_tells_classes_apart(counts: list[int], balanced: float, doubted: bool) -> None:
+    # A guess has one half of two classes and a third of three; with one class there is nothing to tell.
+    assert bool(CLASSES.doubt(np.array(counts), {"balanced_accuracy": balanced})) == doubted
+
+
+def test_a_better_score_and_worse_decisions() -> None:
+    alone = {"brier": 0.4, "balanced_accuracy": 0.7, "auc": 0.7}
+    assert "depends on" in CLASSES.contrast({"brier": 0.3, "balanced_accuracy": 0.5, "auc": 0.6}, alone)
+    for better in ({"brier": 0.4}, {"balanced_accuracy": 0.7}, {"auc": None}):
+        chosen = {"brier": 0.3, "balanced_accuracy": 0.5, "auc": 0.6, **better}
+        assert CLASSES.contrast(chosen, alone) == ""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 from flwr.app import ArrayRecord
@@ -38,7 +39,7 @@ def rows_of(node: Node, client: int) -> tuple[IntArray, IntArray]:
 
 
 def train_arms(
-    node: Node, asked: Mapping[int, Instruction], weights: Mapping[int, FloatArray]
+    node: Node, asked: Mapping[int, Instruction], weights: Mapping[int, FloatArray] = MappingProxyType({})
 ) -> dict[int, dict[str, ArrayRecord]]:
     """Train the further models of a round, each without its fold; all sites' and models' in the same passes.
 

@@ -25,6 +25,7 @@ OUT_OF_RANGE = {
     "fedgwc": "kernel_width=0.0 kernel_width=.nan tolerance=-1e-5 max_clusters=1 step_size=0.0 step_size=1.0 "
     "max_davies_bouldin=0.0 patience=0 patience=null min_pair_coverage=1.5 min_cluster_size=0 cohort_size=1 "
     "initial=one change=all compare=both score_on=rows assign_labels=x",
+    "fedrc": "num_clusters=0",
     "fedsoft": "num_clusters=0 interval=0 sigma=-0.1 sigma=0.6 proximal=-1.0 proximal=.inf",
     "fesem": "num_clusters=0 num_starts=0",
     "fl_hc": GROUPING + "rounds=0 metric=l3 projection=0",

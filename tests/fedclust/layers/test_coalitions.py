@@ -251,8 +251,8 @@ def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.Monk
     train_arms = clients.train_arms
     from fedclust.clients import train
 
-    def lying(node, asked):
-        made = train_arms(node, asked)
+    def lying(node, asked, weights):
+        made = train_arms(node, asked, weights)
         for name, model in made[2].items():
             made[2][name] = ArrayRecord({key: Array(each.numpy() * np.nan) for key, each in model.items()})
         return made

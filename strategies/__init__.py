@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from fedclust.strategies.clust_psi_pfl import ClustPSIPFL as ClustPSIPFL
     from fedclust.strategies.fecfl import FECFL as FECFL
     from fedclust.strategies.fedclust_weights import FedClustWeights as FedClustWeights
+    from fedclust.strategies.feddrift import FedDrift as FedDrift
     from fedclust.strategies.fedgmcc import FedGMCC as FedGMCC
     from fedclust.strategies.fedgwc import FedGWC as FedGWC
     from fedclust.strategies.fedrc import FedRC as FedRC
@@ -37,6 +38,7 @@ else:
         "fedclust.strategies.clust_psi_pfl": "ClustPSIPFL",
         "fedclust.strategies.fecfl": "FECFL",
         "fedclust.strategies.fedclust_weights": "FedClustWeights",
+        "fedclust.strategies.feddrift": "FedDrift",
         "fedclust.strategies.fedgmcc": "FedGMCC",
         "fedclust.strategies.fedgwc": "FedGWC",
         "fedclust.strategies.fedrc": "FedRC",

@@ -20,6 +20,7 @@ OUT_OF_RANGE = {
     "max_clusters=all max_clusters=2.5 num_starts=0",
     "fecfl": GROUPING + "input=x",
     "fedclust_weights": GROUPING,
+    "feddrift": "interval=0 delta=0.0 delta=.inf",
     "fedgmcc": "num_inputs=0 steps=-1 learning_rate=0.0 batch_size=0 num_points=3 num_points=20 "
     "connect=loss first_percentile=4.0 percentile_step=-5.0",
     "fedgwc": "kernel_width=0.0 kernel_width=.nan tolerance=-1e-5 max_clusters=1 step_size=0.0 step_size=1.0 "

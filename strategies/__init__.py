@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedclust.strategies.fedsoft import FedSoft as FedSoft
     from fedclust.strategies.fesem import FeSEM as FeSEM
     from fedclust.strategies.fl_hc import FLHC as FLHC
+    from fedclust.strategies.flux import FLUX as FLUX
     from fedclust.strategies.fmcl import FMCL as FMCL
     from fedclust.strategies.ifca import IFCA as IFCA
     from fedclust.strategies.pacfl import PACFL as PACFL
@@ -45,6 +46,7 @@ else:
         "fedclust.strategies.fedsoft": "FedSoft",
         "fedclust.strategies.fesem": "FeSEM",
         "fedclust.strategies.fl_hc": "FLHC",
+        "fedclust.strategies.flux": "FLUX",
         "fedclust.strategies.fmcl": "FMCL",
         "fedclust.strategies.ifca": "IFCA",
         "fedclust.strategies.pacfl": "PACFL",

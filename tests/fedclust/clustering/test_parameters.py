@@ -30,6 +30,7 @@ OUT_OF_RANGE = {
     "fedsoft": "num_clusters=0 interval=0 sigma=-0.1 sigma=0.6 proximal=-1.0 proximal=.inf",
     "fesem": "num_clusters=0 num_starts=0",
     "fl_hc": GROUPING + "rounds=0 metric=l3 projection=0",
+    "flux": "min_rounds=1 min_gain=-0.1 min_gain=1.5",
     "fmcl": AGGLOMERATION + "alpha=-1.0 beta=0.0 epsilon=0.0",
     "ifca": "num_clusters=0 restarts=0 restart_rounds=0",
     "pacfl": GROUPING + "vectors=0 measure=largest input=x",

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord
 from fedclust.clients.node import Node
 from fedclust.data import cache
 from fedclust.data.sites.rules import Rules, RulesError
-from fedclust.messages import coalitions, description, evaluation, mixtures, training
+from fedclust.messages import coalitions, description, descriptors, evaluation, mixtures, training
 from fedclust.messages.codec import as_record
 from fedclust.metrics import Outcomes
 from fedclust.personal.layers import NONE
@@ -172,6 +172,8 @@ class Release:
             case evaluation.Losses(wins=wins) if wins is not None:
                 released = replace(answer, wins=np.where(wins < rules.min_cell, 0, wins))
                 _check(rules, int(released.wins.sum()))
+            case descriptors.Descriptor():
+                raise RulesError("this site sends no descriptor, as it has a feature of a single row")
             case mixtures.Responsibilities():
                 few = answer.sums.sum(axis=0) < rules.min_cell
                 released = replace(answer, sums=np.where(few, 0.0, answer.sums))

@@ -41,7 +41,7 @@ from fedclust.federation.questions import save_predictions
 from fedclust.federation.run import RunState
 from fedclust.grids.site_grid import SiteGrid
 from fedclust.grids.superlink import PromptGrid, end_hung_actors
-from fedclust.messages import coalitions, description, evaluation, mixtures, training
+from fedclust.messages import coalitions, description, descriptors, evaluation, mixtures, training
 from fedclust.messages.models import from_state
 from fedclust.models import construction
 from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
@@ -929,6 +929,7 @@ _WHAT = {  # in the order of a run; of the first three everybody has some
     description.PrototypesQuestion.kind: "class prototypes",
     description.SubspacesQuestion.kind: "class subspaces",
     evaluation.LossesQuestion.kind: "losses of models",
+    descriptors.DescriptorQuestion.kind: "moments of latent features",
     mixtures.ResponsibilitiesQuestion.kind: "sums by class of models' responsibilities for rows",
     training.UpdateQuestion.kind: "changes by training",
     evaluation.ProofQuestion.kind: "how models compare on held-out rows",

@@ -344,6 +344,30 @@ class Trainer:
         answered = self._answers(jobs, lambda logits, labels: (example_losses(logits, labels, loss),))
         return [losses.numpy().astype(np.float64) for (losses,) in answered]
 
+    def latent(self, job: Job) -> FloatArray:
+        """Compute what a model's last linear layer is given for each row, shape (n, d).
+
+        Raises
+        ------
+        ValueError
+            If the state does not fit the model, or no layer is linear.
+        """
+        (job,), working, seen = self._check([job]), self._working, list[Tensor]()
+        linear = [each for each in working.model.modules() if isinstance(each, nn.Linear)]
+        if not linear:
+            raise ValueError(f"model must have an nn.Linear, a {type(working.model).__name__} has none")
+        kept = linear[-1].register_forward_pre_hook(lambda _, given: seen.append(given[0].float().cpu()))
+        rows = torch.from_numpy(np.asarray(job.rows)).to(self._data.rows_device)
+        try:
+            with working.settings(), torch.inference_mode():
+                working.load(job.state)
+                working.model.eval()
+                for part in rows.split(self.training.evaluation_batch_size):
+                    working.forward(self._data.batch(part)[0])
+        finally:
+            kept.remove()
+        return torch.cat(seen).numpy()
+
     def _answers(self, jobs: Sequence[Job], measure: Measure) -> list[tuple[Tensor, ...]]:
         """Evaluate models on their jobs' rows, those of one model together, unless it mixes rows.
 

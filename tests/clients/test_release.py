@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord
 from fedclust.clients import release
 from fedclust.clients.release import Release, charge, check_question
 from fedclust.data.sites.rules import Rules, RulesError
-from fedclust.messages import coalitions, description, evaluation, training
+from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
 from fedclust.privacy.accountant import epsilon_of
@@ -138,6 +138,11 @@ def test_how_often_each_model_wins_and_cells_of_a_few_rows_stay() -> None:
     assert released(losses).wins.tolist() == [14, 0, 0]
     cells = released(evaluation.Confusion(np.array([[9, 1], [4, 6]])))
     assert cells.confusion.tolist() == [[9, 0], [0, 6]]
+    # 10, 4.5 and 5 rows by class.
+    sums = released(mixtures.Responsibilities(np.array([[9.0, 2.5, 0.5], [1.0, 2.0, 4.5]])))
+    assert sums.sums.tolist() == [[9.0, 0.0, 0.5], [1.0, 0.0, 4.5]]
+    with pytest.raises(RulesError, match="fewer than 5 rows"):
+        released(mixtures.Responsibilities(np.array([[2.0, 2.0, 2.0]])))
 
 
 def trained(**more) -> training.TrainAnswer:

@@ -20,14 +20,17 @@ OUT_OF_RANGE = {
     "max_clusters=all max_clusters=2.5 num_starts=0",
     "fecfl": GROUPING + "input=x",
     "fedclust_weights": GROUPING,
+    "feddrift": "interval=0 delta=0.0 delta=.inf",
     "fedgmcc": "num_inputs=0 steps=-1 learning_rate=0.0 batch_size=0 num_points=3 num_points=20 "
     "connect=loss first_percentile=4.0 percentile_step=-5.0",
     "fedgwc": "kernel_width=0.0 kernel_width=.nan tolerance=-1e-5 max_clusters=1 step_size=0.0 step_size=1.0 "
     "max_davies_bouldin=0.0 patience=0 patience=null min_pair_coverage=1.5 min_cluster_size=0 cohort_size=1 "
     "initial=one change=all compare=both score_on=rows assign_labels=x",
+    "fedrc": "num_clusters=0",
     "fedsoft": "num_clusters=0 interval=0 sigma=-0.1 sigma=0.6 proximal=-1.0 proximal=.inf",
     "fesem": "num_clusters=0 num_starts=0",
     "fl_hc": GROUPING + "rounds=0 metric=l3 projection=0",
+    "flux": "min_rounds=1 min_gain=-0.1 min_gain=1.5",
     "fmcl": AGGLOMERATION + "alpha=-1.0 beta=0.0 epsilon=0.0",
     "ifca": "num_clusters=0 restarts=0 restart_rounds=0",
     "pacfl": GROUPING + "vectors=0 measure=largest input=x",

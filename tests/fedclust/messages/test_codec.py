@@ -27,6 +27,7 @@ from fedclust.messages.codec import (
     keys_of,
     of_kind,
 )
+from fedclust.messages.mixtures import Responsibilities, ResponsibilitiesQuestion
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
 from fedclust.proof import evidence
@@ -66,6 +67,10 @@ ANSWERS: list[tuple[Any, list[Any]]] = [  # by question, if any
     (evaluation.PredictionsQuestion(MODEL), [evaluation.Predictions(2), evaluation.Predictions(2, *ROWS)]),
     (evaluation.LossesQuestion((MODEL, MODEL)), [evaluation.Losses(np.array([0.5, 1.5]), np.array([2, 1]))]),
     (evaluation.LossesQuestion((MODEL,)), [evaluation.Losses(np.array([0.5]))]),
+    (
+        ResponsibilitiesQuestion.of((MODEL, MODEL), np.array([0.25, 0.75]), np.full((2, 2), 0.5)),
+        [Responsibilities(np.array([[0.5, 1.5], [1.0, 0.0]]))],
+    ),
     (PROOF, [evaluation.ProofAnswer.of(evidence(np.array([0.5, -1.0]), [0.25]))]),
     (FIGURE, [evaluation.FigureAnswer.of(TESTED)]),
     (description.PrototypesQuestion(), [description.Prototypes(ROWS[2], COUNTS)]),

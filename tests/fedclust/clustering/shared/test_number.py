@@ -1,10 +1,10 @@
 import pytest
 
 from fedclust.clustering.shared.number import KnownNumber
-from fedclust.strategies import IFCA, CLoVE, ClusteredStrategy, FedSoft, FeSEM
+from fedclust.strategies import IFCA, CLoVE, ClusteredStrategy, FedRC, FedSoft, FeSEM
 
 
-@pytest.mark.parametrize("method", [IFCA, FeSEM, CLoVE, FedSoft])
+@pytest.mark.parametrize("method", [IFCA, FeSEM, CLoVE, FedRC, FedSoft])
 def test_a_number_of_groups_that_nobody_gave_is_said(method) -> None:
     def notes(**given: int) -> list[str]:
         network = {} if method is FeSEM else {"network": None}

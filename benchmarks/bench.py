@@ -34,11 +34,11 @@ def methods(num_groups: int) -> dict[str, Method]:
     number, words = f"strategy.parameters.num_clusters={told}", f"number of groups, {told}"
     centres = {
         name: Method((f"strategy={name}", number, "serve=cluster"), words)
-        for name in ("ifca", "clove", "fesem", "fedsoft")
+        for name in ("ifca", "clove", "fesem", "fedsoft", "fedrc")
     }
     alone = {
         name: Method((f"strategy={name}", "serve=cluster"))
-        for name in ("cfl", "fl_hc", "fedclust_weights", "pacfl", "fecfl")
+        for name in ("cfl", "fl_hc", "fedclust_weights", "pacfl", "fecfl", "feddrift", "flux")
     }
     known = {"known_groups": Method(("strategy=known_groups", "serve=cluster"), "the groups")}
     return {

@@ -15,6 +15,9 @@
 - :mod:`~fedclust.clustering.clove`: clusters from the losses of k models, in the first rounds.
 - :mod:`~fedclust.clustering.fesem`: clusters from the distances of client models from k centres, every round.
 - :mod:`~fedclust.clustering.fedsoft`: every client is a mixture of k groups.
+- :mod:`~fedclust.clustering.fedrc`: the same, of rows; only other labels for alike inputs set clients apart.
+- :mod:`~fedclust.clustering.feddrift`: clients whose loss rises go on alone, and models that are alike merge.
+- :mod:`~fedclust.clustering.flux`: clusters from moments of a model's latent features, once.
 - :mod:`~fedclust.clustering.pacfl`, :mod:`~fedclust.clustering.fecfl`,
   :mod:`~fedclust.clustering.fedclust_weights`: baselines that cluster once, by distances of subspaces, mean
   embeddings and last layers.

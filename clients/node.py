@@ -24,6 +24,7 @@ from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
+from fedclust.personal.staying import Kept
 from fedclust.privacy.accountant import Noise, seeded, system
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
@@ -77,6 +78,11 @@ class Node:
         Flower's id of the run.
     rules
         What its sites let leave them; None in the user's own process, and for a pooled dataset.
+    kept
+        What stays with its clients.
+    keeps
+        Names of the runs of which models are completed by what clients keep: one, or those of a question's
+        models A and B. Empty where nothing stays.
     """
 
     data: FederatedData
@@ -91,6 +97,8 @@ class Node:
     config: Mapping[str, object] = field(default_factory=dict)
     run: int = 0
     rules: Rules | None = None
+    kept: Kept = field(default_factory=Kept)
+    keeps: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, context: Context) -> "Node":
@@ -120,6 +128,33 @@ class Node:
     def without_holdout(self) -> "Node":
         """Return the node with the rows that are held out to decide on among those that train."""
         return replace(self, data=_without_holdout(self.data))
+
+    def own(self, client: int, sent: State, *, serving: bool = False, side: int = 0) -> State:
+        """Return the tensors of a client's own in place of those of a model that it was sent.
+
+        Parameters
+        ----------
+        client
+            The client. One that keeps nothing yet has the tensors that the network was built with.
+        sent
+            The model, which may lack some of the network's tensors.
+        serving
+            Whether a model of the client's own counts, with its share; else only what `sent` lacks.
+        side
+            Position in :attr:`keeps` of the model's run.
+        """
+        if not self.keeps:
+            return {}
+        held = self.kept.of(self.keeps[min(side, len(self.keeps) - 1)]).get(client)
+        if serving and held is not None:
+            return held.serving(sent)
+        tensors = self.trainer.initial if held is None else held.tensors
+        return {name: tensor for name, tensor in tensors.items() if name not in sent}
+
+    def whole(self, client: int, sent: State, *, serving: bool = True, side: int = 0) -> State:
+        """Return a model that a client was sent with the tensors of its own; see :meth:`own`."""
+        own = self.own(client, sent, serving=serving, side=side)
+        return {name: own.get(name, sent.get(name)) for name in self.trainer.initial} if own else sent  # type: ignore[misc]
 
     def noise(self, *, published: bool) -> Noise:
         """Return the source of the noise that protects patients.

@@ -249,6 +249,9 @@ class Instruction(codec.Question[TrainAnswer]):
         Whether that noise comes from the run's seed, which a node outside of the user's processes refuses.
     arms
         Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
+    stays, stays_rate, stays_adapts
+        By which rule of :mod:`fedclust.personal.staying` the client trains and keeps what the model lacks, or
+        a model of its own; the rule's number, and whether the client adapts it. Empty to keep nothing.
     extra
         Entries of the user's own for a ClientApp of the user's own; ours does not read them.
     """
@@ -273,6 +276,9 @@ class Instruction(codec.Question[TrainAnswer]):
     patient_sampling: Annotated[float, codec.Real(0, 1, sparse=True)] = 1.0
     published_noise: Annotated[bool, codec.Flag(sparse=True)] = False
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
+    stays: Annotated[str, codec.Text(sparse=True)] = ""
+    stays_rate: Annotated[float, codec.Real(0, sparse=True)] = 0.0
+    stays_adapts: Annotated[bool, codec.Flag(sparse=True)] = False
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
     projection = cached_property(_projection)
@@ -394,6 +400,9 @@ class UpdateQuestion(codec.Question[Update]):
     projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
 
     proximal_mu: ClassVar[float | None] = None
+    stays: ClassVar[str] = ""
+    stays_rate: ClassVar[float] = 0.0
+    stays_adapts: ClassVar[bool] = False
     pooled: ClassVar[tuple[int, ...]] = ()
     pooled_rows: ClassVar[tuple[int, ...]] = ()
 

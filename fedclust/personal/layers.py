@@ -1,7 +1,8 @@
 """Personal layers: each client's own adaptation of the model that serves it.
 
 They are applied after the last round, with any strategy; ``personal=`` chooses one on the command line. They
-do not affect the clusters, the models or the metrics of the rounds.
+do not affect the clusters, the models or the metrics of the rounds. Those that are part of every round are in
+:mod:`fedclust.personal.staying`.
 """
 
 import math
@@ -147,11 +148,14 @@ def named(personal: Personal | str) -> Personal:
     """
     if isinstance(personal, Personal):
         return personal
-    if personal not in _CHOICES:
+    from fedclust.personal.staying import CHOICES  # which are made of this module's classes
+
+    choices = {**_CHOICES, **CHOICES}
+    if personal not in choices:
         raise ValueError(
-            f"personal must be one of {', '.join(_CHOICES)}, or a Personal object, got {personal!r}"
+            f"personal must be one of {', '.join(choices)}, or a Personal object, got {personal!r}"
         )
-    return _CHOICES[personal]()
+    return choices[personal]()
 
 
 def check_validation(personal: Personal, num_validation: IntArray) -> None:

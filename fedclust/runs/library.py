@@ -32,13 +32,16 @@ from fedclust.data.source import name_of
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
+from fedclust.layers.staying import Stayed, completed
 from fedclust.messages.models import to_state
+from fedclust.messages.packer import unpack
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder, embed
 from fedclust.models.encoders import Encoder, PixelEncoder, maker
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
 from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
+from fedclust.personal.staying import Own
 from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
@@ -184,7 +187,26 @@ class Result:
         """
         if not 0 <= client < len(self.assignment):
             raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
-        return self.model_of(int(self.assignment[client]))
+        network = self.model_of(cluster := int(self.assignment[client]))
+        if (own := self._kept_for(cluster).get(client)) is not None:
+            network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
+        return network
+
+    def _kept_for(self, cluster: int) -> Mapping[int, Own]:
+        """Return what clients keep of the run whose model serves a cluster; nothing if that is elsewhere."""
+        table = self.saved.clients
+        by_common = table is not None and "served" in table and "stays" in self.saved.summary
+        if by_common and ((table["cluster"] == cluster) & (table["served"] == "common")).any():
+            return self._kept_in_common
+        return self._kept
+
+    @cached_property
+    def _kept(self) -> Mapping[int, Own]:
+        return _kept_in(self._state)
+
+    @cached_property
+    def _kept_in_common(self) -> Mapping[int, Own]:
+        return _kept_in(_newest(Recorder.compared_folder(self.folder, COMMON)))
 
     def model_of(self, cluster: int) -> nn.Module:
         """Get a copy of a cluster's network, in evaluation mode.
@@ -199,7 +221,10 @@ class Result:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
         network = self._module()
-        network.load_state_dict(to_state(self._serving[cluster]))
+        own = self._kept_for(cluster) if "stays" in self.saved.summary else {}
+        members = np.where(self.assignment == cluster, 0, -1)
+        (model,) = completed(self._serving[cluster : cluster + 1], members, own, network.state_dict())
+        network.load_state_dict(to_state(model))
         return network.eval()
 
     def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:
@@ -536,6 +561,12 @@ class Result:
             got = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
             raise ValueError(f"inputs must be uint8 images (n, {len(mean)}, height, width), got {got}")
         return normalised(x, tuple(mean), tuple(self.saved.inputs["std"]))
+
+
+def _kept_in(state: RunState) -> Mapping[int, Own]:
+    """Return what clients keep, as saved with a run's state; nothing if they keep it elsewhere."""
+    packed = state.layers.get("Stays")
+    return {} if packed is None else unpack(Stayed, packed).own()
 
 
 def _newest(folder: Path) -> RunState:

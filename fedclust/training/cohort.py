@@ -7,7 +7,7 @@ Clipping: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,11 @@ class Job:
         Number of steps to train; None for that of the hyperparameters.
     shift
         Added to the logits in evaluation, shape (C,); None adds nothing.
+    own
+        Tensors of the client's own in place of those of `state`, which may lack them; all jobs that train
+        together have the same names.
+    first
+        Steps of the round's batches that are left out before the first.
     """
 
     client: int
@@ -52,6 +57,13 @@ class Job:
     state: State
     steps: int | None = None
     shift: FloatArray | None = None
+    own: State = field(default_factory=dict)
+    first: int = 0
+
+    @property
+    def whole(self) -> State:
+        """The model with the client's own tensors."""
+        return {**self.state, **self.own} if self.own else self.state
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,6 +131,7 @@ def draw_batches(
     seed: int,
     server_round: int,
     own_steps: Sequence[int | None] = (),
+    first: Sequence[int] = (),
 ) -> Batches:
     """Draw the batches of a cohort's clients.
 
@@ -141,6 +154,8 @@ def draw_batches(
         The round, from 1.
     own_steps
         For each client its own number of steps, or None; empty if none has its own.
+    first
+        For each client the number of batches that are left out before its steps; empty for none.
 
     Returns
     -------
@@ -150,6 +165,15 @@ def draw_batches(
     steps = num_steps(examples, training)
     for index, own in enumerate(own_steps):
         steps[index] = steps[index] if own is None else own
+    if any(first):
+        drawn_steps = [int(taken) + before for taken, before in zip(steps, first, strict=True)]
+        whole = draw_batches(clients, rows, training, seed, server_round, drawn_steps)
+        places = np.arange(int(steps.max()))[None] + np.asarray(first)[:, None]
+        places = np.minimum(places, whole.sizes.shape[1] - 1)
+        taken_rows = np.take_along_axis(whole.rows, places[:, :, None], axis=1)
+        taking = np.arange(places.shape[1]) < steps[:, None]
+        sizes = np.take_along_axis(whole.sizes, places, axis=1) * taking
+        return Batches(taken_rows * taking[:, :, None], sizes, steps)
     width = min(training.batch_size, int(examples.max(initial=0)))
     padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
     sizes = np.zeros(padded.shape[:2], dtype=np.int64)
@@ -292,6 +316,11 @@ def stacked_start(jobs: Sequence[Job], names: Collection[str]) -> State:
     Name to tensor of shape (n, *shape).
     """
     states = {id(job.state): job.state for job in jobs}
+    if jobs and (own := jobs[0].own):
+        mine = {name: torch.stack([job.own[name] for job in jobs]) for name in names if name in own}
+        plain = [replace(job, own={}) for job in jobs]
+        others = stacked_start(plain, [name for name in names if name not in own])
+        return {name: mine[name] if name in own else others[name] for name in names}
     if len(states) == 1:
         (state,) = states.values()
         return {name: state[name].unsqueeze(0).expand(len(jobs), *state[name].shape) for name in names}
@@ -343,7 +372,7 @@ def collect(
         for index, job in enumerate(work.jobs):
             if job.client in reasons:
                 for name in working.changing:
-                    state[name][index].copy_(job.state[name])
+                    state[name][index].copy_(job.whole[name])
     traces = tuple(row[:steps] for row, steps in zip(values, work.batches.steps, strict=True))
     return CohortUpdate.of(work.jobs, state, traces, reasons)
 
@@ -351,7 +380,7 @@ def collect(
 def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
     """Return the result of clients that could not start, all for the same reason."""
     failed = {job.client: reason for job in jobs}
-    return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].state), (np.zeros(0),) * len(jobs), failed)
+    return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].whole), (np.zeros(0),) * len(jobs), failed)
 
 
 def _finite_models(tensors: Sequence[Tensor], clients: int) -> BoolArray:

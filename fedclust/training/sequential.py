@@ -35,7 +35,7 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
     failed: dict[int, str] = {}
 
     def train(working: WorkingModel, index: int) -> None:
-        working.load(work.jobs[index].state)
+        working.load(work.jobs[index].whole)
         working.model.train()
         try:
             take_steps(working, data, training, work, index, losses)

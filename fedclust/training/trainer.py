@@ -10,8 +10,9 @@ import contextlib
 import copy
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -126,6 +127,7 @@ class Trainer:
         if training.loss is cross_entropy and data.target.loss is not None:
             training = replace(training, loss=data.target.loss)
         self._model = model
+        self._parts: dict[tuple[str, ...], Trainer] = {}
         self._metrics = dict(metrics or {})
         evaluation.check_names(self._metrics)
         self._seed = seed
@@ -148,6 +150,23 @@ class Trainer:
     def trainable_names(self) -> tuple[str, ...]:
         """Names of the parameters that training changes, in the model's order."""
         return tuple(self._working.trainable_names)
+
+    @cached_property
+    def initial(self) -> State:
+        """The model that was given, on the device."""
+        state = self._model.state_dict()
+        return {name: tensor.detach().to(self._device, copy=True) for name, tensor in state.items()}
+
+    def only(self, names: Collection[str]) -> Trainer:
+        """Return the trainer that trains only the parameters with some names, on the same data."""
+        key = tuple(names)
+        if key not in self._parts:
+            model = copy.deepcopy(self._model)
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(parameter.requires_grad and name in key)
+            self._parts[key] = other = copy.copy(self)
+            other._prepare(model, self.training, self._lanes.most)
+        return self._parts[key]
 
     def train(
         self,
@@ -398,7 +417,7 @@ class Trainer:
         for job in jobs:
             if id(job.state) not in moved:
                 try:
-                    self._working.check(job.state, f"client {job.client}")
+                    self._working.check(job.whole, f"client {job.client}")
                 except ValueError as error:
                     if misfits is None:
                         raise
@@ -408,7 +427,10 @@ class Trainer:
                     name: tensor.detach().to(self._device) for name, tensor in job.state.items()
                 }
             fitting.append(job)
-        return [Job(**vars(job) | {"state": moved[id(job.state)]}) for job in fitting]
+        return [
+            replace(job, state=moved[id(job.state)], own={n: t.to(self._device) for n, t in job.own.items()})
+            for job in fitting
+        ]
 
     def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
@@ -416,6 +438,7 @@ class Trainer:
         width = min(self.training.batch_size, examples)
         if steps is None:
             steps = int(num_steps(np.array([examples]), self.training)[0])
+        steps += jobs[0].first
         capacity = self._dispatcher.capacity(width, lambda: self._work(jobs[:1], server_round, mu))
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
         number = min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))
@@ -428,7 +451,7 @@ class Trainer:
         clients = [job.client for job in jobs]
         rows, own = [job.rows for job in jobs], [job.steps for job in jobs]
         if batches is None:
-            batches = draw_batches(clients, rows, training, seed, server_round, own)
+            batches = draw_batches(clients, rows, training, seed, server_round, own, [j.first for j in jobs])
         ids = torch.tensor(clients, device=self._device)
         purposes = ("dropout",) if training.augmentation == "none" else ("dropout", "augmentation")
         keys = [
@@ -670,7 +693,7 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
             if not _close(single, joint, tolerance):
                 finding = f"losses are {joint.tolist()} together and {single.tolist()} alone"
                 raise ArithmeticError(f"{finding}, apart by more than rounding explains")
-        share = _apart(three.jobs[0].state, expected.state, joined.state)
+        share = _apart(three.jobs[0].whole, expected.state, joined.state)
         if share > max(_GROWN, _GRADIENTS * rounding):
             finding = f"models differ by {share:.0%} of what the steps changed"
             raise ArithmeticError(f"{finding}, by more than rounding explains")

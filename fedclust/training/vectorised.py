@@ -572,7 +572,7 @@ def client_loss(
 
 def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> Tensor:
     """Compute the loss of the first client's first batch, in the working model."""
-    working.load(work.jobs[0].state)
+    working.load(work.jobs[0].whole)
     rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
     inputs, labels = data.batch(rows.to(data.rows_device))
     return mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)

@@ -12,7 +12,7 @@ from fedclust.clients.coalitions import train_arms
 from fedclust.clients.node import Answers, Node, by_question, grouped, states_of
 from fedclust.messages.models import from_stacked, from_state
 from fedclust.messages.training import Instruction, Projected, TrainAnswer, Update, UpdateQuestion
-from fedclust.personal.staying import FedRep, Own
+from fedclust.personal.staying import APFL, Ditto, FedRep, Own
 from fedclust.training import cohort
 from fedclust.training.patients import PatientSteps
 from fedclust.typing import FloatArray, State
@@ -105,6 +105,8 @@ def _passes(node: Node, asked: Asked) -> Iterator[tuple[cohort.CohortUpdate, Sta
         facts: dict[str, Any] = {"proximal_mu": proximal_mu, "patients": patients}
         if rule[0] == FedRep.choice:
             updates = _head_then_body(node, jobs, rule[1], server_round, proximal_mu)
+        elif rule[0] in (Ditto.choice, APFL.choice):
+            updates = _beside(node, jobs, rule, server_round, proximal_mu)
         else:
             updates = node.trainer.train(jobs, server_round, **facts)
         for update in updates:
@@ -119,15 +121,34 @@ def _rule(asked: Instruction | UpdateQuestion) -> tuple[str, float, bool]:
 def _shared(node: Node, update: cohort.CohortUpdate, sent: State, *, keeps: bool) -> cohort.CohortUpdate:
     """Leave out what the sent model lacks, which stays with the clients; they keep it if asked to."""
     lacking = {name: stacked for name, stacked in update.state.items() if name not in sent}
-    if not lacking:
+    staying, shares = update.own or lacking, update.shares or (1.0,) * len(update.clients)
+    if not staying:
         return update
     rows = update.rows()
     if keeps and rows:
-        copies = {name: stacked[[*rows.values()]].unbind() for name, stacked in lacking.items()}
+        copies = {name: stacked[[*rows.values()]].unbind() for name, stacked in staying.items()}
         kept = node.kept.of(node.keeps[0])
-        for place, client in enumerate(rows):
-            kept[client] = Own({name: each[place] for name, each in copies.items()})
+        for place, (client, row) in enumerate(rows.items()):
+            kept[client] = Own({name: each[place] for name, each in copies.items()}, shares[row])
     return replace(update, state={n: stacked for n, stacked in update.state.items() if n not in lacking})
+
+
+def _beside(
+    node: Node,
+    jobs: Sequence[cohort.Job],
+    rule: tuple[str, float, bool],
+    server_round: int,
+    proximal_mu: float | None,
+) -> Iterator[cohort.CohortUpdate]:
+    """Train each client's second model beside the shared one; the first is the one that the run began with."""
+    choice, rate, adapts = rule
+    first, kept = Own(node.trainer.initial, rate), node.kept.of(node.keeps[0])
+    held = {job.client: kept.get(job.client, first) for job in jobs}
+    pairs = cohort.Pairs(pull=rate)
+    if choice == APFL.choice:
+        pairs = cohort.Pairs(shares={client: each.share for client, each in held.items()}, adapts=adapts)
+    second = [replace(job, own=held[job.client].tensors) for job in jobs]
+    yield from node.trainer.train(second, server_round, proximal_mu=proximal_mu, pairs=pairs)
 
 
 def _head_then_body(

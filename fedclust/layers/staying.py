@@ -117,7 +117,7 @@ class Stays(Layer):
 def completed(
     models: Sequence[ArrayRecord], assignment: IntArray, own: Mapping[int, Own], initial: State
 ) -> tuple[ArrayRecord, ...]:
-    """Complete clusters' models for clients that keep nothing, by the mean of what the cluster's clients keep.
+    """Complete clusters' models for clients that keep nothing, by the mean of what the clusters' others keep.
 
     Parameters
     ----------

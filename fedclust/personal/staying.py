@@ -7,10 +7,10 @@ that serves it.
 
 Sources: Arivazhagan, Aggarwal, Singh and Choudhary, "Federated Learning with Personalization Layers",
 arXiv:1912.00818, 2019 (FedPer). Collins, Hassani, Mokhtari and Shakkottai, "Exploiting Shared
-Representations for Personalized Federated Learning", ICML 2021 (FedRep). Li, Jiang, Zhang, Kamp and Dou, "FedBN: Federated
-Learning on Non-IID Features via Local Batch Normalization", ICLR 2021. Li, Hu, Beirami and Smith, "Ditto: Fair
-and Robust Federated Learning Through Personalization", ICML 2021. Deng, Kamani and Mahdavi, "Adaptive
-Personalized Federated Learning", arXiv:2003.13461, 2020 (APFL).
+Representations for Personalized Federated Learning", ICML 2021 (FedRep). Li, Jiang, Zhang, Kamp and Dou,
+"FedBN: Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021. Li, Hu, Beirami and
+Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML 2021. Deng, Kamani and
+Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020 (APFL).
 """
 
 from collections.abc import Collection, Mapping, Sequence

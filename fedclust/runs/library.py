@@ -195,8 +195,11 @@ class Result:
     def _kept_for(self, cluster: int) -> Mapping[int, Own]:
         """Return what clients keep of the run whose model serves a cluster; nothing if that is elsewhere."""
         table = self.saved.clients
-        by_common = table is not None and "served" in table and "stays" in self.saved.summary
-        if by_common and ((table["cluster"] == cluster) & (table["served"] == "common")).any():
+        if (
+            table is not None
+            and "served" in table
+            and ((table["cluster"] == cluster) & (table["served"] == "common")).any()
+        ):
             return self._kept_in_common
         return self._kept
 

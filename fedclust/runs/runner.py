@@ -251,8 +251,8 @@ class StrategyRun(Observer):
                 self.recorder.matrices(**matrices)
             self.recorder.placing(findings.placing)
         if federation.newcomers:
-            facts = self._completed(strategy.clusters), federation, settings.rounds
-            self._newcomers = place_newcomers(strategy.place, *facts)
+            whole = self._completed(strategy.clusters)
+            self._newcomers = place_newcomers(strategy.place, whole, federation, settings.rounds)
         table = self._table(described, strategy.measured)
         clusters = strategy.assignment, strategy.clusters.models
         self._serving = Serving(strategy.measured, clusters, clusters, np.zeros(len(table), dtype=bool))

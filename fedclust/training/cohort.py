@@ -214,6 +214,10 @@ class CohortUpdate:
         Training examples of each client, shape (n,).
     failed
         Client id to reason, for the clients whose result must not be used.
+    own
+        Each client's second model, stacked like `state`; empty if they trained none.
+    shares
+        Share of each one's second model in what serves it; empty where it is the whole.
     """
 
     clients: IntArray
@@ -221,6 +225,8 @@ class CohortUpdate:
     losses: tuple[FloatArray, ...]
     num_examples: IntArray
     failed: dict[int, str]
+    own: State = field(default_factory=dict)
+    shares: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -243,6 +249,28 @@ class CohortUpdate:
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """How a second model of each client's own trains beside its copy of the shared one, on the same batches.
+
+    The pass has two rows for each client, the shared model's first. The second one's is either pulled towards
+    the start of the first (Ditto), or it follows the gradient of the mixture of both (APFL).
+
+    Attributes
+    ----------
+    pull
+        Weight of the pull, Ditto's λ; 0 for none.
+    shares
+        APFL's α by client id: the second model's share in the mixture; empty for no mixture.
+    adapts
+        Whether α follows its gradient in the first step.
+    """
+
+    pull: float = 0.0
+    shares: Mapping[int, float] = field(default_factory=dict)
+    adapts: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Work:
     """The n clients of a pass, the one with the most steps first, and all that they need besides the dataset.
 
@@ -261,6 +289,10 @@ class Work:
         FedProx's weight, >= 0.
     augmentation
         Keys of their steps' random crops and flips, shape (n, S), on the device; None for no augmentation.
+    pairs
+        How each client's two rows train; None if it has one.
+    shares
+        APFL's α of each pair, shape (n / 2,), on the device, to which a pass writes the new ones; or None.
     """
 
     jobs: Sequence[Job]
@@ -269,11 +301,18 @@ class Work:
     learning_rate: float
     proximal_mu: float
     augmentation: Tensor | None = None
+    pairs: Pairs | None = None
+    shares: Tensor | None = None
+
+    def alone(self) -> Work:
+        """Return the work without second models."""
+        first = self.select(range(0, len(self.jobs), 2)) if self.pairs else self
+        return replace(first, pairs=None, shares=None)
 
     def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
         """Select the clients at some positions in `jobs`, given in increasing order, and their first steps.
 
-        `steps` is the largest number of steps of each client; None for all of them.
+        `steps` is the largest number of steps of each client; None for all of them. Pairs stay together.
         """
         batches, chosen = self.batches, np.asarray(indices, dtype=np.int64)
         longest = int(batches.steps[chosen].max(initial=0))
@@ -285,6 +324,7 @@ class Work:
             batches=Batches(rows, sizes, batches.steps[chosen].clip(max=kept)),
             keys=self.keys[chosen, :kept],
             augmentation=None if self.augmentation is None else self.augmentation[chosen, :kept],
+            shares=None if self.shares is None else self.shares[chosen[::2] // 2],
         )
 
 
@@ -374,7 +414,12 @@ def collect(
                 for name in working.changing:
                     state[name][index].copy_(job.whole[name])
     traces = tuple(row[:steps] for row, steps in zip(values, work.batches.steps, strict=True))
-    return CohortUpdate.of(work.jobs, state, traces, reasons)
+    if work.pairs is None:
+        return CohortUpdate.of(work.jobs, state, traces, reasons)
+    own = {name: stacked[1::2] for name, stacked in state.items()}
+    shared = {name: stacked[::2] for name, stacked in state.items()}
+    shares = () if work.shares is None else tuple(work.shares.tolist())
+    return replace(CohortUpdate.of(work.jobs[::2], shared, traces[::2], reasons), own=own, shares=shares)
 
 
 def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:

@@ -30,6 +30,7 @@ from fedclust.training.cohort import (
     Batches,
     CohortUpdate,
     Job,
+    Pairs,
     Work,
     draw_batches,
     num_steps,
@@ -175,6 +176,7 @@ class Trainer:
         *,
         proximal_mu: float | None = None,
         patients: PatientSteps | None = None,
+        pairs: Pairs | None = None,
     ) -> Iterator[CohortUpdate]:
         """Train clients on their rows.
 
@@ -192,6 +194,9 @@ class Trainer:
             FedProx's weight for this call; None for that of the hyperparameters.
         patients
             How steps protect each patient, see :mod:`fedclust.training.patients`; None if they do not.
+        pairs
+            How each client's second model, :attr:`Job.own`, trains beside the shared one; None if the former
+            is part of the latter.
 
         Yields
         ------
@@ -219,10 +224,10 @@ class Trainer:
         while full:
             # Not across a yield: the caller must find torch's global settings unchanged.
             with self._working.settings():
-                work = self._next_pass(full, server_round, mu)
+                work = self._next_pass(full, server_round, mu, pairs)
                 updates = list(self._dispatcher.train(work))
             yield from updates
-            full = full[len(work.jobs) :]
+            full = full[len(work.jobs) // (2 if pairs else 1) :]
 
     def _private(self, job: Job, server_round: int, mu: float, patients: PatientSteps) -> CohortUpdate:
         steps = patient_steps(self.training, patients.sampling)
@@ -432,7 +437,9 @@ class Trainer:
             for job in fitting
         ]
 
-    def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
+    def _next_pass(
+        self, jobs: Sequence[Job], server_round: int, mu: float, pairs: Pairs | None = None
+    ) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
         examples, steps = len(jobs[0].rows), jobs[0].steps
         width = min(self.training.batch_size, examples)
@@ -442,7 +449,13 @@ class Trainer:
         capacity = self._dispatcher.capacity(width, lambda: self._work(jobs[:1], server_round, mu))
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
         number = min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))
-        return self._work(jobs[:number], server_round, mu)
+        if pairs is None:
+            return self._work(jobs[:number], server_round, mu)
+        chosen = jobs[: max(1, number // 2)]
+        rows = [row for job in chosen for row in (replace(job, own={}), replace(job, state=job.own, own={}))]
+        shares = [pairs.shares[job.client] for job in chosen] if pairs.shares else None
+        mixed = None if shares is None else torch.tensor(shares, dtype=torch.float32, device=self._device)
+        return replace(self._work(rows, server_round, mu), pairs=pairs, shares=mixed)
 
     def _work(
         self, jobs: Sequence[Job], server_round: int, mu: float, batches: Batches | None = None
@@ -604,7 +617,9 @@ class Dispatcher:
             together = VectorisedTraining(self._working, self._data, plain)
         # The two ways differ by rounding, which is coarser in the reduced precisions.
         tolerance = 1e-3 if self._training.precision == "float32" else 5e-2
-        return agree(self._alone, together.train, work, tolerance, _ROUNDING[self._training.precision])
+        return agree(
+            self._alone, together.train, work.alone(), tolerance, _ROUNDING[self._training.precision]
+        )
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
         """Train a pass together, in halves if memory runs out, or one by one if that fails."""
@@ -614,11 +629,12 @@ class Dispatcher:
                 update = self._in_one_pass(work)
             # The exception must not outlive this clause, or its memory would be missing in the next attempt.
             except torch.OutOfMemoryError:
-                halve = len(work.jobs) > 1
+                halve = len(work.jobs) > (2 if work.pairs else 1)
             except Exception as error:
                 self._give_up(error)
         if halve:
             half = len(work.jobs) // 2
+            half -= half % 2 if work.pairs else 0
             for part in (range(half), range(half, len(work.jobs))):
                 yield from self._train_together(work.select(part))
         else:

@@ -13,7 +13,7 @@ from torch.nn import functional
 import fedclust
 from fedclust.federation.answering import Here
 from fedclust.personal.layers import named
-from fedclust.personal.staying import FedBN, FedPer, FedRep, Staying
+from fedclust.personal.staying import APFL, Ditto, FedBN, FedPer, FedRep, Staying
 from fedclust.results import Checkpoints
 from fedclust.runs.library import _kept_in
 from fedclust.support.rng import generator
@@ -96,6 +96,89 @@ def _literal(rule: Staying, start: nn.Module, stays: list[str], seed: int = 0) -
     return shared, kept
 
 
+def _literal_pairs(
+    rule: Ditto | APFL, start: nn.Module
+) -> tuple[dict[str, torch.Tensor], list[Any], list[float]]:
+    """Run FedAvg with a second model beside each client's; return the shared one, the second ones, and α."""
+    data = [tuple(map(torch.from_numpy, each[0])) for each in _clients()]
+    shared = {name: each.clone() for name, each in start.state_dict().items()}
+    own = [copy.deepcopy(start).train() for _ in data]
+    shares = [rule.share if isinstance(rule, APFL) else 1.0 for _ in data]
+    for server_round in range(1, ROUNDS + 1):
+        sent = []
+        for client, (inputs, labels) in enumerate(data):
+            network, second = copy.deepcopy(start).train(), own[client]
+            network.load_state_dict(shared)
+            for step, rows in enumerate(_batches(0, server_round, client)):
+                pairs = list(zip(network.parameters(), second.parameters(), strict=True))
+                if isinstance(rule, Ditto):
+                    loss = functional.cross_entropy(second(inputs[rows]), labels[rows])
+                    names = [name for name, _ in network.named_parameters()]
+                    pull = sum(((v - shared[n]) ** 2).sum() for n, (_, v) in zip(names, pairs, strict=True))
+                    slopes = torch.autograd.grad(loss + rule.weight / 2 * pull, [v for _, v in pairs])
+                    moves = [-RATE * slope for slope in slopes]
+                    share = 1.0
+                else:
+                    mixed, alpha = copy.deepcopy(second), shares[client]
+                    for each, (w, v) in zip(mixed.parameters(), pairs, strict=True):
+                        each.data = alpha * v.data + (1 - alpha) * w.data
+                    loss = functional.cross_entropy(mixed(inputs[rows]), labels[rows])
+                    slopes = torch.autograd.grad(loss, list(mixed.parameters()))
+                    second.load_state_dict({**second.state_dict(), **dict(mixed.named_buffers())})
+                    moves = [-RATE * alpha * slope for slope in slopes]
+                    along = sum((g * (v - w)).sum() for g, (w, v) in zip(slopes, pairs, strict=True))
+                    share = alpha
+                    if rule.adaptive and step == 0:
+                        share = min(1.0, max(0.0, alpha - RATE * along.item()))
+                _step(network, [name for name, _ in network.named_parameters()], inputs[rows], labels[rows])
+                for (_, v), move in zip(pairs, moves, strict=True):
+                    v.data += move
+                shares[client] = share
+            sent.append({name: each.detach().clone() for name, each in network.state_dict().items()})
+        weights = torch.tensor(ROWS, dtype=torch.float64) / sum(ROWS)
+        for name, before in shared.items():
+            mean = sum(w * each[name].double() for w, each in zip(weights, sent, strict=True))
+            shared[name] = mean.to(before.dtype) if before.is_floating_point() else sent[0][name]
+    return shared, own, shares
+
+
+@pytest.mark.parametrize("mode", ["vectorised", "sequential"])
+@pytest.mark.parametrize("make", ["_mlp", "_normed"])
+@pytest.mark.parametrize(
+    "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
+)
+def test_a_second_model_is_trained_as_by_a_loop_over_clients(
+    personal: Any, make: str, mode: str, tmp_path: Path
+) -> None:
+    start = globals()[make]()
+    shared, seconds, shares = _literal_pairs(personal, start)
+    result = _run(personal, start, tmp_path / "run", mode=mode)
+    state = _saved(tmp_path / "run")
+    for name, expected in shared.items():
+        np.testing.assert_allclose(state.models[0][name].numpy(), expected.numpy(), rtol=2e-4, atol=2e-5)
+    own = _kept_in(state)
+    for client, second in enumerate(seconds):
+        assert own[client].share == pytest.approx(shares[client], abs=1e-5)
+        for name, expected in second.state_dict().items():
+            np.testing.assert_allclose(
+                own[client].tensors[name].numpy(), expected.numpy(), rtol=2e-4, atol=2e-5
+            )
+        serves, alpha = copy.deepcopy(start).eval(), shares[client]
+        serves.load_state_dict(
+            {
+                name: alpha * mine + (1 - alpha) * shared[name] if mine.is_floating_point() else mine
+                for name, mine in second.state_dict().items()
+            }
+        )
+        inputs, labels = _clients()[client][2]
+        outputs = serves(torch.from_numpy(inputs))
+        assert result.clients["accuracy"][client] == pytest.approx(
+            (outputs.argmax(1).numpy() == labels).mean()
+        )
+        served = result.predict(client, inputs).numpy()
+        np.testing.assert_allclose(served, outputs.softmax(1).detach().numpy(), atol=1e-4)
+
+
 def _run(personal: Any, network: nn.Module, folder: Path, **given: Any) -> fedclust.Result:
     training = _training(mode=given.pop("mode", "auto"))
     arguments = {"strategy": "fedavg", "rounds": ROUNDS, "training": training, "folder": folder, **given}
@@ -154,7 +237,7 @@ def test_a_part_that_stays_is_trained_as_by_a_loop_over_clients(
         )
 
 
-@pytest.mark.parametrize("choice", ["fedper", "fedrep", "fedbn"])
+@pytest.mark.parametrize("choice", ["fedper", "fedrep", "fedbn", "ditto", "apfl"])
 def test_an_interrupted_run_ends_the_same_to_the_bit(choice: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     _run(choice, _normed(), whole, rounds=4, checkpoint_every=1)

@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, Context
 from omegaconf import DictConfig
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedclust import data
@@ -19,12 +21,13 @@ from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
 from fedclust.data.sites.rules import Rules
 from fedclust.grids.nodes import hosted_clients
-from fedclust.messages.models import to_state
+from fedclust.messages.models import from_state, to_state
 from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
-from fedclust.personal.staying import Kept
+from fedclust.personal.layers import MODELS
+from fedclust.personal.staying import Kept, Own
 from fedclust.privacy.accountant import Noise, seeded, system
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
@@ -207,6 +210,66 @@ class Node:
             allowed.check_encoder("random", self.encoders)
             return _untrained(self.data.input_shape, None if embedded else vocabulary_size)
         raise Sendable(f"input must be one of encoder, pixels, untrained, got {name!r}")
+
+
+class KeptByNode(Kept):
+    """What the clients of a Flower node keep: in its `context.state`, and in its folder if it has one.
+
+    Flower starts a process for each message and passes `context.state` on, until the SuperNode ends. With a
+    folder for models in the node's own configuration, ``models='/folder'``, what clients keep outlives it.
+
+    Parameters
+    ----------
+    context
+        The node's.
+    clients
+        Ids of its clients.
+    """
+
+    def __init__(self, context: Context, clients: tuple[int, ...]) -> None:
+        super().__init__()
+        self._context, self._clients, self._found = context, clients, dict[tuple[str, int], Own]()
+        root = context.node_config.get(MODELS)
+        self._root = None if root is None else Path(str(root)) / f"run-{context.run_id}"
+
+    def of(self, run: str) -> dict[int, Own]:
+        """Return what each client keeps of a run; read once per message."""
+        if run not in self._own:
+            for client in self._clients:
+                record = self._context.state.get(f"{_STAYS}/{run}/{client}")
+                file = self._file(run, client)
+                if isinstance(record, ArrayRecord):
+                    self._found[run, client] = _own(to_state(record))
+                elif file is not None and file.exists():
+                    self._found[run, client] = _own(load_file(file))
+            found = {client: own for (name, client), own in self._found.items() if name == run}
+            self._own[run] = found
+        return self._own[run]
+
+    def save(self) -> None:
+        """Keep what has changed."""
+        for run, of_clients in self._own.items():
+            for client, own in of_clients.items():
+                if own is self._found.get((run, client)):
+                    continue
+                tensors = {name: each.cpu().contiguous() for name, each in own.tensors.items()}
+                tensors[_SHARE] = torch.tensor(own.share, dtype=torch.float64)
+                self._context.state[f"{_STAYS}/{run}/{client}"] = from_state(tensors)
+                if (file := self._file(run, client)) is not None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    partial = file.with_suffix(".partial")
+                    save_file({name: each.clone() for name, each in tensors.items()}, partial)
+                    partial.replace(file)
+
+    def _file(self, run: str, client: int) -> Path | None:
+        return None if self._root is None else self._root / f"client-{client}" / f"{run}.safetensors"
+
+
+_STAYS, _SHARE = "stays", "/share"  # no name of a tensor begins with a slash
+
+
+def _own(tensors: State) -> Own:
+    return Own({name: each for name, each in tensors.items() if name != _SHARE}, float(tensors[_SHARE]))
 
 
 @lru_cache(maxsize=4)

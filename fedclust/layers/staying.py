@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord
 from fedclust.federation.clusters import Findings
 from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.messages.models import from_state, to_state
+from fedclust.personal.layers import NONE
 from fedclust.personal.staying import Kept, Own, Staying
 from fedclust.support.reasons import FederationError
 from fedclust.typing import FloatArray, IntArray, State
@@ -106,7 +107,12 @@ class Stays(Layer):
 
     def findings(self, run: Run) -> Findings:
         """Return what stays."""
-        return Findings({"stays": {"choice": self._personal.choice, "entries": self._entries}})
+        kept, choice = run.federation.clients.kept, self._personal.choice
+        everyone = range(run.clusters.num_clients)
+        keeping = everyone if kept is None else kept.of(self._name)
+        column = np.array([choice if client in keeping else NONE for client in everyone])
+        found = {"stays": {"choice": choice, "entries": self._entries}}
+        return Findings(found, clients={"stays": column})
 
     def state(self, run: Run) -> Stayed | None:
         """Return what clients in this process keep."""

@@ -301,11 +301,16 @@ class Result:
             If the run is not finished, or its folder does not say how raw rows become inputs.
         """
         return Served.of_run(
-            self.saved, self._network, tuned=self._clients is not None, embedder=self._embedder
+            self.saved,
+            self._network,
+            tuned=bool(self._kept) if "stays" in self.saved.summary else self._clients is not None,
+            embedder=self._embedder,
         )
 
     def _network(self, site: Site) -> nn.Module:
-        return self.finetuned(site.client) if site.is_tuned else self.model_of(site.cluster)
+        if not site.is_tuned:
+            return self.model_of(site.cluster)
+        return self.finetuned(site.client) if site.personal == FINETUNE else self.model_for(site.client)
 
     def export(
         self,

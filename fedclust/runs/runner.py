@@ -272,6 +272,9 @@ class StrategyRun(Observer):
             raise FederationError(f"personal must be {started}, as in the rounds of the run to resume")
         if self.staying is None:
             return []
+        if self.resume is not None and self._clients.kept is None:
+            rule = f"resume must be of a run in one process with personal={self.staying.choice}"
+            raise FederationError(f"{rule}: nodes keep what stays with clients for one run")
         entries = self.staying.staying(model)
         self.strategy.add_layers(Stays(self.staying, self.name, entries))
         self._keeping(self.name)

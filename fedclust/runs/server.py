@@ -380,8 +380,11 @@ class Plan:
                 if name in crossing:
                     rule = f"strategy.parameters.coalitions must be none with personal={layer.choice}"
                     raise ConfigError(f"{rule}: models of coalitions train on other sites, which keep theirs")
-                if federation.clients.kept is None:
-                    raise ConfigError(f"engine must be local with personal={layer.choice}")
+                if getattr(getattr(federation.clients, "grid", None), "shares_clients", False):
+                    why = "any of its nodes may train any client, which keeps its layers at one"
+                    raise ConfigError(f"engine must not be ray with personal={layer.choice}: {why}")
+                if self.config.get("client_app", _OUR_APP) != _OUR_APP:
+                    raise ConfigError(f"client_app must be fedclust's own with personal={layer.choice}")
         needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
         if all_rows and described.num_validation.any():

@@ -471,7 +471,7 @@ class Trainer:
             step_keys(torch_seed(seed, each, server_round), ids, batches.rows.shape[1]) for each in purposes
         ]
         rate = training.learning_rate_at(server_round)
-        return Work(jobs, batches, keys[0], rate, mu, *keys[1:])
+        return Work(jobs, batches, keys[0], rate, mu, augmentation=keys[1] if keys[1:] else None)
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:

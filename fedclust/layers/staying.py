@@ -27,8 +27,8 @@ class Stayed:
 
     Attributes
     ----------
-    choice
-        Name of the rule, such as ``"fedper"``.
+    rule
+        The rule and its settings, see :attr:`~fedclust.personal.staying.Staying.overrides`.
     clients
         Ids of the clients that keep something, sorted, shape (n,).
     shares
@@ -38,19 +38,19 @@ class Stayed:
         Their tensors by name, stacked, shape (n, *shape).
     """
 
-    choice: str
+    rule: str
     clients: IntArray
     shares: FloatArray
     tensors: ArrayRecord
 
     @classmethod
-    def of(cls, choice: str, kept: Mapping[int, Own]) -> "Stayed":
+    def of(cls, rule: str, kept: Mapping[int, Own]) -> "Stayed":
         """Stack what clients keep."""
         clients = sorted(kept)
         names = kept[clients[0]].tensors if clients else ()
         stacked = {name: torch.stack([kept[client].tensors[name] for client in clients]) for name in names}
         shares = np.array([kept[client].share for client in clients])
-        return cls(choice, np.array(clients, dtype=np.int64), shares, from_state(stacked))
+        return cls(rule, np.array(clients, dtype=np.int64), shares, from_state(stacked))
 
     def own(self) -> dict[int, Own]:
         """Return what each client keeps, by client id."""
@@ -90,9 +90,9 @@ class Stays(Layer):
         FederationError
             If it was kept by another rule.
         """
-        if state is not None and state.choice != self._personal.choice:
-            rule = f"personal must be {state.choice}, as in the rounds of the run to resume"
-            raise FederationError(f"{rule}, got {self._personal.choice}")
+        if state is not None and state.rule != self._personal.overrides:
+            rule = f"the run to resume must go on with {state.rule}"
+            raise FederationError(f"{rule}, got {self._personal.overrides}")
         if (kept := run.federation.clients.kept) is not None:
             own = kept.of(self._name)
             own.clear()
@@ -117,7 +117,7 @@ class Stays(Layer):
     def state(self, run: Run) -> Stayed | None:
         """Return what clients in this process keep."""
         kept = run.federation.clients.kept
-        return None if kept is None else Stayed.of(self._personal.choice, kept.of(self._name))
+        return None if kept is None else Stayed.of(self._personal.overrides, kept.of(self._name))
 
 
 def completed(

@@ -14,7 +14,7 @@ Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020 (APF
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from fedclust.personal.layers import Personal
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Staying(Personal, Checked):
     """What of a model stays with each client, and how it is trained there."""
+
+    @property
+    def overrides(self) -> str:
+        """The choice and its settings, as on the command line."""
+        given = ((each.name, getattr(self, each.name)) for each in fields(self))
+        listed = (f"personal.{n}={[*v] if isinstance(v, list | tuple) else v}" for n, v in given)
+        return " ".join((f"personal={self.choice}", *listed))
 
     @property
     def rate(self) -> float:

@@ -268,8 +268,9 @@ class StrategyRun(Observer):
         """
         before = None if self.resume is None else self.resume.layers.get(Stays.__name__)
         if self.resume is not None and (before is None) != (self.staying is None):
-            started = "none of those that keep layers with clients" if before is None else before["choice"]
-            raise FederationError(f"personal must be {started}, as in the rounds of the run to resume")
+            now = "personal without layers that stay" if self.staying is None else self.staying.overrides
+            began = "without such a choice of personal" if before is None else f"with {before['rule']}"
+            raise FederationError(f"the run to resume must go on {began}, got {now}")
         if self.staying is None:
             return []
         if self.resume is not None and self._clients.kept is None:
@@ -438,6 +439,10 @@ class StrategyRun(Observer):
             "proof": summaries.proof_summary(proof, silent, described.client_names, travelled),
         }
         self._serving = Serving(served, clusters, theirs, by_common)
+        if self.staying is not None and (kept := self._clients.kept) is not None:
+            with_common = kept.of(COMMON)  # what serves these clients from now on
+            chosen = [client for client in np.flatnonzero(by_common).tolist() if client in with_common]
+            kept.of(self.name).update({client: with_common[client] for client in chosen})
         return self._show(table, summary)
 
     def personalise(self, federation: Federation, personal: Personal) -> dict[str, object]:

@@ -1,21 +1,28 @@
 """Each rule against a loop over clients and steps in plain PyTorch, and what must never leave a client."""
 
 import copy
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import ArrayRecord, Context, RecordDict
 from torch import nn
 from torch.nn import functional
 
 import fedclust
+from fedclust.clients.node import KeptByNode, node_here
 from fedclust.federation.answering import Here
+from fedclust.grids.local_grid import LocalGrid
+from fedclust.layers.staying import completed
+from fedclust.messages.models import from_state
 from fedclust.personal.layers import named
-from fedclust.personal.staying import APFL, Ditto, FedBN, FedPer, FedRep, Staying
+from fedclust.personal.staying import APFL, Ditto, FedBN, FedPer, FedRep, Own, Staying
 from fedclust.results import Checkpoints
 from fedclust.runs.library import _kept_in
+from fedclust.settings.composition import compose
 from fedclust.support.rng import generator
 
 ROWS = (24, 18, 10)
@@ -147,13 +154,11 @@ def _literal_pairs(
 @pytest.mark.parametrize(
     "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
 )
-def test_a_second_model_is_trained_as_by_a_loop_over_clients(
-    personal: Any, make: str, mode: str, tmp_path: Path
-) -> None:
+def test_a_second_model_is_trained_as_by_a_loop_over_clients(personal: Any, make: str, mode: str) -> None:
     start = globals()[make]()
     shared, seconds, shares = _literal_pairs(personal, start)
-    result = _run(personal, start, tmp_path / "run", mode=mode)
-    state = _saved(tmp_path / "run")
+    result = _run(personal, start, None, mode=mode)
+    state = _saved(result.folder)
     for name, expected in shared.items():
         np.testing.assert_allclose(state.models[0][name].numpy(), expected.numpy(), rtol=2e-4, atol=2e-5)
     own = _kept_in(state)
@@ -179,7 +184,7 @@ def test_a_second_model_is_trained_as_by_a_loop_over_clients(
         np.testing.assert_allclose(served, outputs.softmax(1).detach().numpy(), atol=1e-4)
 
 
-def _run(personal: Any, network: nn.Module, folder: Path, **given: Any) -> fedclust.Result:
+def _run(personal: Any, network: nn.Module, folder: Path | None, **given: Any) -> fedclust.Result:
     training = _training(mode=given.pop("mode", "auto"))
     arguments = {"strategy": "fedavg", "rounds": ROUNDS, "training": training, "folder": folder, **given}
     return fedclust.simulate(model=network, clients=_clients(), personal=personal, **arguments)
@@ -208,11 +213,11 @@ def _saved(folder: Path, rounds: int = ROUNDS) -> Any:
     ],
 )
 def test_a_part_that_stays_is_trained_as_by_a_loop_over_clients(
-    personal: Staying, make: Any, stays: list[str], mode: str, tmp_path: Path
+    personal: Staying, make: Any, stays: list[str], mode: str
 ) -> None:
     shared, kept = _literal(personal, make(), stays)
-    result = _run(personal, make(), tmp_path / "run", mode=mode)
-    state = _saved(tmp_path / "run")
+    result = _run(personal, make(), None, mode=mode)
+    state = _saved(result.folder)
     (model,) = state.models
     assert model.keys() == shared.keys()
     for name, expected in shared.items():
@@ -264,37 +269,149 @@ def test_an_interrupted_run_ends_the_same_to_the_bit(choice: str, tmp_path: Path
 
 def test_a_resumed_run_keeps_what_it_kept(tmp_path: Path) -> None:
     _run("fedper", _mlp(), tmp_path / "run")
-    for other in ("fedrep", "none"):
+    for other in ("fedrep", "none", FedPer(layers=("0",))):
         with pytest.raises(
-            Exception, match="^personal must be fedper, as in the rounds of the run to resume"
+            Exception, match=r"^the run to resume must go on with personal=fedper personal.lay"
         ):
             _run(other, _mlp(), tmp_path / "run", rounds=ROUNDS + 2, resume=True)
     _run("none", _mlp(), tmp_path / "plain")
-    with pytest.raises(Exception, match="^personal must be none of those that keep layers"):
+    with pytest.raises(Exception, match="^the run to resume must go on without such a choice of personal"):
         _run("fedper", _mlp(), tmp_path / "plain", rounds=ROUNDS + 2, resume=True)
 
 
-@pytest.mark.parametrize("choice", ["fedper", "fedrep", "fedbn"])
-@pytest.mark.parametrize("strategy", ["fedavg", "ifca", "cfl"])
+CHOICES = ("fedper", "fedrep", "fedbn", "ditto", "apfl")
+
+
+def _arrays(message: Any) -> Iterator[tuple[str, bytes]]:
+    """Yield the arrays in a message's dataclass or records."""
+    values = vars(message).values() if hasattr(message, "kind") or not isinstance(message, Mapping) else ()
+    for value in [*values, *(message.values() if isinstance(message, Mapping) else ())]:
+        for one in value if isinstance(value, tuple) else [value]:
+            if isinstance(one, ArrayRecord):
+                yield from ((name, array.data) for name, array in one.items())
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("strategy", ["ifca", "cfl", "clove"])
 def test_no_question_or_answer_holds_what_stays(
-    choice: str, strategy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    choice: str, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = _normed()
-    stays, seen = set(named(choice).staying(network)), set[str]()  # type: ignore[attr-defined]
+    stays, names, seen = set(named(choice).staying(network)), set[str](), set[bytes]()  # type: ignore[attr-defined]
     answer = Here.answer
 
     def watched(self: Here, asked: Any, *rest: Any) -> Any:
         answers = answer(self, asked, *rest)
         for message in [*asked.values(), *answers.replies.values()]:
-            for value in vars(message).values():
-                if isinstance(value, fedclust.federation.federation.ArrayRecord):
-                    seen.update(value.keys())
+            for name, data in _arrays(message):
+                names.add(name)
+                seen.add(data)
         return answers
 
     monkeypatch.setattr(Here, "answer", watched)
-    _run(choice, network, tmp_path / "run", strategy=strategy)
-    assert seen >= {"0.weight", "3.bias"}
-    assert not seen & stays
+    result = _run(choice, network, None, strategy=strategy)
+    assert names >= {"0.weight", "3.bias"}
+    assert not names & stays
+    _none_seen(_kept_in(_saved(result.folder)), seen)
+
+
+def _none_seen(kept: Mapping[int, Any], seen: set[bytes]) -> None:
+    """Check that no tensor that a client keeps was in a message; one number alone may be there by chance."""
+    own = [each for held in kept.values() for each in held.tensors.values() if each.numel() > 1]
+    assert own
+    assert not {each.numpy().tobytes() for each in own} & seen
+
+
+@pytest.mark.parametrize("choice", ["fedper", "fedrep", "ditto", "apfl"])
+def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
+    choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = ["strategy=fedavg", "rounds=3", "proof=false", "compare=[]", f"personal={choice}"]
+    one += ["partition.num_clients=4", "partition.groups=[2,2]"]
+    here = fedclust.run([*one, f"output_dir={tmp_path / 'here'}"])
+    seen, grids, send = set[bytes](), set[LocalGrid](), LocalGrid.send_and_receive
+
+    def watched(self: LocalGrid, messages: Any, **given: Any) -> Any:
+        grids.add(self)
+        sent = list(messages)
+        replies = send(self, sent, **given)
+        for message in [*sent, *replies]:
+            seen.update(data for _, data in _arrays(message.content))
+        return replies
+
+    monkeypatch.setattr(LocalGrid, "send_and_receive", watched)
+    nodes = fedclust.run([*one, "engine.num_nodes=3", f"output_dir={tmp_path / 'nodes'}"])
+    assert nodes.clients["accuracy"].tolist() == here.clients["accuracy"].tolist()
+    assert seen
+    _none_seen(_kept_in(_saved(here.folder)), seen)
+    (grid,) = grids
+    held = {}
+    for context, clients in zip(grid.contexts, ((0, 3), (1,), (2,)), strict=True):
+        kept = KeptByNode(context, clients).of("fedavg")
+        assert tuple(sorted(kept)) == clients  # a node keeps its own clients' layers only
+        held |= kept
+    for client, own in _kept_in(_saved(here.folder)).items():
+        assert held[client].share == pytest.approx(own.share)
+        for name, tensor in own.tensors.items():
+            assert torch.equal(held[client].tensors[name], tensor)
+
+
+def test_a_node_with_a_folder_keeps_layers_when_its_process_ends(tmp_path: Path) -> None:
+    config: dict[str, Any] = {"models": str(tmp_path)}
+    kept = KeptByNode(Context(7, 1, config, RecordDict(), {}), (0, 2))
+    kept.of("fedavg")[2] = Own({"head": torch.tensor([1.0, 2.5])}, share=0.25)
+    kept.save()
+    after = KeptByNode(Context(7, 1, config, RecordDict(), {}), (0, 2)).of("fedavg")
+    assert [*after] == [2]
+    assert after[2].share == 0.25
+    assert torch.equal(after[2].tensors["head"], torch.tensor([1.0, 2.5]))
+    # Another run, or a node without a folder, begins anew.
+    assert not KeptByNode(Context(8, 1, config, RecordDict(), {}), (0, 2)).of("fedavg")
+    assert not KeptByNode(Context(7, 1, {}, RecordDict(), {}), (0, 2)).of("fedavg")
+
+
+def test_newcomers_and_clusters_have_the_mean_of_what_the_clusters_clients_keep() -> None:
+    initial = {"body": torch.tensor([9.0]), "head": torch.tensor([0.0, 0.0])}
+    models = [from_state({"body": torch.tensor([float(each)])}) for each in (1, 2, 3)]
+    own = {
+        0: Own({"head": torch.tensor([1.0, 2.0])}),
+        2: Own({"head": torch.tensor([3.0, 6.0])}),
+        3: Own({"head": torch.tensor([5.0, 5.0])}),
+    }
+    # Cluster 0 has clients 0, 1 and 2, of whom 1 keeps nothing: the mean of [1, 2] and [3, 6] is [2, 4].
+    # Cluster 1 has client 3; of cluster 2's client 4, nobody knows a head.
+    whole = completed(models, np.array([0, 0, 0, 1, 2]), own, initial)
+    assert [model["head"].numpy().tolist() for model in whole] == [[2.0, 4.0], [5.0, 5.0], [0.0, 0.0]]
+    assert [model["body"].numpy().tolist() for model in whole] == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize("choice", ["fedper", "apfl"])
+def test_what_is_printed_is_what_is_served_exported_and_predicted(choice: str, tmp_path: Path) -> None:
+    one = ["strategy=clust_psi_pfl", "rounds=3", "serve=best", f"personal={choice}"]
+    one += ["partition.num_clients=6", "partition.groups=[4,2]", f"output_dir={tmp_path / 'run'}"]
+    result = fedclust.run(one)
+    node = node_here(compose(one))
+    export = fedclust.load_export(result.export(tmp_path / "export"))
+    served = result.clients["served"]
+    assert {"common", "cluster"} >= set(served)
+    for client in range(6):
+        rows = node.data.test[client]
+        labels = node.data.truth[rows].numpy()
+        images = node.data.inputs[rows].numpy()
+        accuracy = (result.predict(client, images).argmax(1).numpy() == labels).mean()
+        assert accuracy == pytest.approx(result.clients["accuracy"][client])
+        there = export.predict(images, site=client).to_numpy()
+        np.testing.assert_allclose(there, result.predict(client, images).numpy(), atol=1e-5)
+
+
+def test_a_newcomer_is_measured_with_what_its_clusters_models_are_served_with(tmp_path: Path) -> None:
+    one = ["strategy=fedavg", "rounds=3", "personal=fedper", "holdout_clients=1", "proof=false"]
+    one += ["partition.num_clients=7", "partition.groups=[4,3]", f"output_dir={tmp_path / 'run'}"]
+    result = fedclust.run(one)
+    node = node_here(compose(one))
+    rows, network = node.data.test[6], result.model_of(0)
+    right = network(result._prepared(node.data.inputs[rows].numpy())).argmax(1) == node.data.truth[rows]
+    assert result.summary["newcomers"]["accuracy"] == pytest.approx(float(right.float().mean()))
 
 
 def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
@@ -315,6 +432,13 @@ def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
             {"privacy": "client_dp"},
         ),
         ("fedper", _mlp(), "^strategy must train on each client's own rows", {"strategy": "centralised"}),
+        (
+            "fedper",
+            _mlp(),
+            "^strategy must not compute with whole models",
+            {"strategy": fedclust.strategies.FedGMCC(network=_mlp())},
+        ),
+        ("fedper", _mlp(), "^strategy.parameters.coalitions must be none", {"strategy": "auto"}),
     ]
     for personal, network, message, given in cases:
         with pytest.raises(ValueError, match=message):

@@ -436,7 +436,7 @@ def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
             "fedper",
             _mlp(),
             "^strategy must not compute with whole models",
-            {"strategy": fedclust.strategies.FedGMCC(network=_mlp())},
+            {"strategy": "fedgmcc"},
         ),
         ("fedper", _mlp(), "^strategy.parameters.coalitions must be none", {"strategy": "auto"}),
     ]

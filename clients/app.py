@@ -1,6 +1,7 @@
 """The ClientApp, which replies for many clients at once."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -8,11 +9,11 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust.clients.node import Answers as Answers, Node, Work
+from fedclust.clients.node import Answers as Answers, KeptByNode, Node, Work
 from fedclust.clients.release import Release, charge, check_question
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.dataset import content_digest
-from fedclust.grids.client_grid import is_bundle, pack, unpack, wants_all_rows
+from fedclust.grids.client_grid import is_bundle, keeps, pack, unpack, wants_all_rows
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
 from fedclust.messages.description import Hosted
@@ -71,6 +72,8 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
             check_question(node, question.kind)
             if wants_all_rows(content):
                 node = node.without_holdout()
+            kept = KeptByNode(context, node.clients)
+            node = replace(node, keeps=keeps(content), kept=kept)
             if not bundle and len(node.clients) != 1:
                 raise Sendable(
                     f"a node of several clients must be sent bundles, this one hosts {list(node.clients)}"
@@ -79,6 +82,7 @@ def answers(question: type[Question]) -> Callable[[Work], Work]:
             foreign = contents.keys() - set(node.clients)
             mine = {client: each for client, each in contents.items() if client not in foreign}
             made, failed = _answered(settled, node, mine, read)
+            kept.save()
             hosts = list(node.clients) if foreign else []
             errors = failed | {
                 client: f"client {client} must be hosted by this node, it hosts {hosts}" for client in foreign

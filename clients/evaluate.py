@@ -31,10 +31,12 @@ from fedclust.typing import FloatArray, IntArray, State
 Shifts = Mapping[int, FloatArray]
 
 
-def _tests(node: Node, models: Mapping[int, ArrayRecord]) -> dict[int, Job]:
+def _tests(node: Node, models: Mapping[int, ArrayRecord], *, serving: bool = True) -> dict[int, Job]:
     """Return the job of each client to measure its model on its test part."""
-    states = states_of(models)
-    return {client: Job(client, node.data.test[client], state) for client, state in states.items()}
+    return {
+        client: Job(client, node.data.test[client], node.whole(client, state, serving=serving))
+        for client, state in states_of(models).items()
+    }
 
 
 def corrections(
@@ -121,7 +123,11 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
     def by_row(some: list[int]) -> list[FloatArray]:
         """Return the loss of each model on each training row, shape (models, rows) per client."""
         # One job list: every model goes over the rows of all clients together.
-        jobs = [Job(client, node.data.train[client], state) for client in some for state in states]
+        jobs = [
+            Job(client, node.data.train[client], node.whole(client, state, serving=False))
+            for client in some
+            for state in states
+        ]
         found = node.trainer.losses(jobs)
         return [np.stack(found[first : first + number]) for first in range(0, len(jobs), number)]
 
@@ -137,7 +143,7 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
 @answers(measuring.ConfusionQuestion)
 def confusion(node: Node, asked: Mapping[int, measuring.ConfusionQuestion]) -> Answers:
     """Count labels and predictions of each client's received model on its own test part."""
-    jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
+    jobs = _tests(node, {client: question.arrays for client, question in asked.items()}, serving=False)
     counts, errors = measured(jobs, node.trainer.confusions)
     return {client: measuring.Confusion(each) for client, each in counts.items()}, errors
 
@@ -214,7 +220,8 @@ def _compared(
     def scores(side: str) -> dict[int, FloatArray]:
         left = {client: question for client, question in asked.items() if client not in errors}
         states = states_of({client: getattr(each, f"model_{side}") for client, each in left.items()})
-
+        how: dict[str, Any] = {"serving": len(node.keeps) > 1, "side": "ab".index(side)}
+        states = {client: node.whole(client, state, **how) for client, state in states.items()}
         shifts, failed = corrections(
             node, {client: getattr(each, f"shift_{side}") for client, each in left.items()}, states
         )
@@ -254,7 +261,9 @@ def proof(node: Node, asked: Mapping[int, measuring.ProofQuestion]) -> Answers:
 def alone(node: Node, asked: Mapping[int, measuring.AloneQuestion]) -> Answers:
     """Return the same of the received model A and a model that the client trains alone, from B."""
     starts = states_of({client: each.model_b for client, each in asked.items()})
+    starts = {client: {**node.trainer.initial, **each} for client, each in starts.items()}
     served = dict(states_of({client: each.model_a for client, each in asked.items()}))
+    served = {client: node.whole(client, each) for client, each in served.items()}
     errors: dict[int, str] = {}
     tuned = {client: (how, each.server_round) for client, each in asked.items() if (how := each.finetune)}
     for (how, server_round), clients in grouped(tuned).items():
@@ -320,6 +329,7 @@ def personal(node: Node, asked: Mapping[int, measuring.PersonalQuestion]) -> Ans
     one, they are discarded once it has answered.
     """
     served = states_of({client: question.model for client, question in asked.items()})
+    served = {client: node.whole(client, each) for client, each in served.items()}
     found = {client: measuring.PersonalAnswer(client, {}, {}, {}, {}) for client in asked}
     by_row: dict[int, dict[str, FloatArray]] = {client: {} for client in asked}
     errors: dict[int, str] = {}

@@ -5,12 +5,14 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, Context
 from omegaconf import DictConfig
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedclust import data
@@ -19,11 +21,13 @@ from fedclust.data import FederatedData
 from fedclust.data.dataset import newcomers_last
 from fedclust.data.sites.rules import Rules
 from fedclust.grids.nodes import hosted_clients
-from fedclust.messages.models import to_state
+from fedclust.messages.models import from_state, to_state
 from fedclust.models import construction
 from fedclust.models.construction import Classifier
 from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
+from fedclust.personal.layers import MODELS
+from fedclust.personal.staying import Kept, Own
 from fedclust.privacy.accountant import Noise, seeded, system
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
@@ -77,6 +81,11 @@ class Node:
         Flower's id of the run.
     rules
         What its sites let leave them; None in the user's own process, and for a pooled dataset.
+    kept
+        What stays with its clients.
+    keeps
+        Names of the runs of which models are completed by what clients keep: one, or those of a question's
+        models A and B. Empty where nothing stays.
     """
 
     data: FederatedData
@@ -91,6 +100,8 @@ class Node:
     config: Mapping[str, object] = field(default_factory=dict)
     run: int = 0
     rules: Rules | None = None
+    kept: Kept = field(default_factory=Kept)
+    keeps: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, context: Context) -> "Node":
@@ -120,6 +131,33 @@ class Node:
     def without_holdout(self) -> "Node":
         """Return the node with the rows that are held out to decide on among those that train."""
         return replace(self, data=_without_holdout(self.data))
+
+    def own(self, client: int, sent: State, *, serving: bool = False, side: int = 0) -> State:
+        """Return the tensors of a client's own in place of those of a model that it was sent.
+
+        Parameters
+        ----------
+        client
+            The client. One that keeps nothing yet has the tensors that the network was built with.
+        sent
+            The model, which may lack some of the network's tensors.
+        serving
+            Whether a model of the client's own counts, with its share; else only what `sent` lacks.
+        side
+            Position in :attr:`keeps` of the model's run.
+        """
+        if not self.keeps:
+            return {}
+        held = self.kept.of(self.keeps[min(side, len(self.keeps) - 1)]).get(client)
+        if serving and held is not None:
+            return held.serving(sent)
+        tensors = self.trainer.initial if held is None else held.tensors
+        return {name: tensor for name, tensor in tensors.items() if name not in sent}
+
+    def whole(self, client: int, sent: State, *, serving: bool = True, side: int = 0) -> State:
+        """Return a model that a client was sent with the tensors of its own; see :meth:`own`."""
+        own = self.own(client, sent, serving=serving, side=side)
+        return {name: own.get(name, sent.get(name)) for name in self.trainer.initial} if own else sent  # type: ignore[misc]
 
     def noise(self, *, published: bool) -> Noise:
         """Return the source of the noise that protects patients.
@@ -172,6 +210,66 @@ class Node:
             allowed.check_encoder("random", self.encoders)
             return _untrained(self.data.input_shape, None if embedded else vocabulary_size)
         raise Sendable(f"input must be one of encoder, pixels, untrained, got {name!r}")
+
+
+class KeptByNode(Kept):
+    """What the clients of a Flower node keep: in its `context.state`, and in its folder if it has one.
+
+    Flower starts a process for each message and passes `context.state` on, until the SuperNode ends. With a
+    folder for models in the node's own configuration, ``models='/folder'``, what clients keep outlives it.
+
+    Parameters
+    ----------
+    context
+        The node's.
+    clients
+        Ids of its clients.
+    """
+
+    def __init__(self, context: Context, clients: tuple[int, ...]) -> None:
+        super().__init__()
+        self._context, self._clients, self._found = context, clients, dict[tuple[str, int], Own]()
+        root = context.node_config.get(MODELS)
+        self._root = None if root is None else Path(str(root)) / f"run-{context.run_id}"
+
+    def of(self, run: str) -> dict[int, Own]:
+        """Return what each client keeps of a run; read once per message."""
+        if run not in self._own:
+            for client in self._clients:
+                record = self._context.state.get(f"{_STAYS}/{run}/{client}")
+                file = self._file(run, client)
+                if isinstance(record, ArrayRecord):
+                    self._found[run, client] = _own(to_state(record))
+                elif file is not None and file.exists():
+                    self._found[run, client] = _own(load_file(file))
+            found = {client: own for (name, client), own in self._found.items() if name == run}
+            self._own[run] = found
+        return self._own[run]
+
+    def save(self) -> None:
+        """Keep what has changed."""
+        for run, of_clients in self._own.items():
+            for client, own in of_clients.items():
+                if own is self._found.get((run, client)):
+                    continue
+                tensors = {name: each.cpu().contiguous() for name, each in own.tensors.items()}
+                tensors[_SHARE] = torch.tensor(own.share, dtype=torch.float64)
+                self._context.state[f"{_STAYS}/{run}/{client}"] = from_state(tensors)
+                if (file := self._file(run, client)) is not None:
+                    file.parent.mkdir(parents=True, exist_ok=True)
+                    partial = file.with_suffix(".partial")
+                    save_file({name: each.clone() for name, each in tensors.items()}, partial)
+                    partial.replace(file)
+
+    def _file(self, run: str, client: int) -> Path | None:
+        return None if self._root is None else self._root / f"client-{client}" / f"{run}.safetensors"
+
+
+_STAYS, _SHARE = "stays", "/share"  # no name of a tensor begins with a slash
+
+
+def _own(tensors: State) -> Own:
+    return Own({name: each for name, each in tensors.items() if name != _SHARE}, float(tensors[_SHARE]))
 
 
 @lru_cache(maxsize=4)

@@ -14,6 +14,7 @@ from fedclust.clients.mixtures import row_weights
 from fedclust.clients.node import Answers, Node, by_question, grouped, states_of
 from fedclust.messages.models import from_stacked, from_state
 from fedclust.messages.training import Instruction, Projected, TrainAnswer, Update, UpdateQuestion
+from fedclust.personal.staying import APFL, Ditto, FedRep, Own
 from fedclust.training import cohort
 from fedclust.training.patients import PatientSteps
 from fedclust.typing import FloatArray, State
@@ -96,9 +97,12 @@ def _passes(
 ) -> Iterator[tuple[cohort.CohortUpdate, Starts]]:
     """Train clients with one call per kind of training, for all models at once, so that they share passes."""
     kinds = grouped(
-        {client: (each.server_round, each.proximal_mu, _private(each)) for client, each in asked.items()}
+        {
+            client: (each.server_round, each.proximal_mu, _private(each), _rule(each))
+            for client, each in asked.items()
+        }
     )
-    for (server_round, proximal_mu, private), clients in kinds.items():
+    for (server_round, proximal_mu, private, rule), clients in kinds.items():
         patients = private and PatientSteps(*private[:3], draw=node.noise(published=private[3]))
         # By model, not by instruction: clients with different instructions may share a model.
         starts = states_of({client: asked[client].arrays for client in clients})
@@ -106,12 +110,94 @@ def _passes(
             _job(node, client, asked[client], starts[client])
             if client not in weights
             else cohort.Job(
-                client, np.sort(node.data.train[client]), starts[client], weights=weights[client][0]
+                client,
+                np.sort(node.data.train[client]),
+                starts[client],
+                weights=weights[client][0],
+                own=node.own(client, starts[client]),
             )
             for client in clients
         ]
-        for update in node.trainer.train(jobs, server_round, proximal_mu=proximal_mu, patients=patients):
-            yield update, starts
+        facts: dict[str, Any] = {"proximal_mu": proximal_mu, "patients": patients}
+        if rule[0] == FedRep.choice:
+            updates = _head_then_body(node, jobs, rule[1], server_round, proximal_mu)
+        elif rule[0] in (Ditto.choice, APFL.choice):
+            updates = _beside(node, jobs, rule, server_round, proximal_mu)
+        else:
+            updates = node.trainer.train(jobs, server_round, **facts)
+        for update in updates:
+            yield _shared(node, update, starts[int(update.clients[0])], keeps=bool(rule[0])), starts
+
+
+def _rule(asked: Instruction | UpdateQuestion) -> tuple[str, float, bool]:
+    """Return by which rule a client keeps something; the first is empty if it does not."""
+    return asked.stays, asked.stays_rate, asked.stays_adapts
+
+
+def _shared(node: Node, update: cohort.CohortUpdate, sent: State, *, keeps: bool) -> cohort.CohortUpdate:
+    """Leave out what the sent model lacks, which stays with the clients; they keep it if asked to."""
+    lacking = {name: stacked for name, stacked in update.state.items() if name not in sent}
+    staying, shares = update.own or lacking, update.shares or (1.0,) * len(update.clients)
+    if not staying:
+        return update
+    rows = update.rows()
+    if keeps and rows:
+        copies = {name: stacked[[*rows.values()]].unbind() for name, stacked in staying.items()}
+        kept = node.kept.of(node.keeps[0])
+        for place, (client, row) in enumerate(rows.items()):
+            kept[client] = Own({name: each[place] for name, each in copies.items()}, shares[row])
+    return replace(update, state={n: stacked for n, stacked in update.state.items() if n not in lacking})
+
+
+def _beside(
+    node: Node,
+    jobs: Sequence[cohort.Job],
+    rule: tuple[str, float, bool],
+    server_round: int,
+    proximal_mu: float | None,
+) -> Iterator[cohort.CohortUpdate]:
+    """Train each client's second model beside the shared one; its first is that of the run's beginning."""
+    choice, rate, adapts = rule
+    first, kept = Own(node.trainer.initial, rate), node.kept.of(node.keeps[0])
+    held = {job.client: kept.get(job.client, first) for job in jobs}
+    pairs = cohort.Pairs(pull=rate)
+    if choice == APFL.choice:
+        pairs = cohort.Pairs(shares={client: each.share for client, each in held.items()}, adapts=adapts)
+    second = [replace(job, own=held[job.client].tensors) for job in jobs]
+    yield from node.trainer.train(second, server_round, proximal_mu=proximal_mu, pairs=pairs)
+
+
+def _head_then_body(
+    node: Node, jobs: Sequence[cohort.Job], share: float, server_round: int, proximal_mu: float | None
+) -> Iterator[cohort.CohortUpdate]:
+    """Train what stays for a share of each client's steps, then the rest of its model for the others."""
+    if empty := [job for job in jobs if not len(job.rows)]:
+        yield from node.trainer.train(empty, server_round)
+    full = {job.client: job for job in jobs if len(job.rows)}
+    if not full:
+        return
+    steps = cohort.num_steps(np.array([len(job.rows) for job in full.values()]), node.trainer.training)
+    heads: list[cohort.Job] = []
+    bodies: dict[int, cohort.Job] = {}
+    for job, total in zip(full.values(), steps.tolist(), strict=True):
+        of_head = max(1, round(share * total))
+        of_body = max(1, total - of_head)
+        heads.append(replace(job, steps=of_head))
+        bodies[job.client] = replace(job, steps=of_body, first=total - of_body)
+    head = list(heads[0].own)
+    body = [name for name in node.trainer.initial if name not in head]
+    losses: dict[int, FloatArray] = {}
+    ready: list[cohort.Job] = []
+    for update in node.trainer.only(head).train(heads, server_round, proximal_mu=proximal_mu):
+        for client, row in update.rows().items():
+            own = {name: update.state[name][row] for name in head}
+            ready.append(replace(bodies[client], own=own))
+            losses[client] = update.losses[row]
+        for client, reason in update.failed.items():
+            yield cohort.untrained([full[client]], reason)
+    for update in node.trainer.only(body).train(ready, server_round, proximal_mu=proximal_mu):
+        whole = zip(update.clients.tolist(), update.losses, strict=True)
+        yield replace(update, losses=tuple(np.append(losses[client], each) for client, each in whole))
 
 
 def _private(asked: Instruction | UpdateQuestion) -> tuple[float, float, float, bool] | None:
@@ -123,7 +209,7 @@ def _private(asked: Instruction | UpdateQuestion) -> tuple[float, float, float, 
 
 def _job(node: Node, client: int, asked: Instruction | UpdateQuestion, state: State) -> cohort.Job:
     if not asked.pooled:
-        return cohort.Job(client, node.data.train[client], state)
+        return cohort.Job(client, node.data.train[client], state, own=node.own(client, state))
     training = node.trainer.training
     rows = [node.data.train[other] for other in asked.pooled_rows or range(node.data.num_clients)]
     examples = np.array([len(node.data.train[other]) for other in asked.pooled])
@@ -146,9 +232,14 @@ def _clipped(
     (clip,) = clips
     if clip is None:
         return update, {}
-    clipped, short = cohort.clip_updates(update, starts, node.trainer.trainable_names, clip)
+    clipped, short = cohort.clip_updates(update, starts, _trained(node, update), clip)
     pairs = zip(clients, short.tolist(), strict=True)
     return clipped, {client: within for client, within in pairs if asked[client].clip_tells}
+
+
+def _trained(node: Node, update: cohort.CohortUpdate) -> list[str]:
+    """List the parameters that training changes and clients send."""
+    return [name for name in node.trainer.trainable_names if name in update.state]
 
 
 def _changes(
@@ -171,7 +262,7 @@ def _projected(node: Node, asked: Asked, update: cohort.CohortUpdate, starts: St
         if projection is None:
             continue
         own = [rows[client] for client in clients]
-        changed = _changes(update, own, starts[clients[0]], node.trainer.trainable_names)
+        changed = _changes(update, own, starts[clients[0]], _trained(node, update))
         squares = sum(np.square(array.reshape(len(own), -1)).sum(axis=1) for array in changed.values())
         for client, sums, norm in zip(clients, projection.of(changed), np.sqrt(squares), strict=True):
             projected[client] = Projected(sums, float(norm))
@@ -189,7 +280,7 @@ def _norms(
     state, rows = update.state, update.rows()
     known = [projected[client].norm for client in clients if client in projected]
     if len(known) == len(clients):
-        trained = set(node.trainer.trainable_names)
+        trained = set(_trained(node, update))
         state = {name: tensor for name, tensor in state.items() if name not in trained}
     norms = cohort.update_norms(state, starts[clients[0]], [rows[client] for client in clients])
     return list(map(math.hypot, known, norms)) if len(known) == len(clients) else norms

@@ -140,6 +140,9 @@ class ClusteredStrategy(Strategy):
     """Whether a client whose data has changed may be moved to another cluster: nothing that the method
     remembers depends on who is where. Otherwise it is only reported, see :mod:`fedclust.layers.drift`."""
 
+    needs_whole_models: ClassVar[bool] = False
+    """Whether the server computes with whole models, so that no layer may stay with clients."""
+
     needs_last_round: ClassVar[bool] = False
     """Whether it must know from the start which round is its last, so that a run cannot stop early."""
 

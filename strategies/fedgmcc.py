@@ -87,6 +87,7 @@ class FedGMCC(NetworkStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
+    needs_whole_models = True
 
     def __init__(
         self,

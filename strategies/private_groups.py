@@ -73,6 +73,7 @@ class PrivateGroups(NetworkStrategy):
     parameters_type = Parameters
     parameters: Parameters
     memory_type = Memory
+    needs_whole_models = True
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with everyone in one cluster."""

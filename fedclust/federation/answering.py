@@ -8,7 +8,7 @@ either way: what a message would round or refuse is rounded and refused here, to
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedclust.messages.codec import CONFIG, BadReply, Reading, Sizes, decode, encode, passed
 from fedclust.messages.traffic import Meter, Traffic
+from fedclust.personal.staying import Kept
 from fedclust.support.flower import assume_identity
 from fedclust.support.reasons import FederationError, one_line, reason_of
 from fedclust.support.time_limit import interrupted, time_limit
@@ -101,9 +102,19 @@ class Answering(Protocol):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
+    keeps
+        Names of the runs of which models are completed by what stays with clients: one, or those of a
+        question's models A and B. Empty where nothing stays.
+    kept
+        What stays with clients in this process; None if it stays elsewhere.
     """
 
     all_rows: bool
+    keeps: tuple[str, ...]
+
+    @property
+    def kept(self) -> Kept | None:
+        """What stays with clients."""
 
     @property
     def simulated(self) -> bool:
@@ -170,10 +181,12 @@ class Here:
     """
 
     all_rows = False
+    keeps: tuple[str, ...] = ()
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
-        self._node, self._work, self._meter = node, work, Meter()
+        self.kept = Kept()
+        self._node, self._work, self._meter = replace(node, kept=self.kept), work, Meter()
 
     @property
     def simulated(self) -> bool:
@@ -211,6 +224,7 @@ class Here:
         self._count("down", {key: passed(each)[1] for key, each in distinct.items()}, asked)
         kind = next(iter(asked.values())).kind
         node = self._node.without_holdout() if self.all_rows else self._node
+        node = replace(node, keeps=self.keeps) if self.keeps else node
         with time_limit(timeout, f"a node's work on a message of type {kind}"):
             try:
                 found, errors = self._work[kind](node, asked)
@@ -283,6 +297,8 @@ class Flower:
         If the nodes of another grid are not 0…K−1.
     """
 
+    kept = None
+
     def __init__(self, grid: Grid) -> None:
         self.grid: Any = grid
         self._known = None
@@ -305,6 +321,16 @@ class Flower:
     @all_rows.setter
     def all_rows(self, value: bool) -> None:
         self.grid.all_rows = value
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """Names of the runs of which models are completed by what stays with clients."""
+        return tuple(getattr(self.grid, "keeps", ()))
+
+    @keeps.setter
+    def keeps(self, names: tuple[str, ...]) -> None:
+        if names or self.keeps:
+            self.grid.keeps = names
 
     @property
     def num_clients(self) -> int:

@@ -189,13 +189,17 @@ def starting_models(
         If a layer with parameters has no ``reset_parameters``, or the network is not the one that clients
         train.
     """
+
+    def shared(drawn: nn.Module) -> ArrayRecord:  # without what stays with clients
+        return from_state({name: each for name, each in drawn.state_dict().items() if name in model})
+
     try:
-        like(from_state(network.state_dict()), model)
+        like(shared(network), model)
     except ValueError as error:
         raise ValueError(f"network must be the one that clients train: {error}") from error
     seeds = (torch_seed(seed, "starting models", index) for index in range(1, number))
     drawn = (construction.reinitialised(network, each) for each in seeds)
-    return (model, *(from_state(each.state_dict()) for each in drawn))
+    return (model, *map(shared, drawn))
 
 
 def padded(

@@ -19,6 +19,7 @@ question about its clients are not counted.
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -42,6 +43,8 @@ logger = logging.getLogger(__name__)
 
 _INDEX = "fedclust-bundle"
 _ALL_ROWS = "all-rows"
+_KEEPS = "keeps"
+_RUN = re.compile(r"\w[\w-]{0,99}")
 _INDEX_PER_CLIENT = 2048  # characters; names of records are short
 
 
@@ -55,8 +58,26 @@ def wants_all_rows(content: RecordDict) -> bool:
     return is_bundle(content) and bool(content[_INDEX].get(_ALL_ROWS))
 
 
+def keeps(content: RecordDict) -> tuple[str, ...]:
+    """Return the runs of which a bundle's models are completed by what stays with clients.
+
+    Raises
+    ------
+    ValueError
+        If these are not one or two names.
+    """
+    names: Any = content[_INDEX].get(_KEEPS, ()) if is_bundle(content) else ()
+    if len(names) > 2 or not all(isinstance(each, str) and _RUN.fullmatch(each) for each in names):
+        raise ValueError(f"{_KEEPS} must be at most two names of strategies, got {str(names)[:80]}")
+    return tuple(names)
+
+
 def pack(
-    contents: Mapping[int, RecordDict], errors: Mapping[int, str] | None = None, *, all_rows: bool = False
+    contents: Mapping[int, RecordDict],
+    errors: Mapping[int, str] | None = None,
+    *,
+    all_rows: bool = False,
+    keeps: Sequence[str] = (),
 ) -> RecordDict:
     """Combine the contents of several clients into one.
 
@@ -68,6 +89,8 @@ def pack(
         Reason of each client without a content, by client id.
     all_rows
         Whether clients are to hold no rows out of training, see :func:`wants_all_rows`.
+    keeps
+        Names of the runs of which models are completed by what stays with clients.
 
     Returns
     -------
@@ -101,6 +124,8 @@ def pack(
         entries |= {"failed": [*errors], "reasons": [one_line(reason) for reason in errors.values()]}
     if all_rows:
         entries[_ALL_ROWS] = True
+    if keeps:
+        entries[_KEEPS] = list(keeps)
     bundle[_INDEX] = filled(ConfigRecord, entries)
     return filled(RecordDict, bundle)
 
@@ -281,11 +306,19 @@ class ClientGrid(WrappedGrid):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
+    keeps
+        Names of the runs of which models are completed by what stays with clients.
     simulated
         Whether all nodes run in processes of the user: the grid calls them itself, without a SuperLink.
     """
 
     all_rows = False
+    keeps: tuple[str, ...] = ()
+
+    @property
+    def shares_clients(self) -> bool:
+        """Whether any node may train any client."""
+        return bool(getattr(self._grid, "shared", False))
 
     def __init__(
         self,
@@ -495,7 +528,7 @@ class ClientGrid(WrappedGrid):
         parcels: list[tuple[Message, dict[int, Message], tuple[int, int]]] = []
         for (node, kind, group), by_place in self._by_node(messages, replies).items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
-            content = pack(contents, all_rows=self.all_rows)
+            content = pack(contents, all_rows=self.all_rows, keeps=self.keeps)
             sizes: dict[int, int] = {}
             sent = content_bytes(content, sizes)
             self._meter.count("down", sent, _each_bytes(self._by_client(contents), sizes))

@@ -58,6 +58,10 @@ def _fit_numbers(at: codec.Reading) -> int:
     return Fit.width(at.asked.fit_classes) * (at.asked.others + 2)
 
 
+def _ratios(at: codec.Reading) -> int:
+    return 2 * (at.asked.others + 1)
+
+
 @dataclass(frozen=True, eq=False)
 class ScoresAnswer:
     """Cross-fitted scores of a site's arms, and how the other sites' own models fit its rows.
@@ -90,9 +94,11 @@ class ScoresAnswer:
         FloatArray, codec.Numbers(-1, lambda at: max(2, at.asked.fit_classes - 1), count=_fit_numbers)
     ]
 
-    ratios: Annotated[tuple[float, ...], codec.Numbers(-100, 100, to=float, sparse=True)] = ()
+    ratios: Annotated[tuple[float, ...], codec.Numbers(-100, 100, float, at_most=_ratios, sparse=True)] = ()
     columns: Annotated[tuple[str, ...], codec.Texts(_LONGEST, sparse=True)] = ()
-    mends: Annotated[tuple[float, ...], codec.Numbers(0, to=float, sparse=True)] = ()
+    mends: Annotated[
+        tuple[float, ...], codec.Numbers(0, to=float, at_most=_MEND * MOST_MENDS, sparse=True)
+    ] = ()
 
     def check(self, at: codec.Reading) -> None:
         """Check that there may be such rows."""

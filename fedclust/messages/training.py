@@ -253,6 +253,9 @@ class Instruction(codec.Question[TrainAnswer]):
         How much of each model the client is, and the share of each class in each model's rows, shapes
         (models,) and (models · C,), `arrays` first: a row's loss is then weighted by how much a model is
         responsible for it, see :mod:`fedclust.clustering.fedrc`. None for no weights.
+    stays, stays_rate, stays_adapts
+        By which rule of :mod:`fedclust.personal.staying` the client trains and keeps what the model lacks, or
+        a model of its own; the rule's number, and whether the client adapts it. Empty to keep nothing.
     extra
         Entries of the user's own for a ClientApp of the user's own; ours does not read them.
     """
@@ -279,6 +282,9 @@ class Instruction(codec.Question[TrainAnswer]):
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
     mixture: Annotated[FloatArray | None, codec.Numbers(0, 1)] = None
     label_shares: Annotated[FloatArray | None, codec.Numbers(0, 1)] = None
+    stays: Annotated[str, codec.Text(sparse=True)] = ""
+    stays_rate: Annotated[float, codec.Real(0, sparse=True)] = 0.0
+    stays_adapts: Annotated[bool, codec.Flag(sparse=True)] = False
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
 
     projection = cached_property(_projection)
@@ -400,6 +406,9 @@ class UpdateQuestion(codec.Question[Update]):
     projection_seed: Annotated[int | None, codec.Whole(0, 2**64)] = None
 
     proximal_mu: ClassVar[float | None] = None
+    stays: ClassVar[str] = ""
+    stays_rate: ClassVar[float] = 0.0
+    stays_adapts: ClassVar[bool] = False
     pooled: ClassVar[tuple[int, ...]] = ()
     pooled_rows: ClassVar[tuple[int, ...]] = ()
 

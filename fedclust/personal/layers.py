@@ -1,7 +1,8 @@
 """Personal layers: each client's own adaptation of the model that serves it.
 
 They are applied after the last round, with any strategy; ``personal=`` chooses one on the command line. They
-do not affect the clusters, the models or the metrics of the rounds.
+do not affect the clusters, the models or the metrics of the rounds. Those that are part of every round are in
+:mod:`fedclust.personal.staying`.
 """
 
 import math
@@ -127,31 +128,6 @@ class Auto(Finetune):
 
     choice: ClassVar[str] = "auto"
     asked: ClassVar[tuple[str, ...]] = (PRIOR, FINETUNE)
-
-
-_CHOICES: dict[str, type[Personal]] = {each.choice: each for each in (NoLayer, Prior, Finetune, Auto)}
-
-
-def named(personal: Personal | str) -> Personal:
-    """Create a choice of personal layers by name, with its defaults; return an object unchanged.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown.
-
-    Examples
-    --------
-    >>> named("finetune")
-    Finetune(epochs=5, layers='all', learning_rate=None)
-    """
-    if isinstance(personal, Personal):
-        return personal
-    if personal not in _CHOICES:
-        raise ValueError(
-            f"personal must be one of {', '.join(_CHOICES)}, or a Personal object, got {personal!r}"
-        )
-    return _CHOICES[personal]()
 
 
 def check_validation(personal: Personal, num_validation: IntArray) -> None:

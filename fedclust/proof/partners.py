@@ -124,6 +124,15 @@ def gained_by_groups(
     -------
     Mean of the score with everyone minus that of the groups, over all sites' rows; None if there is one
     group, or nobody answered.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from fedclust.proof.coalitions import Arm
+    >>> listed, choice = [(0, 1), (0,), (1,)], Choice(Arm(0, False), Arm(0, False))
+    >>> own = Scores.of(np.repeat([[0.5], [0.5], [0.2], [0.2]], 9, axis=1))  # everyone, then alone
+    >>> gained_by_groups(["siemens", "ge"], listed, [choice, choice], {0: own, 1: own}).text
+    '0.30 (0.30 to 0.30)'
     """
     everyone = listed[0]
     if len({groups[site] for site in everyone}) < 2:

@@ -2,7 +2,10 @@
 
 import re
 
-_PAPERS = "CFL CLoVE Clust-PSI-PFL FECFL FedAvg FedDrift FedGMCC FedGWC FedRC FedSoft FeSEM FL+HC FLUX FMCL IFCA PACFL"
+_PAPERS = (
+    "CFL CLoVE Clust-PSI-PFL FECFL FedAvg FedDrift FedGMCC FedGWC FedRC FedSoft FeSEM FL+HC FLUX FMCL IFCA "
+    "PACFL"
+)
 _PAPER_NAMES = {re.sub(r"\W", "", name).lower(): name for name in _PAPERS.split()}
 _PAPER_NAMES["fedclustweights"] = "FedClust"
 

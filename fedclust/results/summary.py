@@ -565,6 +565,8 @@ def personal_table(
 
 def personal_line(summary: Mapping[str, Any]) -> str | None:
     """Report in one line how many clients use each layer, and which failed; None without layers."""
+    if stays := summary.get("stays"):
+        return f"Stays with clients: {stays['choice']} ({few(stays['entries']) or 'a model of their own'})"
     personal = summary.get("personal")
     if not personal:
         return None

@@ -34,6 +34,7 @@ from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
 from fedclust.layers.coalitions import Coalitions
+from fedclust.layers.staying import Stayed, completed
 from fedclust.messages.models import to_state
 from fedclust.messages.packer import unpack
 from fedclust.models import construction
@@ -41,7 +42,8 @@ from fedclust.models.embeddings import Embedder, embed
 from fedclust.models.encoders import Encoder, PixelEncoder, maker
 from fedclust.newcomers.placing import placed_by_losses, unpacked
 from fedclust.newcomers.rows import mean_embedding, place_rows
-from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal, named
+from fedclust.personal.layers import FINETUNE, PRIOR, Auto, Personal
+from fedclust.personal.staying import Own, named
 from fedclust.privacy import DifferentialPrivacy, NoPrivacy, Privacy, named as named_privacy
 from fedclust.results import Checkpoints, Recorder, SavedRun
 from fedclust.results.page import write_page
@@ -187,7 +189,29 @@ class Result:
         """
         if not 0 <= client < len(self.assignment):
             raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
-        return self.model_of(int(self.assignment[client]))
+        network = self.model_of(cluster := int(self.assignment[client]))
+        if (own := self._kept_for(cluster).get(client)) is not None:
+            network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
+        return network
+
+    def _kept_for(self, cluster: int) -> Mapping[int, Own]:
+        """Return what clients keep of the run whose model serves a cluster; nothing if that is elsewhere."""
+        table = self.saved.clients
+        if (
+            table is not None
+            and "served" in table
+            and ((table["cluster"] == cluster) & (table["served"] == "common")).any()
+        ):
+            return self._kept_in_common
+        return self._kept
+
+    @cached_property
+    def _kept(self) -> Mapping[int, Own]:
+        return _kept_in(self._state)
+
+    @cached_property
+    def _kept_in_common(self) -> Mapping[int, Own]:
+        return _kept_in(_newest(Recorder.compared_folder(self.folder, COMMON)))
 
     def model_of(self, cluster: int) -> nn.Module:
         """Get a copy of a cluster's network, in evaluation mode.
@@ -199,13 +223,21 @@ class Result:
         """
         if not 0 <= cluster < len(self._state.models):
             raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
-        return self._built(self._serving[cluster])
+        own = self._kept_for(cluster) if "stays" in self.saved.summary else {}
+        return self._built(self._serving[cluster], np.where(self.assignment == cluster, 0, -1), own)
 
-    def _built(self, model: ArrayRecord) -> nn.Module:
+    def _built(
+        self,
+        model: ArrayRecord,
+        members: IntArray | None = None,
+        own: Mapping[int, Own] = MappingProxyType({}),
+    ) -> nn.Module:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
         network = self._module()
-        network.load_state_dict(to_state(model))
+        nobody = np.zeros(0, dtype=np.int64)
+        (whole,) = completed([model], nobody if members is None else members, own, network.state_dict())
+        network.load_state_dict(to_state(whole))
         return network.eval()
 
     def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:
@@ -279,11 +311,16 @@ class Result:
             If the run is not finished, or its folder does not say how raw rows become inputs.
         """
         return Served.of_run(
-            self.saved, self._network, tuned=self._clients is not None, embedder=self._embedder
+            self.saved,
+            self._network,
+            tuned=bool(self._kept) if "stays" in self.saved.summary else self._clients is not None,
+            embedder=self._embedder,
         )
 
     def _network(self, site: Site) -> nn.Module:
-        return self.finetuned(site.client) if site.is_tuned else self.model_of(site.cluster)
+        if not site.is_tuned:
+            return self.model_of(site.cluster)
+        return self.finetuned(site.client) if site.personal == FINETUNE else self.model_for(site.client)
 
     def export(
         self,
@@ -569,6 +606,12 @@ class Result:
             got = f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}"
             raise ValueError(f"inputs must be uint8 images (n, {len(mean)}, height, width), got {got}")
         return normalised(x, tuple(mean), tuple(self.saved.inputs["std"]))
+
+
+def _kept_in(state: RunState) -> Mapping[int, Own]:
+    """Return what clients keep, as saved with a run's state; nothing if they keep it elsewhere."""
+    packed = state.layers.get("Stays")
+    return {} if packed is None else unpack(Stayed, packed).own()
 
 
 def _newest(folder: Path) -> RunState:

@@ -20,16 +20,18 @@ from torch import nn
 from fedclust.aggregation.flower import buffer_names
 from fedclust.data.input_encoders import to_values
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, questions
-from fedclust.federation.clusters import Observer
+from fedclust.federation.clusters import Clusters, Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
 from fedclust.layers.patient_dp import PatientPrivacy, Planned
+from fedclust.layers.staying import Stays, completed, kept_by
 from fedclust.messages.models import from_state
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import NUM_EXAMPLES
 from fedclust.newcomers.placing import Newcomers, against_common, place_newcomers
 from fedclust.personal.layers import PRIOR, NoLayer, Personal
+from fedclust.personal.staying import Staying
 from fedclust.privacy import ClientDP, PatientDP, Privacy
 from fedclust.proof import counted, prove_grouping
 from fedclust.proof.verdict import NO_BETTER
@@ -40,9 +42,10 @@ from fedclust.results.progress import Progress, quiet_flower
 from fedclust.results.recorder import Recorder, writing
 from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
-from fedclust.settings.run_options import VALIDATION, RunSettings
+from fedclust.settings.run_options import COMMON, VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import plural
+from fedclust.support.reasons import FederationError
 from fedclust.targets import to_values as values_of_target
 from fedclust.typing import IntArray
 
@@ -76,6 +79,8 @@ class StrategyRun(Observer):
         Prints a line, such as the method's warnings and notes on these settings before round 1.
     privacy
         What leaves the clients.
+    staying
+        What stays with each client, which models then lack; None for nothing.
     """
 
     name: str
@@ -88,6 +93,7 @@ class StrategyRun(Observer):
     confusion: bool
     say: Callable[[str], None]
     privacy: Privacy
+    staying: Staying | None = None
     _clients: Any = field(init=False)  # set by start, like the next three
     _last: Traffic = field(init=False)
     _described: Descriptions = field(init=False)
@@ -202,7 +208,9 @@ class StrategyRun(Observer):
             cautions = [*cautions, *of_selection(strategy.cohort_size(number), number)]
         for caution in cautions:
             self.say(f"{self.name}: warning: {caution}")
-        arrays = from_state(model.state_dict())
+        self._initial = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+        stays = self._stay(model)
+        arrays = from_state({name: each for name, each in self._initial.items() if name not in stays})
         for note in strategy.notes(federation, settings.rounds, arrays):
             self.say(f"{self.name}: {note}")
         with self._writing():
@@ -244,11 +252,47 @@ class StrategyRun(Observer):
                 self.recorder.matrices(**matrices)
             self.recorder.placing(findings.placing)
         if federation.newcomers:
-            self._newcomers = place_newcomers(strategy.place, strategy.clusters, federation, settings.rounds)
+            whole = self._completed(strategy.clusters)
+            self._newcomers = place_newcomers(strategy.place, whole, federation, settings.rounds)
         table = self._table(described, strategy.measured)
         clusters = strategy.assignment, strategy.clusters.models
         self._serving = Serving(strategy.measured, clusters, clusters, np.zeros(len(table), dtype=bool))
         return self._show(table, self._summary(table, strategy.measured))
+
+    def _stay(self, model: nn.Module) -> list[str]:
+        """Let what stays do so; return the entries of the model that stay.
+
+        Raises
+        ------
+        FederationError
+            If the run to resume began with another choice.
+        """
+        before = None if self.resume is None else self.resume.layers.get(Stays.__name__)
+        if self.resume is not None and (before is None) != (self.staying is None):
+            now = "personal without layers that stay" if self.staying is None else self.staying.overrides
+            began = "without such a choice of personal" if before is None else f"with {before['rule']}"
+            raise FederationError(f"the run to resume must go on {began}, got {now}")
+        if self.staying is None:
+            return []
+        if self.resume is not None and self._clients.kept is None:
+            rule = f"resume must be of a run in one process with personal={self.staying.choice}"
+            raise FederationError(f"{rule}: nodes keep what stays with clients for one run")
+        entries = self.staying.staying(model)
+        self.strategy.add_layers(Stays(self.staying, self.name, entries))
+        self._keeping(self.name)
+        return entries
+
+    def _keeping(self, *names: str) -> None:
+        """Tell clients of which runs they are sent models."""
+        self._clients.keeps = () if self.staying is None else names
+
+    def _completed(self, clusters: Clusters, name: str = "") -> Clusters:
+        """Complete clusters' models for clients that keep nothing."""
+        if self.staying is None:
+            return clusters
+        own = kept_by(self._clients.kept, name or self.name)
+        models = completed(clusters.models, clusters.assignment, own, self._initial)
+        return dataclasses.replace(clusters, models=models)
 
     def _patients(self, privacy: PatientDP, federation: Federation) -> PatientPrivacy:
         """Plan what patients spend."""
@@ -353,6 +397,7 @@ class StrategyRun(Observer):
         best = serve == "best" and strategy.forms_groups and decided is None
         asking = federation.run(self.settings.rounds, self.settings.timeout)
         described, begin = asking.describe(), self._clients.traffic
+        self._keeping(COMMON, self.name)
         clusters, theirs = self._serving.clusters, (common.assignment, common.models)
         # What clients chose for themselves has trained on all rows, those held out too.
         held_out = bool(described.num_validation.any()) and decided is None
@@ -379,8 +424,9 @@ class StrategyRun(Observer):
         if best:
             by_common = ~proof.served_by_cluster(strategy.clusters.num_clients)
         if best and self._newcomers is not None:
-            facts = common.models[0], asking, by_common, common.server_round
-            self._newcomers = against_common(self._newcomers, strategy.clusters, *facts)
+            of_common = self._completed(Clusters(common.assignment, common.models), COMMON)
+            facts = of_common.models[0], asking, by_common, common.server_round
+            self._newcomers = against_common(self._newcomers, self._completed(strategy.clusters), *facts)
         self._trains_alone = held_out and strategy.proves_splits
         travelled = self._clients.traffic.since(begin).totals()
         served = strategy.measured.served(common.measured, by_common)
@@ -394,6 +440,10 @@ class StrategyRun(Observer):
             "proof": summaries.proof_summary(proof, silent, described.client_names, travelled),
         }
         self._serving = Serving(served, clusters, theirs, by_common)
+        if self.staying is not None and (kept := self._clients.kept) is not None:
+            with_common = kept.of(COMMON)  # what serves these clients from now on
+            chosen = [client for client in np.flatnonzero(by_common).tolist() if client in with_common]
+            kept.of(self.name).update({client: with_common[client] for client in chosen})
         return self._show(table, summary)
 
     def personalise(self, federation: Federation, personal: Personal) -> dict[str, object]:
@@ -415,6 +465,7 @@ class StrategyRun(Observer):
         The content of ``summary.json``.
         """
         asking = federation.run(self.settings.rounds, self.settings.timeout)
+        self._keeping(self.name)
         layered = self._try_layers(asking, personal) if personal.asked else None
         if self.settings.validates:
             self._validate(asking, personal, layered)

@@ -45,6 +45,7 @@ from fedclust.messages import coalitions, description, descriptors, evaluation, 
 from fedclust.messages.models import from_state
 from fedclust.models import construction
 from fedclust.personal.layers import MODELS, PRIOR, Auto as BestLayer, Personal, check_validation
+from fedclust.personal.staying import Staying
 from fedclust.privacy import ClientDP, DifferentialPrivacy, NoPrivacy, PatientDP, Privacy
 from fedclust.privacy.accountant import require
 from fedclust.proof.words import CLASSES, Words
@@ -374,6 +375,18 @@ class Plan:
             if name not in crossing:
                 with _as_config_error(f"{name}: " if len(self.strategies) > 1 else ""):
                     check_validation(self.layers[name], described.num_validation)
+            layer = self.layers[name]
+            if isinstance(layer, Staying):
+                with _as_config_error():
+                    layer.staying(network)
+                if name in crossing:
+                    rule = f"strategy.parameters.coalitions must be none with personal={layer.choice}"
+                    raise ConfigError(f"{rule}: models of coalitions train on other sites, which keep theirs")
+                if getattr(getattr(federation.clients, "grid", None), "shares_clients", False):
+                    why = "any of its nodes may train any client, which keeps its layers at one"
+                    raise ConfigError(f"engine must not be ray with personal={layer.choice}: {why}")
+                if self.config.get("client_app", _OUR_APP) != _OUR_APP:
+                    raise ConfigError(f"client_app must be fedclust's own with personal={layer.choice}")
         needed = [name for name in self.strategies if self._holds_out(name, name in crossing)]
         all_rows = bool(crossing) and not needed if begun is None else not begun.num_validation.any()
         if all_rows and described.num_validation.any():
@@ -462,6 +475,8 @@ def check_strategy(
     ModuleNotFoundError
         If the accountant's package is missing.
     """
+    if isinstance(personal, Staying):
+        _check_staying(privacy, name, strategy, personal)
     if strategy.needs_last_round and strategy.options.patience is not None:
         raise ValueError(f"stop must be none with {name}, which does something in its last round")
     if privacy.disclosed == "labels":
@@ -504,6 +519,17 @@ def check_strategy(
         if value:
             raise ValueError(f"{what} must be {rule} with {chosen}, got {value}: {why}")
     require()
+
+
+def _check_staying(privacy: Privacy, name: str, strategy: ClusteredStrategy, personal: Staying) -> None:
+    chosen = f"personal={personal.choice}"
+    if isinstance(privacy, DifferentialPrivacy):
+        why = "what stays is trained without noise, and exports hold it"
+        raise ValueError(f"privacy must be none with {chosen}, got {privacy.choice}: {why}")
+    if strategy.layer(Pooling) is not None:
+        raise ValueError(f"strategy must train on each client's own rows with {chosen}, got {name}")
+    if strategy.needs_whole_models and not personal.twin:
+        raise ValueError(f"strategy must not compute with whole models with {chosen}, got {name}")
 
 
 def setting(privacy: Privacy) -> str:
@@ -782,7 +808,9 @@ class Session:
             callbacks.append(self._tracking.begin(name, folder))
         parts = plan.strategies[name], plan.settings, recorder, state, progress, callbacks
         chosen = name == plan.chosen
-        self.runs[name] = StrategyRun(name, *parts, chosen, self.say, plan.privacy)
+        layer = plan.layers[name]
+        staying = layer if isinstance(layer, Staying) else None
+        self.runs[name] = StrategyRun(name, *parts, chosen, self.say, plan.privacy, staying)
         return self.runs[name]
 
     def end_tracking(self, name: str) -> None:

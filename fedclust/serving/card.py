@@ -57,6 +57,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
     titles |= {key: title for key, title, _ in words.figures}
     if clients is not None:
         clients = clients[clients["cluster"] >= 0 if cluster is None else clients["cluster"] == cluster]
+        clients = clients.rename(columns={"stays": "personal"})
         here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
         layered = clients.get("personal")
         clients = _as_answered(clients, here if cluster is None else [])

@@ -30,7 +30,7 @@ _TOLERANCE = 1e-4  # of a probability; of the largest amount
 _ROWS = 5
 _SPARSE = "target", "margin"  # written only of what has them
 _MOST = 50  # fine-tuned models that nobody asked for
-_NOT_ASKED = "this is the model before fine-tuning; `fedclust export … --sites NAME` adds the fine-tuned one"
+_NOT_ASKED = "this is its cluster's model; `fedclust export … --sites NAME` adds the client's own"
 
 
 def write_export(

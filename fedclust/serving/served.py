@@ -20,6 +20,7 @@ from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
 from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
+from fedclust.personal.staying import CHOICES
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
 from fedclust.support.untrusted import read_json
@@ -44,7 +45,8 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 
 
 _BATCH = 1024
-_STAYS = "the fine-tuned model stays with its client; this is the model before fine-tuning"
+_OWN = (FINETUNE, *CHOICES)
+_STAYS = "the client's own model stays with it; this is its cluster's"
 
 
 @dataclass(frozen=True)
@@ -77,19 +79,20 @@ class Site:
     @classmethod
     def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
         """Make a client from its row in a run's table of clients."""
-        personal = str(row["personal"]) if "personal" in row else None
+        layer = row.get("personal", row.get("stays"))
+        personal = layer if isinstance(layer, str) else None
         shift = tuple(map(float, row["prior_shift"])) if personal == PRIOR else None
         name = str(row["name"]) if "name" in row else None
         return cls(client, int(row["cluster"]), name, personal, shift)
 
     @property
     def is_tuned(self) -> bool:
-        """Whether it has a fine-tuned model, and that is here."""
-        return self.personal == FINETUNE and self.note is None
+        """Whether it has a model of its own, such as a fine-tuned one, and that is here."""
+        return self.personal in _OWN and self.note is None
 
     def without_model(self, why: str | None = _STAYS) -> "Site":
-        """Note why its fine-tuned model is not here, if it has one; None if it is here."""
-        return replace(self, note=why) if self.personal == FINETUNE else self
+        """Note why its own model is not here, if it has one; None if it is here."""
+        return replace(self, note=why) if self.personal in _OWN else self
 
     @property
     def label(self) -> str:

@@ -7,7 +7,7 @@ Clipping: McMahan, Ramage, Talwar and Zhang, "Learning Differentially Private Re
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -47,6 +47,11 @@ class Job:
         Added to the logits in evaluation, shape (C,); None adds nothing.
     weights
         Factor of the loss of each row in training, shape (N_k,); `rows` are then sorted. None for 1.
+    own
+        Tensors of the client's own in place of those of `state`, which may lack them; all jobs that train
+        together have the same names.
+    first
+        Steps of the round's batches that are left out before the first.
     """
 
     client: int
@@ -55,6 +60,13 @@ class Job:
     steps: int | None = None
     shift: FloatArray | None = None
     weights: FloatArray | None = None
+    own: State = field(default_factory=dict)
+    first: int = 0
+
+    @property
+    def whole(self) -> State:
+        """The model with the client's own tensors."""
+        return {**self.state, **self.own} if self.own else self.state
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +134,7 @@ def draw_batches(
     seed: int,
     server_round: int,
     own_steps: Sequence[int | None] = (),
+    first: Sequence[int] = (),
 ) -> Batches:
     """Draw the batches of a cohort's clients.
 
@@ -144,6 +157,8 @@ def draw_batches(
         The round, from 1.
     own_steps
         For each client its own number of steps, or None; empty if none has its own.
+    first
+        For each client the number of batches that are left out before its steps; empty for none.
 
     Returns
     -------
@@ -153,6 +168,15 @@ def draw_batches(
     steps = num_steps(examples, training)
     for index, own in enumerate(own_steps):
         steps[index] = steps[index] if own is None else own
+    if any(first):
+        drawn_steps = [int(taken) + before for taken, before in zip(steps, first, strict=True)]
+        whole = draw_batches(clients, rows, training, seed, server_round, drawn_steps)
+        places = np.arange(int(steps.max()))[None] + np.asarray(first)[:, None]
+        places = np.minimum(places, whole.sizes.shape[1] - 1)
+        taken_rows = np.take_along_axis(whole.rows, places[:, :, None], axis=1)
+        taking = np.arange(places.shape[1]) < steps[:, None]
+        sizes = np.take_along_axis(whole.sizes, places, axis=1) * taking
+        return Batches(taken_rows * taking[:, :, None], sizes, steps)
     width = min(training.batch_size, int(examples.max(initial=0)))
     padded = np.zeros((len(rows), int(steps.max(initial=0)), width), dtype=np.int64)
     sizes = np.zeros(padded.shape[:2], dtype=np.int64)
@@ -193,6 +217,10 @@ class CohortUpdate:
         Training examples of each client, shape (n,).
     failed
         Client id to reason, for the clients whose result must not be used.
+    own
+        Each client's second model, stacked like `state`; empty if they trained none.
+    shares
+        Share of each one's second model in what serves it; empty where it is the whole.
     """
 
     clients: IntArray
@@ -200,6 +228,8 @@ class CohortUpdate:
     losses: tuple[FloatArray, ...]
     num_examples: IntArray
     failed: dict[int, str]
+    own: State = field(default_factory=dict)
+    shares: tuple[float, ...] = ()
 
     @classmethod
     def of(
@@ -222,6 +252,28 @@ class CohortUpdate:
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """How a second model of each client's own trains beside its copy of the shared one, on the same batches.
+
+    The pass has two rows for each client, the shared model's first. The second one's is either pulled towards
+    the start of the first (Ditto), or it follows the gradient of the mixture of both (APFL).
+
+    Attributes
+    ----------
+    pull
+        Weight of the pull, Ditto's λ; 0 for none.
+    shares
+        APFL's α by client id: the second model's share in the mixture; empty for no mixture.
+    adapts
+        Whether α follows its gradient in the first step.
+    """
+
+    pull: float = 0.0
+    shares: Mapping[int, float] = field(default_factory=dict)
+    adapts: bool = False
+
+
+@dataclass(frozen=True, eq=False)
 class Work:
     """The n clients of a pass, the one with the most steps first, and all that they need besides the dataset.
 
@@ -240,6 +292,10 @@ class Work:
         FedProx's weight, >= 0.
     augmentation
         Keys of their steps' random crops and flips, shape (n, S), on the device; None for no augmentation.
+    pairs
+        How each client's two rows train; None if it has one.
+    shares
+        APFL's α of each pair, shape (n / 2,), on the device, to which a pass writes the new ones; or None.
     """
 
     jobs: Sequence[Job]
@@ -248,11 +304,18 @@ class Work:
     learning_rate: float
     proximal_mu: float
     augmentation: Tensor | None = None
+    pairs: Pairs | None = None
+    shares: Tensor | None = None
+
+    def alone(self) -> Work:
+        """Return the work without second models."""
+        first = self.select(range(0, len(self.jobs), 2)) if self.pairs else self
+        return replace(first, pairs=None, shares=None)
 
     def select(self, indices: Sequence[int], steps: int | None = None) -> Work:
         """Select the clients at some positions in `jobs`, given in increasing order, and their first steps.
 
-        `steps` is the largest number of steps of each client; None for all of them.
+        `steps` is the largest number of steps of each client; None for all of them. Pairs stay together.
         """
         batches, chosen = self.batches, np.asarray(indices, dtype=np.int64)
         longest = int(batches.steps[chosen].max(initial=0))
@@ -264,6 +327,7 @@ class Work:
             batches=Batches(rows, sizes, batches.steps[chosen].clip(max=kept)),
             keys=self.keys[chosen, :kept],
             augmentation=None if self.augmentation is None else self.augmentation[chosen, :kept],
+            shares=None if self.shares is None else self.shares[chosen[::2] // 2],
         )
 
 
@@ -295,6 +359,11 @@ def stacked_start(jobs: Sequence[Job], names: Collection[str]) -> State:
     Name to tensor of shape (n, *shape).
     """
     states = {id(job.state): job.state for job in jobs}
+    if jobs and (own := jobs[0].own):
+        mine = {name: torch.stack([job.own[name] for job in jobs]) for name in names if name in own}
+        plain = [replace(job, own={}) for job in jobs]
+        others = stacked_start(plain, [name for name in names if name not in own])
+        return {name: mine[name] if name in own else others[name] for name in names}
     if len(states) == 1:
         (state,) = states.values()
         return {name: state[name].unsqueeze(0).expand(len(jobs), *state[name].shape) for name in names}
@@ -346,15 +415,20 @@ def collect(
         for index, job in enumerate(work.jobs):
             if job.client in reasons:
                 for name in working.changing:
-                    state[name][index].copy_(job.state[name])
+                    state[name][index].copy_(job.whole[name])
     traces = tuple(row[:steps] for row, steps in zip(values, work.batches.steps, strict=True))
-    return CohortUpdate.of(work.jobs, state, traces, reasons)
+    if work.pairs is None:
+        return CohortUpdate.of(work.jobs, state, traces, reasons)
+    own = {name: stacked[1::2] for name, stacked in state.items()}
+    shared = {name: stacked[::2] for name, stacked in state.items()}
+    shares = () if work.shares is None else tuple(work.shares.tolist())
+    return replace(CohortUpdate.of(work.jobs[::2], shared, traces[::2], reasons), own=own, shares=shares)
 
 
 def untrained(jobs: Sequence[Job], reason: str) -> CohortUpdate:
     """Return the result of clients that could not start, all for the same reason."""
     failed = {job.client: reason for job in jobs}
-    return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].state), (np.zeros(0),) * len(jobs), failed)
+    return CohortUpdate.of(jobs, stacked_start(jobs, jobs[0].whole), (np.zeros(0),) * len(jobs), failed)
 
 
 def _finite_models(tensors: Sequence[Tensor], clients: int) -> BoolArray:

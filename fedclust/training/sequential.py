@@ -11,6 +11,7 @@ from fedclust.training.losses import example_losses, mean_loss
 from fedclust.training.parameters import LocalTraining
 from fedclust.training.vectorised import LocalUpdate
 from fedclust.training.working_model import Lanes, WorkingModel
+from fedclust.typing import State
 
 
 def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, work: Work) -> CohortUpdate:
@@ -36,7 +37,17 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
     failed: dict[int, str] = {}
 
     def train(working: WorkingModel, index: int) -> None:
-        working.load(work.jobs[index].state)
+        if work.pairs:
+            working.model.train()
+            try:
+                pair = work.select([index, index + 1])
+                take_paired_steps(working, data, training, pair, state, index, losses)
+                if work.shares is not None and pair.shares is not None:
+                    work.shares[index // 2] = pair.shares[0]
+            except RAISED as error:
+                failed[work.jobs[index].client] = reason_of(error)
+            return
+        working.load(work.jobs[index].whole)
         working.model.train()
         try:
             take_steps(working, data, training, work, index, losses)
@@ -47,8 +58,9 @@ def train_sequentially(lanes: Lanes, data: DeviceData, training: LocalTraining, 
         for name in working.changing:
             state[name][index].copy_(working.tensors[name].detach())
 
-    kind, steps = ("train", work.batches.rows.shape[2]), work.batches.steps.tolist()
-    lanes.each(kind, train, range(len(work.jobs)), steps, seeds=work.keys[:, 0].tolist())
+    each = 2 if work.pairs else 1
+    kind, steps = ("train", work.batches.rows.shape[2]), work.batches.steps[::each].tolist()
+    lanes.each(kind, train, range(0, len(work.jobs), each), steps, seeds=work.keys[::each, 0].tolist())
     return collect(lanes.working, work, state, losses, failed)
 
 
@@ -86,3 +98,43 @@ def take_steps(
         else:
             gradients = list(torch.autograd.grad(loss, parameters, materialize_grads=True))
         update.step(parameters, gradients)
+
+
+def take_paired_steps(
+    working: WorkingModel,
+    data: DeviceData,
+    training: LocalTraining,
+    work: Work,
+    state: State,
+    index: int,
+    losses: Tensor,
+) -> None:
+    """Run one client's steps with its two models: rows `index` and `index + 1` of the stacked state."""
+    rows = torch.from_numpy(work.batches.rows[0]).to(data.rows_device, non_blocking=True)
+    sizes = work.batches.sizes[0].tolist()
+    both = {name: stacked[index : index + 2] for name, stacked in state.items()}
+    used = working.trainable_names
+    update = LocalUpdate([both[name] for name in used], training, work, stacked=True)
+    for step in range(int(work.batches.steps[0])):
+        crops = None if work.augmentation is None else work.augmentation[0, step]
+        inputs, labels = data.batch(rows[step, : sizes[step]], crops)
+        gradients: dict[str, list[Tensor]] = {name: [] for name in used}
+        for row in (0, 1):
+            tensors = {name: each[row] for name, each in both.items()}
+            leaves = {name: tensors[name].detach().requires_grad_() for name in used}
+            outputs = working.forward(inputs, work.keys[0, step], None, {**tensors, **leaves})
+            loss = mean_loss(outputs, labels, training.loss)
+            losses[index + row, step] = loss.detach()
+            found = torch.autograd.grad(loss, [*leaves.values()], allow_unused=True)
+            for name, gradient in zip(used, found, strict=True):
+                gradients[name] += [] if gradient is None else [gradient]
+        if step == 0 and not all(gradients.values()):  # as in `take_steps`
+            update.finish([both[name] for name in used])
+            used = [name for name in used if gradients[name]]
+            update = LocalUpdate([both[name] for name in used], training, work, stacked=True)
+        parameters, zero = [both[name] for name in used], [torch.zeros(())] * 2
+        stacked = [
+            torch.stack(gradients[name] or [z.expand_as(both[name][0]) for z in zero]) for name in used
+        ]
+        update.step(parameters, stacked)
+    update.finish([both[name] for name in used])

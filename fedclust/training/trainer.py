@@ -10,8 +10,9 @@ import contextlib
 import copy
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import repeat
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from fedclust.training.cohort import (
     Batches,
     CohortUpdate,
     Job,
+    Pairs,
     Work,
     draw_batches,
     num_steps,
@@ -126,6 +128,7 @@ class Trainer:
         if training.loss is cross_entropy and data.target.loss is not None:
             training = replace(training, loss=data.target.loss)
         self._model = model
+        self._parts: dict[tuple[str, ...], Trainer] = {}
         self._metrics = dict(metrics or {})
         evaluation.check_names(self._metrics)
         self._seed = seed
@@ -153,6 +156,23 @@ class Trainer:
         """Names of the parameters that training changes, in the model's order."""
         return tuple(self._working.trainable_names)
 
+    @cached_property
+    def initial(self) -> State:
+        """The model that was given, on the device."""
+        state = self._model.state_dict()
+        return {name: tensor.detach().to(self._device, copy=True) for name, tensor in state.items()}
+
+    def only(self, names: Collection[str]) -> Trainer:
+        """Return the trainer that trains only the parameters with some names, on the same data."""
+        key = tuple(names)
+        if key not in self._parts:
+            model = copy.deepcopy(self._model)
+            for name, parameter in model.named_parameters():
+                parameter.requires_grad_(parameter.requires_grad and name in key)
+            self._parts[key] = other = copy.copy(self)
+            other._prepare(model, self.training, self._lanes.most)
+        return self._parts[key]
+
     def train(
         self,
         jobs: Sequence[Job],
@@ -160,6 +180,7 @@ class Trainer:
         *,
         proximal_mu: float | None = None,
         patients: PatientSteps | None = None,
+        pairs: Pairs | None = None,
     ) -> Iterator[CohortUpdate]:
         """Train clients on their rows.
 
@@ -177,6 +198,9 @@ class Trainer:
             FedProx's weight for this call; None for that of the hyperparameters.
         patients
             How steps protect each patient, see :mod:`fedclust.training.patients`; None if they do not.
+        pairs
+            How each client's second model, :attr:`Job.own`, trains beside the shared one; None if the former
+            is part of the latter.
 
         Yields
         ------
@@ -204,10 +228,10 @@ class Trainer:
         while full:
             # Not across a yield: the caller must find torch's global settings unchanged.
             with self._working.settings():
-                work = self._next_pass(full, server_round, mu)
+                work = self._next_pass(full, server_round, mu, pairs)
                 updates = list(self._dispatcher.train(work))
             yield from updates
-            full = full[len(work.jobs) :]
+            full = full[len(work.jobs) // (2 if pairs else 1) :]
 
     def _private(self, job: Job, server_round: int, mu: float, patients: PatientSteps) -> CohortUpdate:
         steps = patient_steps(self.training, patients.sampling)
@@ -426,7 +450,7 @@ class Trainer:
         for job in jobs:
             if id(job.state) not in moved:
                 try:
-                    self._working.check(job.state, f"client {job.client}")
+                    self._working.check(job.whole, f"client {job.client}")
                 except ValueError as error:
                     if misfits is None:
                         raise
@@ -436,18 +460,30 @@ class Trainer:
                     name: tensor.detach().to(self._device) for name, tensor in job.state.items()
                 }
             fitting.append(job)
-        return [Job(**vars(job) | {"state": moved[id(job.state)]}) for job in fitting]
+        return [
+            replace(job, state=moved[id(job.state)], own={n: t.to(self._device) for n, t in job.own.items()})
+            for job in fitting
+        ]
 
-    def _next_pass(self, jobs: Sequence[Job], server_round: int, mu: float) -> Work:
+    def _next_pass(
+        self, jobs: Sequence[Job], server_round: int, mu: float, pairs: Pairs | None = None
+    ) -> Work:
         """Take as many clients as fit into memory, longest first, and draw their batches."""
         examples, steps = len(jobs[0].rows), jobs[0].steps
         width = min(self.training.batch_size, examples)
         if steps is None:
             steps = int(num_steps(np.array([examples]), self.training)[0])
+        steps += jobs[0].first
         capacity = self._dispatcher.capacity(width, lambda: self._work(jobs[:1], server_round, mu))
         # Clients with fewer steps are padded to the longest; the padding takes memory but no steps.
         number = min(capacity, max(1, _BATCH_BYTES // (8 * steps * width)))
-        return self._work(jobs[:number], server_round, mu)
+        if pairs is None:
+            return self._work(jobs[:number], server_round, mu)
+        chosen = jobs[: max(1, number // 2)]
+        rows = [row for job in chosen for row in (replace(job, own={}), replace(job, state=job.own, own={}))]
+        shares = [pairs.shares[job.client] for job in chosen] if pairs.shares else None
+        mixed = None if shares is None else torch.tensor(shares, dtype=torch.float32, device=self._device)
+        return replace(self._work(rows, server_round, mu), pairs=pairs, shares=mixed)
 
     def _work(
         self, jobs: Sequence[Job], server_round: int, mu: float, batches: Batches | None = None
@@ -456,14 +492,14 @@ class Trainer:
         clients = [job.client for job in jobs]
         rows, own = [job.rows for job in jobs], [job.steps for job in jobs]
         if batches is None:
-            batches = draw_batches(clients, rows, training, seed, server_round, own)
+            batches = draw_batches(clients, rows, training, seed, server_round, own, [j.first for j in jobs])
         ids = torch.tensor(clients, device=self._device)
         purposes = ("dropout",) if training.augmentation == "none" else ("dropout", "augmentation")
         keys = [
             step_keys(torch_seed(seed, each, server_round), ids, batches.rows.shape[1]) for each in purposes
         ]
         rate = training.learning_rate_at(server_round)
-        return Work(jobs, batches, keys[0], rate, mu, *keys[1:])
+        return Work(jobs, batches, keys[0], rate, mu, augmentation=keys[1] if keys[1:] else None)
 
 
 def _parts(jobs: Sequence[Job], most: int) -> Iterator[Sequence[Job]]:
@@ -612,7 +648,9 @@ class Dispatcher:
             together = VectorisedTraining(self._working, self._data, plain)
         # The two ways differ by rounding, which is coarser in the reduced precisions.
         tolerance = 1e-3 if self._training.precision == "float32" else 5e-2
-        return agree(self._alone, together.train, work, tolerance, _ROUNDING[self._training.precision])
+        return agree(
+            self._alone, together.train, work.alone(), tolerance, _ROUNDING[self._training.precision]
+        )
 
     def _train_together(self, work: Work) -> Iterator[CohortUpdate]:
         """Train a pass together, in halves if memory runs out, or one by one if that fails."""
@@ -622,11 +660,12 @@ class Dispatcher:
                 update = self._in_one_pass(work)
             # The exception must not outlive this clause, or its memory would be missing in the next attempt.
             except torch.OutOfMemoryError:
-                halve = len(work.jobs) > 1
+                halve = len(work.jobs) > (2 if work.pairs else 1)
             except Exception as error:
                 self._give_up(error)
         if halve:
             half = len(work.jobs) // 2
+            half -= half % 2 if work.pairs else 0
             for part in (range(half), range(half, len(work.jobs))):
                 yield from self._train_together(work.select(part))
         else:
@@ -701,7 +740,7 @@ def agree(alone: Train, together: Train, work: Work, tolerance: float, rounding:
             if not _close(single, joint, tolerance):
                 finding = f"losses are {joint.tolist()} together and {single.tolist()} alone"
                 raise ArithmeticError(f"{finding}, apart by more than rounding explains")
-        share = _apart(three.jobs[0].state, expected.state, joined.state)
+        share = _apart(three.jobs[0].whole, expected.state, joined.state)
         if share > max(_GROWN, _GRADIENTS * rounding):
             finding = f"models differ by {share:.0%} of what the steps changed"
             raise ArithmeticError(f"{finding}, by more than rounding explains")

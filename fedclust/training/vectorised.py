@@ -53,11 +53,12 @@ class LocalUpdate:
     Parameters
     ----------
     parameters
-        Tensors that `step` will update; FedProx's penalty is the distance to their present values.
+        Tensors that `step` will update; FedProx's penalty is the distance to their present values, and that
+        of Ditto's second models the distance to the present values of the first.
     training
         Hyperparameters.
     work
-        Determines the round's learning rate and FedProx's weight.
+        Determines the round's learning rate, FedProx's weight, and how second models train.
     stacked
         Whether the tensors have a leading client axis.
 
@@ -69,32 +70,92 @@ class LocalUpdate:
     """
 
     def __init__(self, parameters: Tensors, training: LocalTraining, work: Work, *, stacked: bool) -> None:
-        proximal_mu = work.proximal_mu
+        proximal_mu: float | Tensor = work.proximal_mu
+        paired, shares = work.pairs is not None, work.shares
+        if work.pairs is not None and work.pairs.pull != proximal_mu:
+            weights = torch.tensor([proximal_mu, work.pairs.pull], device=parameters[0].device)
+            proximal_mu = weights.repeat(len(parameters[0]) // 2)
+        pulled = isinstance(proximal_mu, Tensor) or bool(proximal_mu)
         self._training, self._rate = training, work.learning_rate
         self._proximal_mu, self._stacked = proximal_mu, stacked
         self._adam = training.optimizer == "adam"
-        self._changes_gradients = bool(proximal_mu or training.clip_norm or training.weight_decay)
+        self._pulled, self._mixed = pulled, shares is not None
+        self._changes_gradients = bool(pulled or self._mixed or training.clip_norm or training.weight_decay)
         kept = 1 - self._rate * training.weight_decay  # a float32 must hold it
-        plain = kept > 0 and not (self._adam or training.momentum or proximal_mu or training.clip_norm)
+        plain = kept > 0 and not (
+            self._adam or training.momentum or pulled or self._mixed or training.clip_norm
+        )
         self.plain = (kept, self._rate) if plain else None
         # torch's buffer starts as the first gradient; momentum * 0 + gradient is the same.
         moments = 2 if self._adam else int(training.momentum > 0)
         self._moments = [[torch.zeros_like(tensor) for tensor in parameters] for _ in range(moments)]
-        self._start = [tensor.detach().clone() for tensor in parameters] if proximal_mu else []
+        self._start = [tensor.detach().clone() for tensor in parameters] if pulled else []
+        if paired:
+            for start in self._start:
+                start[1::2] = start[::2]
         self._steps = 0
+        self._own: Tensors = []
+        if shares is not None and work.pairs is not None:
+            self._share, self._adapts = shares.clone(), work.pairs.adapts
+            self._every_share, self._result = self._share, shares
+            self._own = [tensor[1::2].clone() for tensor in parameters]
+            self._every = self._own
+            self._mix(parameters)
 
     def narrow(self, clients: int) -> None:
         """Keep only the first `clients` clients of a stacked cohort."""
         self._moments = [[tensor[:clients] for tensor in tensors] for tensors in self._moments]
         self._start = [tensor[:clients] for tensor in self._start]
+        if isinstance(self._proximal_mu, Tensor):
+            self._proximal_mu = self._proximal_mu[:clients]
+        if self._mixed:
+            self._own = [tensor[: clients // 2] for tensor in self._own]
+            self._share = self._share[: clients // 2]
+
+    def finish(self, parameters: Tensors) -> None:
+        """Put second models in the place of mixtures, after the last step; for all clients' parameters."""
+        if self._mixed:
+            for tensor, own in zip(parameters, self._every, strict=True):
+                tensor[1::2] = own
+            self._result.copy_(self._every_share)
+
+    def _mix(self, parameters: Tensors) -> None:
+        """Put mixtures in the place of second models: v̄ = α v + (1 − α) w, APFL's Algorithm 1."""
+        for tensor, own in zip(parameters, self._own, strict=True):
+            own.copy_(tensor[1::2])
+            tensor[1::2] = torch.lerp(tensor[::2], own, _along(self._share, own))
+
+    def _unmix(self, parameters: Tensors, gradients: Tensors) -> Tensor:
+        """Put second models in the place of mixtures, and their gradients; return the shares from now on.
+
+        The loss of v̄ has the gradient α g by v, and ⟨g, v − w⟩ by α (APFL, Eq. 10).
+        """
+        share, places = self._share, list(zip(parameters, self._own, gradients, strict=True))
+        if self._adapts and not self._steps:
+            slopes = (torch.linalg.vecdot(g[1::2].flatten(1), (v - p[::2]).flatten(1)) for p, v, g in places)
+            share = (share - self._rate * sum(slopes)).clamp(0, 1)
+        for tensor, own, gradient in places:
+            gradient[1::2] *= _along(self._share, own)
+            tensor[1::2] = own
+        return share
 
     @torch.no_grad()
     def step(self, parameters: Tensors, gradients: Tensors) -> None:
         """Update `parameters` in place; `gradients` may be overwritten."""
-        training = self._training
         if self._changes_gradients:
             gradients = _without_shared_memory(gradients)
-        if self._proximal_mu:
+        if self._mixed:
+            share = self._unmix(parameters, gradients)
+            self._take(parameters, gradients)
+            self._share.copy_(share)
+            self._mix(parameters)
+        else:
+            self._take(parameters, gradients)
+
+    def _take(self, parameters: Tensors, gradients: Tensors) -> None:
+        training = self._training
+        self._steps += 1
+        if self._pulled:
             add_proximal_term(gradients, parameters, self._start, self._proximal_mu)
         if training.clip_norm is not None:
             clip_norm(gradients, training.clip_norm, stacked=self._stacked)
@@ -111,7 +172,6 @@ class LocalUpdate:
         torch._foreach_add_(parameters, gradients, alpha=-self._rate)
 
     def _adam_step(self, parameters: Tensors, gradients: Tensors) -> None:
-        self._steps += 1
         (first, second), (beta1, beta2) = self._moments, self._training.betas
         torch._foreach_lerp_(first, gradients, 1 - beta1)
         torch._foreach_mul_(second, beta2)
@@ -136,11 +196,21 @@ def _without_shared_memory(gradients: Tensors) -> Tensors:
     return separate
 
 
-def add_proximal_term(gradients: Tensors, parameters: Tensors, start: Tensors, mu: float) -> None:
-    """Add the gradient of ``mu / 2 * ||w - w_start||**2`` in place.
+def _along(values: Tensor, tensor: Tensor) -> Tensor:
+    """Shape a value per client, shape (n,), so that it multiplies each client's tensor."""
+    return values.to(tensor.dtype).view(-1, *[1] * (tensor.dim() - 1))
+
+
+def add_proximal_term(gradients: Tensors, parameters: Tensors, start: Tensors, mu: float | Tensor) -> None:
+    """Add the gradient of ``mu / 2 * ||w - w_start||**2`` in place; `mu` for all, or of each row.
 
     Source: FedProx, Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2.
     """
+    if isinstance(mu, Tensor):
+        apart = torch._foreach_sub(parameters, start)
+        torch._foreach_mul_(apart, [_along(mu, tensor) for tensor in apart])
+        torch._foreach_add_(gradients, apart)
+        return
     torch._foreach_add_(gradients, torch._foreach_sub(parameters, start), alpha=mu)
 
 
@@ -511,7 +581,8 @@ class VectorisedTraining:
             # vmap warns about a layer without a batching rule, which is slow but correct.
             warnings.filterwarnings("ignore", message="There is a performance drop")
             inputs = [rows, sizes, work.keys, *([] if work.augmentation is None else [work.augmentation])]
-            losses = self.passes.take(self._run, work, state, inputs)
+            take = self._run if work.pairs else partial(self.passes.take, self._run)
+            losses = take(work, state, inputs)
         return collect(working, work, state, losses, {})
 
     def _find_used(self, work: Work) -> None:
@@ -546,6 +617,7 @@ class VectorisedTraining:
             ragged = bool((batches.sizes[:clients, step] < width).any())
             real = (places[:width] < sizes[:clients, step, None]).float() if ragged else None
             losses[:clients, step] = kernel.step(examples, labels, real, keys[:clients, step])
+        update.finish(list(parameters.values()))
         return losses
 
 
@@ -572,7 +644,7 @@ def client_loss(
 
 def first_loss(working: WorkingModel, data: DeviceData, training: LocalTraining, work: Work) -> Tensor:
     """Compute the loss of the first client's first batch, in the working model."""
-    working.load(work.jobs[0].state)
+    working.load(work.jobs[0].whole)
     rows = torch.from_numpy(work.batches.rows[0, 0, : work.batches.sizes[0, 0]])
     inputs, labels = data.batch(rows.to(data.rows_device))
     return mean_loss(working.forward(inputs, work.keys[0, 0]), labels, training.loss)

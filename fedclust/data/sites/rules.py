@@ -201,6 +201,7 @@ class Rules(Checked):
 OURS = (
     *("description", "encoder", "train", "evaluate", "update", "losses", "prototypes", "subspaces"),
     *("personal", "proof", "alone", "figure", "coalitions", "site_figures", "confusion", "predictions"),
+    *("responsibilities", "descriptor"),
 )
 """Names of the questions that fedclust asks of clients."""
 

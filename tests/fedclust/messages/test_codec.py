@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fedclust.data.sites.agreement import Agreement, Column, Moments, Pixels, Statement
 from fedclust.data.sites.rules import Rules
-from fedclust.messages import coalitions, codec, description, evaluation, training
+from fedclust.messages import coalitions, codec, description, descriptors, evaluation, mixtures, training
 from fedclust.messages.coalitions import SiteFiguresQuestion
 from fedclust.messages.codec import (
     SERVER,
@@ -324,6 +324,8 @@ _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3
     ("ScoresAnswer", "balanced"): 4,
     ("ScoresAnswer", "balanced_error"): 4,
     ("ScoresAnswer", "fits"): 3 * 5,
+    ("ScoresAnswer", "ratios"): 2 * 2,
+    ("ScoresAnswer", "mends"): 5 * 8,
     **{("Description", name): 2**20 for name in ("label_counts", "test_label_counts", "mean", "std")},
     ("Hosted", "clients"): 10**7,
     ("Hosted", "steps"): 10**7,
@@ -332,7 +334,7 @@ _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3
 
 def _lists() -> dict[tuple[str, str], codec.Numbers]:
     """Find every list of numbers that a reply may have."""
-    modules = (coalitions, description, evaluation, training)
+    modules = (coalitions, description, descriptors, evaluation, mixtures, training)
     classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
     questions = [each for each in classes if issubclass(each, codec.Question) and each is not codec.Question]
     found = {}

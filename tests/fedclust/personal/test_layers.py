@@ -11,8 +11,8 @@ from fedclust.personal.layers import (
     check_validation,
     choose,
     choose_together,
-    named,
 )
+from fedclust.personal.staying import named
 
 NAN = math.nan
 
@@ -59,7 +59,8 @@ def test_choices_by_name() -> None:
     assert named("auto").asked == ("prior", "finetune")
     assert named(Finetune(epochs=2)).finetune == Finetune(epochs=2)
     assert Prior().finetune is None
-    with pytest.raises(ValueError, match="^personal must be one of none, prior, finetune, auto, or a"):
+    names = "none, prior, finetune, auto, fedper, fedrep, fedbn, ditto, apfl"
+    with pytest.raises(ValueError, match=f"^personal must be one of {names}, or a"):
         named("fine_tune")
 
 

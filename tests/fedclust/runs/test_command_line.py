@@ -55,7 +55,7 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
         (["hydra.searchpath=5"], "hydra.searchpath must be a list of folders, got 5"),
         (["training.loss=foo"], "training.loss must be a function, named by a _target_, got 'foo'"),
         (["seed=${nope}"], "seed=${nope}: Interpolation key 'nope' not found"),
-        (["rounds=???"], "Missing mandatory value: rounds"),
+        (["rounds=???"], "rounds must be given"),
         (["~rounds"], "rounds must be given"),
         (["output_dir=null"], "output_dir must be a text, got null"),
         (["~aggregator"], "Missing key aggregator"),

@@ -113,7 +113,7 @@ def test_a_fine_tuned_client_is_served_what_the_run_measured(folder, tmp_path) -
     data = load_data(plain(config.dataset), plain(config.partition), 0)
     served = fedclust.load_export(run.export(tmp_path / "out"))
     bare = fedclust.load_export(run.export(tmp_path / "bare", sites=[]))
-    assert "before fine-tuning" in (tmp_path / "bare" / "index.json").read_text()
+    assert "this is its cluster's model" in (tmp_path / "bare" / "index.json").read_text()
     for name, here in (("out", 3), ("bare", 0)):
         assert f"of their own; {here} of them are" in (tmp_path / name / "README.md").read_text()
     (tmp_path / "bare" / "client-1").mkdir()  # as a site does, whose node wrote the file

@@ -3,7 +3,8 @@
 A :class:`~fedclust.federation.Federation` asks without knowing which. :class:`Here` calls the functions of
 ``clients/`` with the questions' dataclasses; nothing becomes a message. :class:`Flower` writes each question
 as records, sends one message to each node, and reads and checks the replies. An answer has the same values
-either way: what a message would round or refuse is rounded and refused here, too.
+either way: what a message would round or refuse is rounded and refused here, too. The third,
+:class:`~fedclust.federation.any_app.AnyApp`, asks anybody's ClientApp to train and to evaluate.
 """
 
 from collections import Counter
@@ -101,9 +102,13 @@ class Answering(Protocol):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
+    plain
+        Whether clients only train and evaluate. They then measure losses on the rows that they compare models
+        on, so that a test would favour what these losses have chosen.
     """
 
     all_rows: bool
+    plain: bool
 
     @property
     def simulated(self) -> bool:
@@ -170,6 +175,7 @@ class Here:
     """
 
     all_rows = False
+    plain = False
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
@@ -282,6 +288,8 @@ class Flower:
     ValueError
         If the nodes of another grid are not 0…K−1.
     """
+
+    plain = False
 
     def __init__(self, grid: Grid) -> None:
         self.grid: Any = grid

@@ -326,7 +326,7 @@ class Auto(ClusteredStrategy):
         if number == 1:
             return Verdict(f"Train one model for all: {found['decision']}", grouped=False)
         shown = ", then ".join(f"{each['better_for']} of {each['voted']}" for each in kept)
-        text = f"Train in {number} groups: after their trial the loss was lower for {shown} clients"
+        text = f"Train in {number} groups: after their trial their models were better for {shown} clients"
         return Verdict(text, grouped=True, p_value=max(each["p_value_corrected"] for each in kept))
 
     def findings(self, clusters: Clusters) -> Findings:

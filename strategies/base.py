@@ -54,8 +54,9 @@ from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.proof import Evidence, prove_grouping
+from fedclust.proof.sites import CLASSES
 from fedclust.proof.verdict import Verdict
-from fedclust.proof.votes import LOSSES, MARGIN
+from fedclust.proof.votes import MARGIN
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
@@ -493,6 +494,7 @@ class ClusteredStrategy(Strategy):
         federation: Federation | None = None,
         resume: RunState | None = None,
         min_available_nodes: int = 2,
+        compare_rows: bool = False,
         prove: bool = True,
     ) -> Outcome:
         """Run the federation.
@@ -520,6 +522,9 @@ class ClusteredStrategy(Strategy):
             State of an earlier run to go on from.
         min_available_nodes
             Number of nodes to wait for before round 1, of Flower's own grid.
+        compare_rows
+            Whether anybody's ClientApp compares two models row by row, see
+            :func:`fedclust.reporting.comparison`; otherwise each client has a vote by its two losses.
         prove
             Whether clients that only train and evaluate also train one model for all, after the last round,
             and compare it with their cluster's, where the method has tested nothing itself.
@@ -539,7 +544,8 @@ class ClusteredStrategy(Strategy):
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
         everyone, result = federation, Outcome()
         if everyone is None:
-            everyone = self._meet(grid, initial_arrays, *sent, buffers, num_rounds, min_available_nodes)
+            waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
+            everyone = self._meet(grid, initial_arrays, *sent, num_rounds, buffers=buffers, **waits)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )
@@ -572,9 +578,8 @@ class ClusteredStrategy(Strategy):
         model: ArrayRecord,
         train_config: Mapping[str, Any],
         evaluate_config: Mapping[str, Any],
-        buffers: frozenset[str],
         num_rounds: int,
-        min_nodes: int,
+        **settings: Any,
     ) -> Federation:
         """Find out who answers behind a grid: fedclust's own clients, or anybody's ClientApp."""
         nodes = sorted(grid.get_node_ids())
@@ -584,7 +589,6 @@ class ClusteredStrategy(Strategy):
             from fedclust.grids.superlink import PromptGrid  # imports Hydra
 
             grid = PromptGrid(grid)
-        settings: dict[str, Any] = {"buffers": buffers, "min_nodes": min_nodes}
         app = AnyApp(grid, model, train_config, evaluate_config, **settings)
         counted = self.needs_label_counts and not self.proves_splits
         counted |= bool(getattr(self.selection, "needs_label_counts", False))
@@ -613,7 +617,8 @@ class ClusteredStrategy(Strategy):
                 pass
             one, groups = ((each.assignment, each.clusters.models) for each in (common, self))
             measured, _ = ask_differences(federation, one, groups, margin=MARGIN)
-        return prove_grouping(self.assignment, measured, {}, method=name, words=LOSSES).verdict
+        words = everyone.clients.words if isinstance(everyone.clients, AnyApp) else CLASSES
+        return prove_grouping(self.assignment, measured, {}, method=name, words=words).verdict
 
     def run_rounds(
         self,

@@ -16,7 +16,8 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,14 +31,16 @@ from fedclust.messages.codec import (
     LARGEST_LOSS,
     MOST_EXAMPLES,
     BadReply,
+    Numbers,
     Reading,
-    Real,
     Whole,
+    decode,
+    least_loss,
     of_kind,
     record_bytes,
     short,
 )
-from fedclust.messages.description import Description, DescriptionQuestion
+from fedclust.messages.description import Description, DescriptionQuestion, Prototypes, PrototypesQuestion
 from fedclust.messages.evaluation import (
     EvaluateQuestion,
     Evaluation,
@@ -59,17 +62,24 @@ from fedclust.messages.training import (
     Update,
     UpdateQuestion,
 )
-from fedclust.proof.votes import vote
+from fedclust.proof.sites import CLASSES, Words
+from fedclust.proof.votes import LOSSES, vote
 from fedclust.support.array_bytes import to_numpy
 from fedclust.support.reasons import FederationError, one_line
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 logger = logging.getLogger("flwr")  # whose log `flwr run` shows
 
 SERVER_ROUND, PROXIMAL = "server-round", "proximal-mu"  # as Flower's own strategies write them
 _ROWS = Whole(1, MOST_EXAMPLES)
-_NUMBER = Real(-math.inf, math.inf)
+_LOSSES = Numbers(least_loss, LARGEST_LOSS, at_least=1)
+_COUNTS = Numbers(0, MOST_EXAMPLES, np.int64, at_least=1, total=(1, MOST_EXAMPLES))
+DIFFERENCE, COMPARE_WITH = "difference", "compare-with"
 _PAUSE = 1.0  # seconds between looks for further nodes
+
+
+class Lacking(BadReply):
+    """A reply does not have what every ClientApp must send for a method; the message has the line to add."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,11 +109,16 @@ class AnyApp:
         Names of the model's arrays that are not parameters.
     min_nodes
         Number of nodes to wait for before round 1. Nodes that come later join at the beginning of a round.
+    compare_rows
+        Whether clients compare two models row by row, by :func:`fedclust.reporting.comparison`; otherwise
+        each has a vote by its losses.
 
     Attributes
     ----------
     nodes
         Flower's id of each client's node, shape (K,).
+    words
+        What a verdict says of these clients' comparisons.
     """
 
     plain = True
@@ -119,7 +134,10 @@ class AnyApp:
         *,
         buffers: Collection[str] = (),
         min_nodes: int = 2,
+        compare_rows: bool = False,
     ) -> None:
+        self._compare_rows = compare_rows
+        self.words: Words = CLASSES if compare_rows else LOSSES
         self._grid, self._model, self._buffers = grid, model, frozenset(buffers)
         self._train_config, self._evaluate_config = dict(train_config), dict(evaluate_config)
         self._meter, self._refused = Meter(), set[int]()
@@ -152,6 +170,11 @@ class AnyApp:
         """Name a client for its user."""
         return f"client {client} (node {self.nodes[client]})"
 
+    def prefixed(self, client: int, reason: str) -> str:
+        """Name a client and its node before the reason of its failure."""
+        name = self.named(client)
+        return reason if reason.startswith(name) else f"{name}: {reason.removeprefix(f'client {client}: ')}"
+
     def newcomers(self) -> list[int]:
         """List the connected nodes that are not clients yet."""
         return sorted({*self._grid.get_node_ids()} - {*self.nodes} - self._refused)
@@ -178,7 +201,7 @@ class AnyApp:
         failures = record["failures"]
         logger.info("%s clusters of %s clients, %d failures%s", round_, sizes, len(failures), loss)
         for each in failures:
-            logger.warning("%s %s: %s", each["phase"], self.named(int(each["client"])), each["reason"])
+            logger.warning("%s: %s", each["phase"], self.prefixed(int(each["client"]), str(each["reason"])))
 
     # -- Questions ------------------------------------------------------------------------------------------
 
@@ -197,14 +220,23 @@ class AnyApp:
             LossesQuestion.kind: self._losses,
             ProofQuestion.kind: self._votes,
             DescriptionQuestion.kind: self._describe,
+            PrototypesQuestion.kind: self._prototypes,
         }
+        if self._compare_rows:
+            ways[ProofQuestion.kind] = self._compared
         question = next(iter(asked.values()))
         if question.kind not in ways or isinstance(question, WinsQuestion):
             raise FederationError(
                 f"a ClientApp of your own can only train and evaluate, the method asks {question.kind!r}: "
                 "it needs fedclust's own clients"
             )
-        return ways[question.kind](asked, timeout, at)
+
+        def named(client: int) -> Reading:
+            found = at(client)
+            where = "" if found.server_round is None else f", round {found.server_round}"
+            return replace(found, sender=f"{self.named(client)}{where}")
+
+        return ways[question.kind](asked, timeout, named)
 
     def _train(self, asked: Mapping[int, Instruction], timeout: float, at: Any) -> Answers[Any]:
         contents = {client: (each.arrays, self._settings(each)) for client, each in asked.items()}
@@ -216,9 +248,13 @@ class AnyApp:
             if each.projection is not None:
                 projected = self._projected(each.projection, model, each.arrays, at(client))
             return _Trained(
-                client, model, _rows(metrics, at(client)), np.zeros(0), projected=projected,
+                client,
+                model,
+                _rows(metrics, at(client)),
+                _step_losses(content, at(client)) if each.step_losses else np.zeros(0),
+                projected=projected,
                 reported=math.nan if loss is None else loss,
-            )  # fmt: skip
+            )
 
         return self._ask(contents, MessageType.TRAIN, timeout, read)
 
@@ -308,16 +344,67 @@ class AnyApp:
         votes = {client: vote(own[0], own[1], asked[client].margin) for client, own in losses.items()}
         return Answers({client: ProofAnswer.of(each) for client, each in votes.items()}, failures)
 
+    def _compared(self, asked: Mapping[int, ProofQuestion], timeout: float, at: Any) -> Answers[Any]:
+        """Have clients compare two models row by row."""
+        contents = {
+            client: (
+                each.model_b,
+                {**self._evaluate_config, SERVER_ROUND: 0, "margin": each.margin, "rows": each.rows},
+            )
+            for client, each in asked.items()
+        }
+
+        def read(content: RecordDict, client: int) -> ProofAnswer:
+            if DIFFERENCE not in content:
+                line = "content.update(reporting.comparison(other, own, labels, config))"
+                _lacks(f'content["{DIFFERENCE}"]', line, content, at(client))
+            answer: ProofAnswer = decode(ProofAnswer, {DIFFERENCE: content[DIFFERENCE]}, at(client))
+            return answer
+
+        others = {client: each.model_a for client, each in asked.items()}
+        return self._ask(contents, MessageType.EVALUATE, timeout, read, others)
+
+    def _prototypes(self, asked: Mapping[int, PrototypesQuestion], timeout: float, at: Any) -> Answers[Any]:
+        def read(content: RecordDict, client: int) -> Prototypes:
+            if "prototypes" not in content:
+                line = "content.update(reporting.prototypes(embeddings, labels, num_classes))"
+                _lacks('content["prototypes"]', line, content, at(client))
+            answer: Prototypes = decode(Prototypes, {ARRAYS: content["prototypes"]}, at(client))
+            return answer
+
+        return self._ask_first(asked, timeout, read)
+
     def _describe(self, asked: Mapping[int, DescriptionQuestion], timeout: float, at: Any) -> Answers[Any]:
-        """Have clients evaluate the first model: who has a loss can compare models, by one vote."""
-        measured = self._measured(dict.fromkeys(asked, self._model), timeout, at)
-        if not measured.replies:
-            first, why = next(iter(measured.failures.items()))
-            raise FederationError(f"no client evaluates the first model, {self.named(first)}: {why}")
-        for client, why in measured.failures.items():
-            logger.warning("%s does not evaluate the first model: %s", self.named(client), why)
-        replies = {client: _described(client in measured.replies) for client in asked}
-        return Answers(replies, {})
+        """Have clients evaluate the first model: who has a loss can compare models, by one vote or its rows.
+
+        A client that fails takes part without a vote, unless label counts are needed.
+        """
+        counted = next(iter(asked.values())).disclosed == "labels"
+        evaluation = _evaluation(at)
+
+        def read(content: RecordDict, client: int) -> Description:
+            rows = int(evaluation(content, client).metrics[NUM_EXAMPLES])
+            votes = rows if self._compare_rows else 1
+            counts = _label_counts(content, at(client)) if counted else np.zeros(1, dtype=np.int64)
+            return _described(counts, rows, votes)
+
+        found = self._ask_first(asked, timeout, read)
+        if not found.replies:
+            first, why = next(iter(found.failures.items()))
+            raise FederationError(f"no client evaluates the first model: {self.prefixed(first, why)}")
+        if counted:
+            return found
+        for client, why in found.failures.items():
+            logger.warning("a client has no vote: %s", self.prefixed(client, why))
+        silent = dict.fromkeys(found.failures, _described(np.zeros(1, dtype=np.int64), 0, 0))
+        return Answers(dict(sorted({**found.replies, **silent}.items())), {})
+
+    def _ask_first(
+        self, clients: Collection[int], timeout: float, read: Callable[[RecordDict, int], Any]
+    ) -> Answers[Any]:
+        """Have clients evaluate the first model."""
+        sent = self._model, {**self._evaluate_config, SERVER_ROUND: 0}
+        return self._ask(dict.fromkeys(clients, sent), MessageType.EVALUATE, timeout, read)
 
     # -- Messages -------------------------------------------------------------------------------------------
 
@@ -327,11 +414,14 @@ class AnyApp:
         kind: str,
         timeout: float,
         read: Callable[[RecordDict, int], Any],
+        others: Mapping[int, ArrayRecord] = MappingProxyType({}),
     ) -> Answers[Any]:
-        """Send each client a model and settings, and read the replies."""
+        """Send each client a model and settings, and maybe one to compare with; and read the replies."""
         messages, down = [], {}
         for client, (model, settings) in contents.items():
             content = RecordDict({ARRAYS: model, CONFIG: ConfigRecord(dict(settings))})
+            if client in others:
+                content[COMPARE_WITH] = others[client]
             messages.append(Message(content, self.nodes[client], kind))
             down[client] = sum(map(record_bytes, content.values()))
         self._meter.count("down", sum(down.values()), down)
@@ -340,6 +430,7 @@ class AnyApp:
         replies: dict[int, Any] = {}
         failures: dict[int, str] = {}
         up: dict[int, int] = {}
+        lacking: Lacking | None = None
         for client in contents:
             try:
                 if (message := arrived.get(self.nodes[client])) is None:
@@ -350,36 +441,65 @@ class AnyApp:
                 replies[client] = read(message.content, client)
             except BadReply as error:
                 failures[client] = str(error)
+                lacking = lacking or (error if isinstance(error, Lacking) else None)
         self._meter.count("up", sum(up.values()), up)
+        if lacking is not None and not replies:
+            raise FederationError(str(lacking))
         return Answers(replies, failures)
 
 
-def _described(votes: bool) -> Description:
-    """Describe a client of which nothing is known but whether it has a loss to vote by."""
-    return Description.of(np.zeros(1, np.int64), np.ones(1, np.int64), num_validation=int(votes))
+def _described(counts: IntArray, tested: int, votes: int) -> Description:
+    """Describe a client by its label counts, 0 if nobody asked, and the rows by which it compares models."""
+    test = np.zeros_like(counts)
+    test[0] = tested
+    return Description.of(counts, test, "labels" if counts.any() else "sizes", num_validation=votes)
 
 
-def _lacks(line: str, found: Any, at: Reading) -> NoReturn:
-    raise at.bad(f"no {line.partition('=')[0].strip()} in reply, add: {line}; its keys are {short([*found])}")
+def _lacks(what: str, line: str, found: Any, at: Reading) -> NoReturn:
+    bad = at.bad(f"no {what} in reply, add: {line}; its keys are {short([*found])}")
+    raise Lacking(str(bad))
+
+
+def _step_losses(content: RecordDict, at: Reading) -> FloatArray:
+    if "losses" not in content:
+        line = "content.update(reporting.losses(loss_of_each_step))"
+        _lacks('content["losses"]', line, content, at)
+    losses: FloatArray = _LOSSES.read(_entry(content, "losses"), "losses", at)
+    return losses
+
+
+def _label_counts(content: RecordDict, at: Reading) -> IntArray:
+    if "label-counts" not in content:
+        line = "content.update(reporting.label_counts(labels, num_classes))"
+        _lacks('content["label-counts"]', line, content, at)
+    counts: IntArray = _COUNTS.read(_entry(content, "label-counts"), "label-counts", at)
+    return counts
+
+
+def _entry(content: RecordDict, name: str) -> Any:
+    """Return the entry of a further record, which has the record's name."""
+    record: Any = content[name]
+    return record.get(name) if isinstance(record, ConfigRecord) else None
 
 
 def _only_model(content: RecordDict, at: Reading) -> ArrayRecord:
     models = of_kind(content, ArrayRecord)
     if len(models) != 1:
-        _lacks('content["arrays"] = ArrayRecord(…)', content, at)
+        _lacks('content["arrays"]', 'content["arrays"] = ArrayRecord(…)', content, at)
     return next(iter(models.values()))
 
 
 def _metrics(content: RecordDict, at: Reading) -> dict[str, Any]:
     found = of_kind(content, MetricRecord)
     if len(found) != 1:
-        _lacks('content["metrics"] = MetricRecord({"num-examples": …})', content, at)
+        line = 'content["metrics"] = MetricRecord({"num-examples": …})'
+        _lacks('content["metrics"]', line, content, at)
     return dict(next(iter(found.values())).items())
 
 
 def _rows(metrics: Mapping[str, Any], at: Reading) -> int:
     if NUM_EXAMPLES not in metrics:
-        _lacks('metrics["num-examples"] = len(rows)', metrics, at)
+        _lacks('metrics["num-examples"]', 'metrics["num-examples"] = len(rows)', metrics, at)
     return _ROWS.read(metrics[NUM_EXAMPLES], NUM_EXAMPLES, at)
 
 
@@ -397,7 +517,7 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
         metrics = _metrics(content, at(client))
         rows, loss = _rows(metrics, at(client)), _loss(metrics)
         if loss is None:
-            _lacks('metrics["loss"] = loss', metrics, at(client))
+            _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
         numbers = {name: float(value) for name, value in metrics.items() if type(value) in (int, float)}
         return Evaluation(client, numbers | {NUM_EXAMPLES: rows, LOSS: loss})
 

@@ -251,6 +251,8 @@ class Instruction(codec.Question[TrainAnswer]):
         Further models to train, by the names of their records, see :mod:`fedclust.messages.coalitions`.
     extra
         Entries of the user's own for a ClientApp of the user's own; ours does not read them.
+    step_losses
+        Whether the method reads the loss of each step, which ours always sends.
     """
 
     kind = "train"
@@ -274,6 +276,7 @@ class Instruction(codec.Question[TrainAnswer]):
     published_noise: Annotated[bool, codec.Flag(sparse=True)] = False
     arms: Annotated[Mapping[str, ArrayRecord], _FURTHER] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
+    step_losses: bool = field(default=False, metadata=codec.UNSENT)
 
     projection = cached_property(_projection)
 

@@ -1,8 +1,10 @@
 """Anybody's ClientApp: a model of one matrix; a node's data is the matrix that it wants."""
 
+import importlib
 import logging
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -276,3 +278,40 @@ def test_rows_are_compared_where_clients_report_them() -> None:
     gain = float(result.verdict.text.removeprefix(said).partition(",")[0])
     # The model for all scores about 1/2; sure ones 0 on 30 of a client's 33 rows and 2 on the others.
     assert gain == pytest.approx(0.5 - 2 / 11, abs=0.1)
+
+
+# -- The page -----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+
+
+def _diffs() -> list[str]:
+    page = (ROOT / "docs" / "YOUR_FLOWER_APP.md").read_text(encoding="utf-8")
+    return re.findall(r"^```diff\n(.*?)^```$", page, re.M | re.S)
+
+
+def test_few_lines_change() -> None:
+    server, client = ([line[1:] for line in each.splitlines() if line[0] == "+"] for each in _diffs())
+    assert len(server) == 2
+    assert len(client) <= 5  # that of rows; no other record takes more than an import and a line
+
+
+def test_what_the_page_says_runs() -> None:
+    lines = [line[1:] for line in _diffs()[0].splitlines() if line[0] in "+ "]
+    names = {"grid": Apart(10).grid, "arrays": ArrayRecord([np.zeros((1, 2))]), "config": None}
+    exec("\n".join(lines), names)
+    result = names["result"]
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.verdict.text == (
+        "Train in 2 groups: after their trial their models were better for 10 of 10 clients"
+    )
+
+
+@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "pytorch_client"])
+def test_the_example_finds_its_groups(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "flower_app")
+    grid = LocalGrid(importlib.import_module(f"flower_app.{client}").app, {}, 10)
+    model = ArrayRecord([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
+    result = Auto().start(grid, model, 17, train_config=ConfigRecord({"lr": 0.5}))
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.rounds[-1]["test_loss"] < 0.6 < 1.0 < result.rounds[9]["test_loss"]

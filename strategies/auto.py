@@ -27,6 +27,7 @@ from fedclust.personal.layers import Auto as BestLayer
 from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
 from fedclust.proof.partners import Difference, of_groups
+from fedclust.proof.verdict import Verdict
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -236,7 +237,7 @@ class Auto(ClusteredStrategy):
         FederationError
             If no client has held-out rows to compare models on, and clients are too many for coalitions.
         """
-        few = self.cross_fits(federation.describe().rows, model)
+        few = not federation.clients.plain and self.cross_fits(federation.describe().rows, model)
         if not few and not federation.describe().num_validation.any():
             raise FederationError(
                 "strategy auto must have clients with held-out rows to test groups on, none has: "
@@ -332,6 +333,16 @@ class Auto(ClusteredStrategy):
     def decided(self) -> Decided | None:
         """Return what a handful of sites chose, see :class:`~fedclust.layers.coalitions.Coalitions`."""
         return self.coalitions.decided(self.run)
+
+    def tested(self) -> Verdict:
+        """Return what the trials have shown."""
+        found = self.findings(self.clusters).summary
+        kept, number = [each for each in found["trials"] if each["kept"]], len(np.unique(self.assignment))
+        if number == 1:
+            return Verdict(f"Train one model for all: {found['decision']}", grouped=False)
+        shown = ", then ".join(f"{each['better_for']} of {each['voted']}" for each in kept)
+        text = f"Train in {number} groups: after their trial their models were better for {shown} clients"
+        return Verdict(text, grouped=True, p_value=max(each["p_value_corrected"] for each in kept))
 
     def findings(self, clusters: Clusters) -> Findings:
         """Return every proposal with its test, what all trials cost, and a sentence that sums it up."""
@@ -536,7 +547,8 @@ class Auto(ClusteredStrategy):
         least, smallest = self.parameters.min_gain, self.parameters.min_cluster_size
         before, one = clusters.assignment, np.count_nonzero(clusters.sizes) == 1
         for cluster, trials in clusters.memory.by_cluster().items():
-            trials = placed(trials, clusters.members(cluster), federation, anew=smallest)
+            anew = None if federation.clients.plain else smallest
+            trials = placed(trials, clusters.members(cluster), federation, anew=anew)
             compared = [_compare_with_whole(clusters, trial, federation, least) for trial in trials]
             parts = [len(trial.models) for trial in trials]
             number, level, alone = trials[0].proposals, trials[0].level, _alone(trials)
@@ -577,10 +589,10 @@ class Auto(ClusteredStrategy):
 
         Their own cluster's model was trained on these rows and the others were not, so it takes a client that
         was put with the wrong ones. No cluster is left with fewer clients with held-out rows than a part must
-        have.
+        have. Clients that only train and evaluate stay: these would be the losses by which they compare.
         """
         serving, before = np.flatnonzero(clusters.sizes), clusters.assignment
-        if len(serving) < 2:
+        if len(serving) < 2 or federation.clients.plain:
             return clusters
         measured = federation.losses([clusters.models[each] for each in serving], range(len(before)))
         wanted = {client: int(serving[place]) for client, place in least_losses(measured).items()}

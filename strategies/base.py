@@ -29,8 +29,11 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
+from fedclust.federation.any_app import AnyApp
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
+from fedclust.federation.outcome import Outcome
+from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import (
     Layer,
     Measured,
@@ -41,13 +44,19 @@ from fedclust.federation.run import (
     evaluation_questions,
     evaluation_sample,
 )
+from fedclust.grids.local_grid import BlockingGrid
 from fedclust.layers.standard import standard_layers
+from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
+from fedclust.proof import Evidence, prove_grouping
+from fedclust.proof.sites import CLASSES
+from fedclust.proof.verdict import Verdict
+from fedclust.proof.votes import MARGIN
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
@@ -471,6 +480,10 @@ class ClusteredStrategy(Strategy):
         """Return what clients chose for themselves by the end of a run; None unless overridden."""
         return None
 
+    def tested(self) -> Verdict | None:
+        """Return what the method's own tests have shown by the end of a run; None unless it has some."""
+        return None
+
     # -- The run --------------------------------------------------------------------------------------------
 
     def start(
@@ -487,13 +500,17 @@ class ClusteredStrategy(Strategy):
         buffers: frozenset[str] = frozenset(),
         federation: Federation | None = None,
         resume: RunState | None = None,
-    ) -> Result:
+        min_available_nodes: int = 2,
+        compare_rows: bool = False,
+        prove: bool = True,
+    ) -> Outcome:
         """Run the federation.
 
         Parameters
         ----------
         grid
-            A grid whose node ids are client ids 0…K−1.
+            A grid whose node ids are client ids 0…K−1 and whose nodes run fedclust's ClientApp; or Flower's
+            own grid, whose nodes may run anybody's, see :mod:`fedclust.federation.any_app`.
         initial_arrays
             The model that all clients start from.
         num_rounds
@@ -510,30 +527,42 @@ class ClusteredStrategy(Strategy):
             The clients of the grid, if they have described themselves already; they are then not asked again.
         resume
             State of an earlier run to go on from.
+        min_available_nodes
+            Number of nodes to wait for before round 1, of Flower's own grid.
+        compare_rows
+            Whether anybody's ClientApp compares two models row by row, see
+            :func:`fedclust.reporting.comparison`; otherwise each client has a vote by its two losses.
+        prove
+            Whether clients that only train and evaluate also train one model for all, after the last round,
+            and compare it with their cluster's, where the method has tested nothing itself.
 
         Returns
         -------
-        Flower's result; its arrays hold every cluster's model, see :func:`fedclust.messages.split_models`.
+        Flower's result with the clusters; its arrays hold every cluster's model, see
+        :func:`fedclust.messages.models.split_models`.
 
         Raises
         ------
         ValueError
             If `resume` is of another number of clients, or not of this method.
+        FederationError
+            If anybody's ClientApp cannot answer what the method asks, or no client gives what it needs.
         """
-        everyone, result = Federation(grid) if federation is None else federation, Result()
+        sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
+        everyone, result = federation, Outcome()
+        if everyone is None:
+            waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
+            everyone = self._meet(grid, initial_arrays, *sent, num_rounds, buffers=buffers, **waits)
         rounds = self.run_rounds(
-            everyone,
-            initial_arrays,
-            num_rounds,
-            timeout,
-            train_config or {},
-            evaluate_config or {},
-            buffers=buffers,
-            resume=resume,
+            everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )
         for figures in rounds:
-            number, loss = self.run.server_round, self.run.now.record.get("loss")
-            if loss is not None:
+            number, record = self.run.server_round, self.run.now.record
+            if number > (0 if resume is None else resume.server_round):
+                result.rounds.append({**record})
+            if isinstance(everyone.clients, AnyApp) and number:
+                everyone.clients.log_round(record, num_rounds)
+            if (loss := record.get("loss")) is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
                 result.evaluate_metrics_clientapp[number] = MetricRecord({**figures})
@@ -544,7 +573,59 @@ class ClusteredStrategy(Strategy):
             if number and should_stop is not None and should_stop(number, result):
                 break
         result.arrays = join_models(self.clusters.models)
+        result.assignment, result.models = self.assignment, self.clusters.models
+        result.nodes = list(everyone.clients.places)[: self.clusters.num_clients]
+        if everyone.clients.plain and prove and self.forms_groups:
+            result.verdict = self.tested() or self._proved(everyone, initial_arrays, timeout, *sent, buffers)
         return result
+
+    def _meet(
+        self,
+        grid: Grid,
+        model: ArrayRecord,
+        train_config: Mapping[str, Any],
+        evaluate_config: Mapping[str, Any],
+        num_rounds: int,
+        **settings: Any,
+    ) -> Federation:
+        """Find out who answers behind a grid: fedclust's own clients, or anybody's ClientApp."""
+        nodes = sorted(grid.get_node_ids())
+        if isinstance(getattr(grid, "num_clients", None), int) or (nodes and nodes == [*range(len(nodes))]):
+            return Federation(grid)
+        if not isinstance(grid, BlockingGrid):  # Flower's own looks for replies every three seconds
+            from fedclust.grids.superlink import PromptGrid  # imports Hydra
+
+            grid = PromptGrid(grid)
+        app = AnyApp(grid, model, train_config, evaluate_config, **settings)
+        counted = self.needs_label_counts and not self.proves_splits
+        counted |= bool(getattr(self.selection, "needs_label_counts", False))
+        return Federation(app, num_rounds, disclosed="labels" if counted else "sizes")
+
+    def _proved(
+        self,
+        everyone: Federation,
+        model: ArrayRecord,
+        timeout: float,
+        train_config: Mapping[str, Any],
+        evaluate_config: Mapping[str, Any],
+        buffers: frozenset[str],
+    ) -> Verdict:
+        """Train one model for all as long, and have clients compare it with their cluster's."""
+        clusters, federation, name = self.clusters, self.run.federation, type(self).__name__
+        if LossesQuestion.kind in federation.asked:
+            text = f"No verdict: {name}'s clients chose groups by the losses that it would compare"
+            return Verdict(text, grouped=False)
+        measured: Mapping[int, Evidence] = {}
+        if np.count_nonzero(clusters.sizes) > 1:
+            everyone.close()
+            rounds = self.run.server_round, timeout, train_config, evaluate_config
+            common = ClusteredStrategy(options=replace(self.options, selection=None, evaluate_every=10**9))
+            for _ in common.run_rounds(everyone, model, *rounds, buffers=buffers):
+                pass
+            one, groups = ((each.assignment, each.clusters.models) for each in (common, self))
+            measured, _ = ask_differences(federation, one, groups, margin=MARGIN)
+        words = everyone.clients.words if isinstance(everyone.clients, AnyApp) else CLASSES
+        return prove_grouping(self.assignment, measured, {}, method=name, words=words).verdict
 
     def run_rounds(
         self,

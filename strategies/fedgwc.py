@@ -67,6 +67,10 @@ class FedGWC(ClusteredStrategy):
         snapshots = {name: padded(matrix, len(homes)) for name, matrix in memory.snapshots.items()}
         return replace(memory, interactions=tuple(joined), snapshots=snapshots)
 
+    def instruction(self, clusters: Clusters) -> Mapping[str, Any]:
+        """Ask for the loss of each step."""
+        return {"step_losses": True}
+
     def cohort_size(self, num_members: int) -> int:
         """Compute a cohort's size: the share that takes part, at least three, unless it is fixed."""
         return self.parameters.cohort_size_of(num_members, self.options.participation)

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     {"typing", "support"},
     {"metrics", "personal", "privacy", "proof"},
-    {"targets"},
+    {"reporting", "targets"},
     {"data"},
     {"clustering", "messages", "models", "settings"},
     {"aggregation", "grids", "training"},

@@ -3,7 +3,8 @@
 A :class:`~fedclust.federation.Federation` asks without knowing which. :class:`Here` calls the functions of
 ``clients/`` with the questions' dataclasses; nothing becomes a message. :class:`Flower` writes each question
 as records, sends one message to each node, and reads and checks the replies. An answer has the same values
-either way: what a message would round or refuse is rounded and refused here, too.
+either way: what a message would round or refuse is rounded and refused here, too. The third,
+:class:`~fedclust.federation.any_app.AnyApp`, asks anybody's ClientApp to train and to evaluate.
 """
 
 from collections import Counter
@@ -102,6 +103,9 @@ class Answering(Protocol):
     ----------
     all_rows
         Whether clients are to hold no rows out of training; set before they describe theirs.
+    plain
+        Whether clients only train and evaluate. They then measure losses on the rows that they compare models
+        on, so that a test would favour what these losses have chosen.
     keeps
         Names of the runs of which models are completed by what stays with clients: one, or those of a
         question's models A and B. Empty where nothing stays.
@@ -110,6 +114,7 @@ class Answering(Protocol):
     """
 
     all_rows: bool
+    plain: bool
     keeps: tuple[str, ...]
 
     @property
@@ -182,6 +187,7 @@ class Here:
 
     all_rows = False
     keeps: tuple[str, ...] = ()
+    plain = False
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
@@ -298,6 +304,7 @@ class Flower:
     """
 
     kept = None
+    plain = False
 
     def __init__(self, grid: Grid) -> None:
         self.grid: Any = grid

@@ -129,7 +129,8 @@ def _pairs(
     own: FloatArray | None = None,
 ) -> dict[int, tuple[ArrayRecord, ArrayRecord, FloatArray, FloatArray]]:
     """Return models A and B of each client, and what corrects each for its class shares."""
-    counts = federation.describe().train_counts
+    described = federation.describe()  # clients that only train and evaluate correct nothing
+    counts = described.num_train[:, None] if federation.clients.plain else described.train_counts
     shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
     shifts[1] = shifts[1] if own is None else own
     pairs = {}

@@ -158,24 +158,29 @@ def round_figures(
 
     Returns
     -------
-    Over the clients with an accuracy: ``global_accuracy``, ``mean_client_accuracy``, ``balanced_accuracy``,
-    ``test_loss`` (the mean over all their test examples, NaN if a client's loss is not finite) and the mean
-    of each of the user's own metrics; none of these without such a client.
+    Over the clients with an accuracy, or with a loss if none has one: ``global_accuracy``,
+    ``mean_client_accuracy``, ``balanced_accuracy``, ``test_loss`` (the mean over all their test examples, NaN
+    if a client's loss is not finite) and the mean of each of the user's own metrics; none of these without
+    such a client.
     """
     figures = measured.figures
-    known = np.isfinite(figures.get("accuracy", np.zeros(0)))
+    known = np.isfinite(figures.get("accuracy", figures.get(LOSS, np.zeros(0))))
     mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
         return mark
-    accuracy = figures["accuracy"][known]
     num_examples = counted(figures[NUM_EXAMPLES][known].astype(np.int64), row_cap)
     losses = figures[LOSS][known]
+    accuracies: dict[str, float] = {}
+    if "accuracy" in figures:  # which a ClientApp of the user's own may not report
+        accuracy = figures["accuracy"][known]
+        accuracies["global_accuracy"] = metrics.global_accuracy(accuracy, num_examples)
+        accuracies["mean_client_accuracy"] = float(accuracy.mean())
+    if "balanced-accuracy" in figures:
+        accuracies["balanced_accuracy"] = _mean(figures["balanced-accuracy"][known])
     # A mean over the other clients would hide one client's overflow.
     loss = float(np.average(losses, weights=num_examples)) if np.isfinite(losses).all() else float("nan")
     return {
-        "global_accuracy": metrics.global_accuracy(accuracy, num_examples),
-        "mean_client_accuracy": float(accuracy.mean()),
-        "balanced_accuracy": _mean(figures["balanced-accuracy"][known]),
+        **accuracies,
         "test_loss": loss,
         **{name: _mean(figures[name][known]) for name in measured.own_metrics},
         **mark,
@@ -449,6 +454,7 @@ class Run:
             "seconds": now - self._began,
         }
         self.server_round, self._began = last.number, now
+        self.now = dataclasses.replace(last, record=record)
         self.failed_replies += len(record["failures"])
         return figures, record
 

@@ -278,7 +278,8 @@ class Coalitions(Layer):
 
     def instruct(self, run: Run, now: Round) -> Round:
         """List the coalitions in round 1; add the models of all that contain a site to what it trains."""
-        if now.number == 1 and self._wanted(run.federation.describe().rows, run.initial):
+        able = now.number == 1 and not run.federation.clients.plain  # to train several models in a round
+        if able and self._wanted(run.federation.describe().rows, run.initial):
             number, model = now.clusters.num_clients, run.initial
             further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
             listed = coalitions(number, further)

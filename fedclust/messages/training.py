@@ -258,6 +258,8 @@ class Instruction(codec.Question[TrainAnswer]):
         a model of its own; the rule's number, and whether the client adapts it. Empty to keep nothing.
     extra
         Entries of the user's own for a ClientApp of the user's own; ours does not read them.
+    step_losses
+        Whether the method reads the loss of each step, which ours always sends.
     """
 
     kind = "train"
@@ -286,6 +288,7 @@ class Instruction(codec.Question[TrainAnswer]):
     stays_rate: Annotated[float, codec.Real(0, sparse=True)] = 0.0
     stays_adapts: Annotated[bool, codec.Flag(sparse=True)] = False
     extra: Mapping[str, Any] = field(default_factory=dict, metadata=codec.UNSENT)
+    step_losses: bool = field(default=False, metadata=codec.UNSENT)
 
     projection = cached_property(_projection)
 

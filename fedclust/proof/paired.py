@@ -15,6 +15,9 @@ skewness either, so the p-value is at least half the probability of missing it (
 rows the test is a bet: on each row a gambler stakes a share of what it owns on "d is above the margin", at
 odds that are fair if the mean is the margin. What it owns is then on average no more than what it began with,
 so that 1/(what it owns) is a p-value: for any distribution, from one row upwards, at the price of power.
+Differences that are all of full size, such as votes (:mod:`fedclust.proof.votes`), are counted instead: the
+p-value is the binomial one, which is no smaller for rows of different chances (Hoeffding, "On the
+distribution of the number of successes in independent trials", Annals of Mathematical Statistics 27, 1956).
 
 Assumptions. The clients are given; each client's held-out rows are a random sample of its data, drawn
 independently of the rows that either model was trained on and of the choice of what is compared.
@@ -334,9 +337,17 @@ def p_value(of: Evidence, margin: float = 0.0, *, enough: bool | None = None) ->
     1.0
     >>> p_value(evidence(np.full(200, 0.5))) < 1e-6
     True
+    >>> p_value(evidence(np.array([2.0, 2.0, 2.0, 2.0, -2.0])))  # (5 + 1)/2**5
+    0.1875
     """
     if not of.count:
         return 1.0
+    fair = (1 + margin / LARGEST_BRIER) / 2
+    if of.sums[1] == of.count * LARGEST_BRIER**2:  # all are of full size: the exact test of their number
+        from scipy.special import bdtrc
+
+        better = round((of.count + float(of.sums[0]) / LARGEST_BRIER) / 2)
+        return float(bdtrc(better - 1, of.count, fair)) if better else 1.0
     mean, deviation, skewness = moments(of)
     if not (of.count >= ENOUGH_ROWS if enough is None else enough) or deviation == 0:
         return float(min(1.0, 1 / wealth(of)[0]))

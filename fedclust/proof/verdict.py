@@ -304,7 +304,7 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
 def _better(comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe how much better groups are, and for how many clients."""
     if not figure.num_rows:
-        text = f"on held-out rows their {words.score} is lower by {comparison.gain:.2g}"
+        text = words.lower("on held-out rows their {}", comparison.gain)
         return f"{text}, for {comparison.better_for} of {plural(comparison.num_clients, 'client')}"
     return f"{_figures(figure, words)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
 
@@ -312,9 +312,7 @@ def _better(comparison: Comparison, figure: Figure, words: Words) -> str:
 def _not_shown(what: str, comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe the figures of groups that were not shown to be better."""
     if not figure.num_rows:
-        word = "lower" if comparison.gain >= 0 else "higher"
-        of = f"on held-out rows the {words.score} of {what}"
-        return f"{of} is {word} by {abs(comparison.gain):.2g}"
+        return words.lower(f"on held-out rows the {{}} of {what}", comparison.gain)
     if figure.gain == 0 == figure.accuracy_gain:
         return f"{what} predict every test row just as well"
     low, high = figure.interval

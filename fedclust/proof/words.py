@@ -113,6 +113,24 @@ class Words:
         """
         return f"{groups:.3f} instead of {common:.3f} of test rows predicted right"
 
+    def lower(self, of: str, gain: float) -> str:
+        """Say by how much a score is lower than another, or higher.
+
+        Parameters
+        ----------
+        of
+            Whose score it is, with {} for its name.
+        gain
+            By how much it is lower.
+
+        Examples
+        --------
+        >>> CLASSES.lower("their {}", 0.25)
+        'their Brier score is lower by 0.25'
+        """
+        word = "lower" if gain >= 0 else "higher"
+        return f"{of.format(self.score)} is {word} by {abs(gain):.2g}"
+
     def counted(self, rows: int, counts: IntArray) -> int:  # noqa: ARG002
         """Return how many test rows say something of the first figure.
 

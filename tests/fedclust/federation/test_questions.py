@@ -56,6 +56,7 @@ class _Clients:
     num_clients: int = 4
     bounds: Bounds = field(default_factory=Bounds)
     validation: int = 50  # rows, with which each client chooses for itself
+    clients: Any = field(default_factory=lambda: SimpleNamespace(plain=False))
 
     def describe(self) -> Any:
         return SimpleNamespace(
@@ -260,6 +261,7 @@ def test_a_vote_is_judged_by_those_with_the_same_models(liars: tuple[int, ...]) 
 
     federation: Any = SimpleNamespace(
         num_clients=15,
+        clients=SimpleNamespace(plain=False),
         describe=lambda: SimpleNamespace(train_counts=np.full((15, 2), 5), num_validation=np.full(15, 20)),
         ask=lambda asked: Answers({client: answer(client) for client in asked}, {}),
         failed=lambda *given: recorded.append(given),

@@ -178,17 +178,25 @@ def test_below_120_rows_it_is_a_bet() -> None:
     found = evidence(np.array([2.0, 2.0, 0.0, -2.0]))
     owned = sum((1 + bet / 2) ** 2 * (1 - bet / 2) for bet in BETS) / 8
     assert p_value(found) == pytest.approx(min(1, 1 / owned))
-    # Ten rows of 2: the p-value of a gain for certain.
-    sure = evidence(np.full(10, 2.0))
-    assert p_value(sure) == pytest.approx(8 / sum((1 + bet / 2) ** 10 for bet in BETS))
+    # Ten rows of 1, half of the largest gain.
+    sure = evidence(np.full(10, 1.0))
+    assert p_value(sure) == pytest.approx(8 / sum((1 + bet / 4) ** 10 for bet in BETS))
     assert p_value(evidence(np.full(10, -2.0))) == 1
     assert p_value(evidence(np.zeros(50))) == 1
     assert p_value(evidence(np.zeros(0))) == 1
 
 
 def test_one_row_votes() -> None:
-    # (1 + λ/2) on average over the bets: 1 + 4.87/16.
-    assert compare([evidence(np.array([2.0]))]).p_value == pytest.approx(1 / (1 + sum(BETS) / 16))
+    # (1 + λ/4) on average over the bets: 1 + 4.87/32.
+    assert compare([evidence(np.array([1.0]))]).p_value == pytest.approx(1 / (1 + sum(BETS) / 32))
+
+
+def test_differences_of_full_size_are_counted() -> None:
+    # Three or more of four, each with a chance of 1/2: (4 + 1)/16; with one of 3/5 at a margin of 0.4.
+    rows = evidence(np.array([2.0, -2.0, 2.0, 2.0]))
+    assert p_value(rows) == pytest.approx(5 / 16)
+    assert p_value(rows, 0.4) == pytest.approx(4 * 0.6**3 * 0.4 + 0.6**4)
+    assert p_value(evidence(np.full(10, 2.0))) == pytest.approx(1 / 2**10)
 
 
 def test_rows_that_are_all_alike_are_bet_on_however_many() -> None:
@@ -199,7 +207,7 @@ def test_rows_that_are_all_alike_are_bet_on_however_many() -> None:
 
 
 def test_what_is_owned_never_overflows() -> None:
-    assert 0 < p_value(evidence(np.full(5000, 2.0))) < 1e-300
+    assert 0 < p_value(evidence(np.full(5000, 1.99))) < 1e-300
 
 
 def test_a_comparison_by_hand() -> None:

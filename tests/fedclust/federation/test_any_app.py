@@ -1,0 +1,317 @@
+"""Anybody's ClientApp: a model of one matrix; a node's data is the matrix that it wants."""
+
+import importlib
+import logging
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from fedclust import reporting
+from fedclust.federation import FederationError
+from fedclust.federation.outcome import Outcome
+from fedclust.grids.local_grid import FIRST_NODE_ID, LocalGrid
+from fedclust.strategies import (
+    CFL,
+    FLHC,
+    FMCL,
+    PACFL,
+    Auto,
+    ClusteredStrategy,
+    ClustPSIPFL,
+    FedClustWeights,
+    FedGWC,
+    FeSEM,
+    Local,
+)
+
+WANTED = np.array([[1.0, 0.0], [-1.0, 0.0]])  # of even and of odd nodes
+Change = Callable[[RecordDict, Message, int], None]
+
+
+def weights(model: ArrayRecord) -> np.ndarray:
+    """Return the only row of a model's only matrix."""
+    ((row,),) = model.to_numpy_ndarrays()
+    return row
+
+
+class Apart:
+    """Nodes that want different models; node k has k + 1 rows, and walks half of the way to its model.
+
+    Attributes
+    ----------
+    asked
+        The type and the config of each message, by node.
+    """
+
+    def __init__(self, num_nodes: int, change: Change = lambda *_: None, *, alike: bool = False) -> None:
+        self.asked: list[tuple[int, str, Mapping[str, object]]] = []
+        app = ClientApp()
+
+        def answer(message: Message, context: Context) -> Message:
+            node, kind = int(context.node_config["partition-id"]), message.metadata.message_type
+            self.asked.append((node, kind, dict(message.content["config"])))
+            model = weights(message.content["arrays"])
+            wanted = np.zeros(2) if alike else WANTED[node % 2] + [0.0, 0.01 * node]
+            metrics: dict[str, float] = {"num-examples": node + 1}
+            content = RecordDict()
+            if kind == "train":
+                content["arrays"] = ArrayRecord([(model + wanted)[None] / 2])
+            else:
+                metrics["eval_loss"] = float(np.square(model - wanted).sum())
+            content["metrics"] = MetricRecord(metrics)
+            change(content, message, node)
+            return Message(content, reply_to=message)
+
+        app.train()(answer)
+        app.evaluate()(answer)
+        self.grid = LocalGrid(app, {}, num_nodes)
+
+    def start(self, strategy: ClusteredStrategy, num_rounds: int, **settings: object) -> Outcome:
+        """Run a strategy from the model 0."""
+        return strategy.start(self.grid, ArrayRecord([np.zeros((1, 2))]), num_rounds, **settings)
+
+
+def test_one_model_for_all_is_the_mean_by_rows() -> None:
+    apart = Apart(2)
+    result = apart.start(
+        ClusteredStrategy(), 1, train_config=ConfigRecord({"lr": 0.1}), evaluate_config=ConfigRecord({"n": 2})
+    )
+    # Half of the way from 0: (0.5, 0) with one row and (-0.5, 0.005) with two.
+    model = weights(result.models[0])
+    np.testing.assert_allclose(model, [(0.5 - 2 * 0.5) / 3, 2 * 0.005 / 3])
+    assert result.assignment.tolist() == [0, 0]
+    assert result.nodes == [FIRST_NODE_ID, FIRST_NODE_ID + 1]
+    # The clients' losses, by rows: 1 and 2.
+    losses = [np.square(model - wanted).sum() for wanted in ([1.0, 0.0], [-1.0, 0.01])]
+    assert result.rounds[0]["test_loss"] == pytest.approx((losses[0] + 2 * losses[1]) / 3)
+    assert result.evaluate_metrics_clientapp[1]["eval_loss"] == pytest.approx(np.mean(losses))
+    # Nothing but what Flower's strategies send.
+    kinds = [(kind, config) for _, kind, config in apart.asked[::2]]
+    assert kinds == [
+        ("train", {"lr": 0.1, "server-round": 1}),
+        ("evaluate", {"n": 2, "server-round": 1}),
+    ]
+
+
+GROUPED = [
+    Auto(parameters=Auto.parameters_type(warmup=2, probation=2)),
+    CFL(parameters=CFL.parameters_type(relative=True, eps_1=0.9, eps_2=0.1, min_rounds=1)),
+    FLHC(parameters=FLHC.parameters_type(rounds=2)),
+    FeSEM(),
+    FedClustWeights(),
+]
+
+
+@pytest.mark.parametrize("strategy", GROUPED, ids=lambda each: type(each).__name__)
+def test_clients_that_contradict_each_other_are_parted(strategy: ClusteredStrategy) -> None:
+    result = Apart(10).start(strategy, 8)
+    parity = np.arange(10) % 2
+    for cluster in np.unique(result.assignment):
+        assert len({*parity[result.assignment == cluster]}) == 1  # CFL may cut further
+    assert result.verdict is not None
+    assert result.verdict.grouped
+    assert "10 of 10 clients" in result.verdict.text
+    for client, cluster in enumerate(result.assignment):
+        model = weights(result.models[cluster])
+        assert np.sign(model[0]) == np.sign(WANTED[client % 2][0])
+
+
+def test_everybody_alone_has_the_model_that_it_wants() -> None:
+    result = Apart(3).start(Local(), 2)
+    # Two steps of half of the way leave a quarter of it.
+    models = [weights(result.models[cluster]) for cluster in result.assignment]
+    np.testing.assert_allclose(models, [[0.75, 0.0], [-0.75, 0.0075], [0.75, 0.015]])
+
+
+def test_clients_that_want_the_same_are_not_parted() -> None:
+    result = Apart(10, alike=True).start(GROUPED[0], 8)
+    assert result.assignment.tolist() == [0] * 10
+    assert not result.verdict.grouped
+    assert result.verdict.text.startswith("Train one model for all: ")
+
+
+def test_no_verdict_where_the_losses_that_would_be_compared_have_chosen() -> None:
+    class Choosy(ClusteredStrategy):
+        def after_round(self, clusters, replies, federation):
+            losses = federation.losses(clusters.models, [0])
+            assert losses[0] == pytest.approx([0.25])  # of (0.5, 0), half of the way to (1, 0)
+            return clusters
+
+    result = Apart(1).start(Choosy(), 1, min_available_nodes=1)
+    assert result.verdict.text.startswith("No verdict: Choosy's clients chose groups by the losses")
+
+
+# -- Faults -------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_fails_costs_its_own_reply(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(content: RecordDict, message: Message, node: int) -> None:
+        if node == 1 and message.metadata.message_type == "train":
+            raise RuntimeError("disk full")
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(2, fail).start(ClusteredStrategy(), 1)
+    np.testing.assert_allclose(weights(result.models[0]), [0.5, 0.0])
+    (failure,) = result.rounds[0]["failures"]
+    assert (failure["client"], failure["phase"]) == (1, "train")
+    assert f"train: client 1 (node {FIRST_NODE_ID + 1}): RuntimeError: disk full" in caplog.text
+
+
+def _without(record: str, key: str | None = None) -> Change:
+    def change(content: RecordDict, message: Message, node: int) -> None:
+        if node == 1 and message.metadata.message_type == ("evaluate" if key == "eval_loss" else "train"):
+            if key is None:
+                del content[record]
+            else:
+                del content[record][key]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "phase", "line"),
+    [
+        (_without("arrays"), "train", 'content["arrays"] = ArrayRecord('),
+        (_without("metrics"), "train", 'content["metrics"] = MetricRecord({"num-examples": '),
+        (_without("metrics", "num-examples"), "train", 'metrics["num-examples"] = len(rows)'),
+        (_without("metrics", "eval_loss"), "evaluate", 'metrics["loss"] = loss'),
+    ],
+)
+def test_what_a_reply_lacks_is_the_line_to_add(change: Change, phase: str, line: str) -> None:
+    failures = Apart(2, change).start(ClusteredStrategy(), 1).rounds[0]["failures"]
+    assert [(each["client"], each["phase"]) for each in failures] == [(1, phase)]
+    lacks = (
+        f"client 1 (node {FIRST_NODE_ID + 1}), round 1: no {line.partition(' = ')[0]} in reply, add: {line}"
+    )
+    assert lacks in failures[0]["reason"]
+
+
+LINES = {
+    FedGWC: 'client 0 (node 2), round 1: no content["losses"] in reply, add: '
+    "content.update(reporting.losses(loss_of_each_step)); its keys are ['arrays', 'metrics']",
+    ClustPSIPFL: 'client 0 (node 2): no content["label-counts"] in reply, add: '
+    "content.update(reporting.label_counts(labels, num_classes)); its keys are ['metrics']",
+    FMCL: 'client 0 (node 2): no content["prototypes"] in reply, add: '
+    "content.update(reporting.prototypes(embeddings, labels, num_classes)); its keys are ['metrics']",
+    PACFL: "a ClientApp of your own can only train and evaluate, the method asks 'query.subspaces': it needs "
+    "fedclust's own clients",
+}
+
+
+@pytest.mark.parametrize("method", LINES)
+def test_what_no_reply_has_ends_the_run(method: type[ClusteredStrategy]) -> None:
+    with pytest.raises(FederationError) as raised:
+        Apart(4).start(method(), 2)
+    assert str(raised.value) == LINES[method]
+
+
+def test_a_method_that_compares_rows_names_the_line() -> None:
+    line = re.escape("content.update(reporting.comparison(other, own, labels, config))")
+    with pytest.raises(FederationError, match=rf'no content\["difference"\] in reply, add: {line}'):
+        Apart(4).start(FLHC(parameters=FLHC.parameters_type(rounds=1)), 1, compare_rows=True)
+
+
+def test_a_run_without_losses_ends_before_round_1() -> None:
+    def change(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            del content["metrics"]["eval_loss"]
+
+    with pytest.raises(
+        FederationError, match=r'no metrics\["loss"\] in reply, add: metrics\["loss"\] = loss'
+    ):
+        Apart(4, change).start(Auto(), 2)
+
+
+# -- What further methods need ------------------------------------------------------------------------------
+
+
+def reported(content: RecordDict, message: Message, node: int) -> None:
+    """Add what every method may need: labels, embeddings and losses tell even nodes from odd ones."""
+    labels, of = np.array([node % 2] * 27 + [0, 1] * 3), node % 2
+    if message.metadata.message_type == "train":
+        content.update(reporting.losses([1.0 + of, 0.5 + of]))
+        return
+    content["metrics"]["num-examples"] = len(labels)
+    content.update(reporting.label_counts(labels, 2))
+    content.update(reporting.prototypes(np.eye(2)[labels] + [of, 0.0], labels, 2))
+    if "compare-with" in message.content:
+        sides = [message.content[name] for name in ("compare-with", "arrays")]
+        other, own = (_chances(weights(side)[0], len(labels)) for side in sides)
+        content.update(reporting.comparison(other, own, labels, message.content["config"]))
+
+
+def _chances(weight: float, rows: int) -> np.ndarray:
+    """Give label 0, which most rows of even nodes have, a chance that grows with the weight."""
+    return np.tile([(1 + weight) / 2, (1 - weight) / 2], (rows, 1))
+
+
+@pytest.mark.parametrize("method", [ClustPSIPFL, FMCL])
+def test_what_clients_report_before_round_1_parts_them(method: type[ClusteredStrategy]) -> None:
+    result = Apart(10, reported).start(method(), 2)
+    groups = [{*result.assignment[first::2].tolist()} for first in (0, 1)]
+    assert [len(each) for each in groups] == [1, 1]
+    assert groups[0] != groups[1]
+
+
+def test_fedgwc_reads_the_losses_of_each_step() -> None:
+    seen: list[list[float]] = []
+
+    class Watched(FedGWC):
+        def after_round(self, clusters, replies, federation):
+            seen.extend(reply.losses.tolist() for reply in replies)
+            return super().after_round(clusters, replies, federation)
+
+    Apart(4, reported).start(Watched(participation=1), 1, prove=False)
+    assert seen == [[1.0, 0.5], [2.0, 1.5]] * 2
+
+
+def test_rows_are_compared_where_clients_report_them() -> None:
+    result = Apart(6, reported).start(FLHC(parameters=FLHC.parameters_type(rounds=2)), 8, compare_rows=True)
+    said = "Train in 2 groups: on held-out rows their Brier score is lower by "
+    assert result.verdict.text.startswith(said)
+    assert result.verdict.text.endswith(", for 6 of 6 clients")
+    gain = float(result.verdict.text.removeprefix(said).partition(",")[0])
+    # The model for all scores about 1/2; sure ones 0 on 30 of a client's 33 rows and 2 on the others.
+    assert gain == pytest.approx(0.5 - 2 / 11, abs=0.1)
+
+
+# -- The page -----------------------------------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[3]
+
+
+def _diffs() -> list[str]:
+    page = (ROOT / "docs" / "YOUR_FLOWER_APP.md").read_text(encoding="utf-8")
+    return re.findall(r"^```diff\n(.*?)^```$", page, re.M | re.S)
+
+
+def test_few_lines_change() -> None:
+    server, client = ([line[1:] for line in each.splitlines() if line[0] == "+"] for each in _diffs())
+    assert len(server) == 2
+    assert len(client) <= 5  # that of rows; no other record takes more than an import and a line
+
+
+def test_what_the_page_says_runs() -> None:
+    lines = [line[1:] for line in _diffs()[0].splitlines() if line[0] in "+ "]
+    names = {"grid": Apart(10).grid, "arrays": ArrayRecord([np.zeros((1, 2))]), "config": None}
+    exec("\n".join(lines), names)
+    result = names["result"]
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.verdict.text == (
+        "Train in 2 groups: after their trial their models were better for 10 of 10 clients"
+    )
+
+
+@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "pytorch_client"])
+def test_the_example_finds_its_groups(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "examples" / "flower_app")
+    grid = LocalGrid(importlib.import_module(f"flower_app.{client}").app, {}, 10)
+    model = ArrayRecord([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
+    result = Auto().start(grid, model, 17, train_config=ConfigRecord({"lr": 0.5}))
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.rounds[-1]["test_loss"] < 0.6 < 1.0 < result.rounds[9]["test_loss"]

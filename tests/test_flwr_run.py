@@ -188,6 +188,6 @@ def test_a_wrong_override_fails_with_one_line(flower: Flower, refused: subproces
     printed, _ = refused.communicate(timeout=600)
     state = flower.state(printed)
     assert state["status"] == "finished:failed"
-    assert "unknown key 'stratgy': did you mean 'strategy'?" in state["status-details"]
-    assert printed.count("unknown key 'stratgy'") == 1
+    # Not in the run's details: these are of whichever of Flower's two processes ends first.
+    assert printed.count("unknown key 'stratgy': did you mean 'strategy'?") == 1
     assert "hydra" not in printed  # nothing of what led to it

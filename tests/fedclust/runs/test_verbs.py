@@ -61,7 +61,19 @@ def test_the_examples_of_a_run_compose(command: list[str]) -> None:
 def test_a_group_lists_its_choices(run) -> None:
     lines = run("help", "personal").printed.splitlines()
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == [
-        f"personal={choice}" for choice in ("auto", "finetune", "none", "own", "prior")
+        f"personal={choice}"
+        for choice in (
+            "apfl",
+            "auto",
+            "ditto",
+            "fedbn",
+            "fedper",
+            "fedrep",
+            "finetune",
+            "none",
+            "own",
+            "prior",
+        )
     ]
     printed = run("help", "strategy").printed
     assert max(map(len, printed.splitlines())) <= 100

@@ -67,6 +67,7 @@ class FedRC(NetworkStrategy):
     asks = frozenset({ResponsibilitiesQuestion.kind})
 
     needs_client_models = True
+    needs_whole_models = True  # rows are weighted by what whole models say of them
 
     needs_label_counts = True  # the sums over the models add up to them
 

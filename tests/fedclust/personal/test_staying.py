@@ -437,6 +437,7 @@ def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
             "^strategy must not compute with whole models",
             {"strategy": "fedgmcc"},
         ),
+        ("fedper", _mlp(), "^strategy must not compute with whole models", {"strategy": "fedrc"}),
         ("fedper", _mlp(), "^strategy.parameters.coalitions must be none", {"strategy": "auto"}),
     ]
     for personal, network, message, given in cases:

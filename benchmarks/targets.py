@@ -7,6 +7,7 @@ events follow the opposite risk; where nothing differs, each split is a false on
 table (442 patients, an amount) is dealt to ten clients, five of which have it mirrored. *Regions*: FLamby's
 Fed-TCGA-BRCA by its static split (du Terrail et al. 2022): regions as they are, each with its event column
 coded the other way in turn if ten rows of it had the event, and patients dealt to regions at random.
+*Units*: the diabetes table over three sites, of which one has it in another unit.
 """
 
 import json
@@ -31,6 +32,7 @@ TRAINING = LocalTraining(learning_rate=0.1, steps=3, batch_size=8)  # as conf/tr
 EPOCH = LocalTraining(learning_rate=0.1, epochs=1, batch_size=32, weight_decay=0.01)
 TCGA = DATA / "tcga_brca" / "tcga_brca.csv"
 _FEWEST, _RUNS = 10, 5  # events of a region whose column is turned round, and seeds of such runs
+FACTOR = 18.0182  # mg/dl of glucose in one mmol/l
 _SHUFFLES = 100  # seeds of runs of patients dealt at random
 FLAMBY = {"FedAvg": "0.732 ± 0.181", "best federated": "0.815 ± 0.026", "each alone": "0.689 ± 0.009"}
 
@@ -128,11 +130,38 @@ def regions(turned: str, shuffled: bool, seed: int) -> dict[str, Any]:
     }
 
 
+def units(seed: int) -> dict[str, Any]:
+    """Deal the diabetes table to three sites, one of which has it in another unit, and again converted."""
+    draws, rows = np.random.default_rng(seed), load_diabetes()
+    inputs = (rows.data / rows.data.std(axis=0)).astype(np.float32)
+    parts, odd = np.array_split(draws.permutation(len(inputs)), 3), int(draws.integers(3))
+    split = [(part[len(part) // 5 :], part[: len(part) // 5]) for part in parts]
+    train, test = (np.concatenate(each) for each in zip(*split, strict=True))
+    with_one = np.column_stack([inputs, np.ones(len(inputs))])
+    pooled = with_one[test] @ np.linalg.lstsq(with_one[train], rows.target[train])[0]
+    found: dict[str, Any] = {"odd": odd, "pooled": float(np.sqrt(np.mean((pooled - rows.target[test]) ** 2)))}
+    for name, factor in (("other unit", FACTOR), ("converted", 1.0)):
+        clients = []
+        for site, own in enumerate(split):
+            values = (rows.target / (factor if site == odd else 1.0)).astype(np.float32)
+            fitted, tested = ((inputs[each], values[each]) for each in own)
+            clients.append((fitted, None, tested))
+        result = simulate("auto", nn.Linear(10, 1), clients, rounds=ROUNDS, training=EPOCH, seed=seed)
+        found[name] = [
+            each["client"] for each in result.summary["site_findings"] if each["kind"] in ("unit", "turned")
+        ]
+    predicted = [result.predict(site, inputs[own]).numpy().ravel() for site, (_, own) in enumerate(split)]
+    found["auto"] = float(np.sqrt(np.mean((np.concatenate(predicted) - rows.target[test]) ** 2)))
+    return found
+
+
 def run(*item: Any) -> dict[str, Any]:
     """Make one run."""
     torch.set_num_threads(1)
     what, *given = item
     torch.manual_seed(given[-1])
+    if what == "units":
+        return units(given[-1])
     return grouped(*given) if what == "groups" else regions(*given)
 
 
@@ -178,6 +207,20 @@ def regions_lines(
     return "\n".join(text)
 
 
+def units_lines(found: Sequence[Mapping[str, Any]]) -> str:
+    """Write what came of sites in another unit."""
+    named = sum(each["other unit"] == [each["odd"]] for each in found)
+    accused = sum(bool(each["converted"]) for each in found)
+    shares = over_seeds([each["auto"] / each["pooled"] for each in found])
+    return "\n".join(
+        [
+            f"- The site in another unit, and it alone, is named in {named} of {len(found)}.",
+            f"- Once it is converted, somebody is named in {accused} of {len(found)}.",
+            f"- RMSE on test rows is then that of least squares on all sites' rows times {shares}.",
+        ]
+    )
+
+
 def main() -> None:
     """Run what is missing, and write the page."""
     parser = arguments(__doc__, page="TARGETS", folder=True)
@@ -200,6 +243,7 @@ def main() -> None:
         ),
         *(("regions", region, False, seed) for region in ("", *turned) for seed in seeds[:_RUNS]),
         *(("regions", "", True, seed) for seed in shuffles),
+        *(("units", "", False, seed) for seed in seeds),
     ]
     files = {each: folder / f"{'-'.join(map(str, each)).replace(' ', '_')}.json" for each in items}
     for place, item, found in side_by_side(
@@ -210,6 +254,8 @@ def main() -> None:
     read = {each: json.loads(file.read_text(encoding="utf-8")) for each, file in files.items()}
     said = f"{given.seeds} seeds from {given.first}, {ROUNDS} rounds, a linear network."
     show("groups", "\n".join([groups_lines(read, seeds), "", said]), given.write, folder)
+    text = units_lines([found for item, found in read.items() if item[0] == "units"])
+    show("units", f"{text}\n\n{said}", given.write, folder)
     show("regions", "\n".join([regions_lines(read, seeds, turned), "", said]), given.write, folder)
 
 

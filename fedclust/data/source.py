@@ -620,6 +620,9 @@ class SourcedDataset(Source, DatasetBuilder):
         was censored then; None except for times.
     unit
         The unit of amounts or times, for people.
+    error
+        Loss of a row of amounts: the ``"squared"`` error, the ``"absolute"`` error, or ``"huber"``, which few
+        rows that are far off move less.
     per_position
         Whether each example has a label per position: a list of numbers, or a string of digits.
     drop_labels
@@ -650,6 +653,7 @@ class SourcedDataset(Source, DatasetBuilder):
     target: Literal["classes", "amounts", "times"] | None = None
     event: str | None = None
     unit: str = ""
+    error: Literal["squared", "huber", "absolute"] = "squared"
     per_position: bool = False
     drop_labels: Sequence[Any] = ()
     class_names: Sequence[str] | None = None
@@ -671,6 +675,9 @@ class SourcedDataset(Source, DatasetBuilder):
         if self.event and self.event == self.label:
             rule = "dataset.event must be another column than dataset.label, which has the times"
             raise SourceError(f"{rule}, got {self.event} for both")
+        if self.error != "squared" and not hasattr(kind, "error"):
+            rule = f"dataset.error must be squared with dataset.target={kind.kind}, which have another loss"
+            raise SourceError(f"{rule}, got {self.error}")
         if kind.numeric and self.per_position:
             raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
         if kind.numeric and self.class_names is not None:
@@ -681,6 +688,11 @@ class SourcedDataset(Source, DatasetBuilder):
     def kind(self) -> type[Target]:
         """What is predicted."""
         return kind_of(self.target, self.event)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """What people choose of a target of numbers."""
+        return {"unit": self.unit} | ({"error": self.error} if hasattr(self.kind, "error") else {})
 
     def write(self, folder: Path) -> None:
         """Prepare the dataset in `folder`; see :meth:`DatasetBuilder.write`."""
@@ -874,7 +886,7 @@ class SourcedDataset(Source, DatasetBuilder):
         values, kept, num_train = self.read_values(parts)
         label = find_column(parts[0], self.label, "label")
         try:
-            target = self.kind.agreed(values[:num_train].astype(np.float64), unit=self.unit)
+            target = self.kind.agreed(values[:num_train].astype(np.float64), **self.chosen)
         except ValueError as error:
             raise SourceError(f"{label}: {error}") from error
         return Labels(target.bins(values), kept, num_train, target.bin_names(), target, values)

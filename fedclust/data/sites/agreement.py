@@ -242,8 +242,9 @@ class Wanted:
         Largest number of words of texts, including padding and unknown; None if words are not counted.
     input_shape
         Shape of an example of anything but a table.
-    kind, unit
-        What is predicted, one of :data:`fedclust.targets.KINDS`, and its unit.
+    kind, chosen
+        What is predicted, one of :data:`fedclust.targets.KINDS`, and what people choose of it, such as a
+        unit.
     """
 
     num_classes: int | None = None
@@ -255,7 +256,7 @@ class Wanted:
     vocabulary_size: int | None = None
     input_shape: tuple[int, ...] = ()
     kind: str = Classes.kind
-    unit: str = ""
+    chosen: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -517,7 +518,7 @@ def _predicted(
     if not KINDS[wanted.kind].numeric:
         return *_classes(left, wanted), ""
     blocks = (block for each in left.values() for block in each.values)
-    target = KINDS[wanted.kind].from_stated(blocks, unit=wanted.unit)
+    target = KINDS[wanted.kind].from_stated(blocks, **wanted.chosen)
     return (), target.bin_names(), to_text(target)
 
 

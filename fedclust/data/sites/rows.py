@@ -119,6 +119,7 @@ _FORM = (
     "name",
     "target",
     "unit",
+    "error",
     "num_classes",
     "class_names",
     "input_shape",
@@ -533,7 +534,7 @@ def wanted_of(
         class_names,
         input_shape=tuple(builder.input_shape),
         kind=builder.kind.kind,
-        unit=builder.unit,
+        chosen=builder.chosen,
     )
     if isinstance(builder, Tables):
         named = (builder.numbers, builder.categories)

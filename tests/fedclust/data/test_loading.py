@@ -154,11 +154,11 @@ def test_a_table_is_fitted_on_training_rows_only(tmp_path, loaded: Load, monkeyp
 
 def test_amounts_are_agreed_on_the_rows_that_clients_train_on(tmp_path, loaded: Load, monkeypatch) -> None:
     stay = {"age": [1.0] * 24, "label": [float(k) for k in range(22)] + [1000.0, 2000.0]}
-    node = table(tmp_path, stay, 1, target="amounts", unit="days")
+    node = table(tmp_path, stay, 1, target="amounts", unit="days", error="absolute")
     # Rows 0 to 10 train; 22 and 23, which nobody trains on, would move every tenth.
     dealt(monkeypatch, [[0, 2, 4, 6, 8, 10], [1, 3, 5, 7, 9]], [[11], [12, 22]])
     data = loaded(node)
-    assert data.target == Amounts(1.0, 9.0, tuple(map(float, range(1, 10))), unit="days")
+    assert data.target == Amounts(1.0, 9.0, tuple(map(float, range(1, 10))), unit="days", error="absolute")
     assert data.values.tolist() == stay["label"]
     assert data.labels[:13].tolist() == [*range(10), 9, 9, 9]
     assert (data.num_classes, data.num_outputs, len(data.class_names)) == (10, 1, 10)

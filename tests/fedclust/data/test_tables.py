@@ -217,6 +217,13 @@ def test_times_of_a_table(tmp_path: Path, died: list) -> None:
     assert data.inputs.shape == (4, 1)
 
 
+def test_the_error_of_classes_and_times_is_not_chosen(tmp_path: Path) -> None:
+    file = write(tmp_path, {"age": [1.0, 3.0], "stay": [1.0, 2.0], "died": [0, 1]})
+    for about, kind in (({}, "classes"), ({"event": "died"}, "times")):
+        with pytest.raises(SourceError, match=f"squared with dataset.target={kind}, .* got huber"):
+            builder(file, 1, label="stay", error="huber", **about)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

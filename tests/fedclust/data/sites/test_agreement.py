@@ -151,7 +151,7 @@ def test_sites_agree_on_times_and_refuse_what_are_none() -> None:
         "late": Statement((), values=(Block(3, (-5.0, 1.0)),)),
         "coded": Statement((), values=(Block(3, (5.0, 2.0)),)),
     }
-    outcome = agree(sites, Wanted(kind="times", unit="days", input_shape=(1,)))
+    outcome = agree(sites, Wanted(kind="times", chosen={"unit": "days"}, input_shape=(1,)))
     assert set(outcome.refused) == set(sites) - {"east", "north"}
     assert set(outcome.refused.values()) == {"its values must be times, as those of the run"}
     # Events at 1, 3, 5, 7: eighths of them, from 1.75 on.

@@ -155,7 +155,7 @@ def test_tables_are_encoded_as_pooled(tables: tuple[dict[str, Path], Path], tmp_
 @pytest.mark.parametrize(
     "predicted",
     [
-        {"label": "age", "target": "amounts", "unit": "years", "ignore": ["died"]},
+        {"label": "age", "target": "amounts", "unit": "years", "error": "huber", "ignore": ["died"]},
         {"label": "age", "event": "died"},
     ],
     ids=["amounts", "times"],
@@ -175,6 +175,7 @@ def test_amounts_and_times_are_agreed_on_as_pooled(tmp_path: Path, predicted: di
     _assert_same(shared, loaded)
     assert target_values(shared.data.target) == target_values(loaded.target)  # blocks of one row
     assert shared.data.target.unit == predicted.get("unit", "")
+    assert getattr(shared.data.target, "error", None) == predicted.get("error")
     for here, there in zip(shared.data.train, loaded.train, strict=True):
         np.testing.assert_array_equal(shared.data.values[here], loaded.values[there])
 

@@ -54,9 +54,9 @@ from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.proof import Evidence, prove_grouping
-from fedclust.proof.sites import CLASSES
 from fedclust.proof.verdict import Verdict
 from fedclust.proof.votes import MARGIN
+from fedclust.proof.words import CLASSES
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed

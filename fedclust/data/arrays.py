@@ -62,9 +62,8 @@ def from_arrays(
     ValueError
         If `validation_fraction` is outside its range; `groups` are not one per client; there are no clients
         or fewer than two classes; or a client (named in the message) has inputs and targets of different
-        lengths, inputs of another shape or
-        type than the first client's, fewer than two rows, no training or test row, a target that is not a
-        class, or inputs that are not finite numbers.
+        lengths, inputs of another shape or type than the first client's, fewer than two rows, no training or
+        test row, a target that is not a class, or inputs that are not finite numbers.
     """
     check_value("validation_fraction", validation_fraction, "in [0, 1)")
     check_value("num_classes", num_classes, ">= 2 or None")

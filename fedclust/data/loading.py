@@ -11,9 +11,15 @@ from numpy.typing import NDArray
 
 import fedclust.data.cache as cache
 from fedclust.data.dataset import VALUES, Dataset, DatasetBuilder, FederatedData, SourceError
-from fedclust.data.partition import ClientRows, fraction_of, hold_out, rows_of_clients, save_client_rows
+from fedclust.data.partition import (
+    ClientRows,
+    fraction_of,
+    hold_out,
+    named_groups,
+    rows_of_clients,
+    save_client_rows,
+)
 from fedclust.data.source import SourcedDataset
-from fedclust.support.checks import few
 from fedclust.support.rng import generator
 from fedclust.targets import from_text, to_text
 from fedclust.typing import IntArray
@@ -88,7 +94,9 @@ def load(
             validation=parts["validation"],
             target=target,
             values=None if data.values is None else _written_or(folder / VALUES, data.values),
-            named_groups=_named_groups(data, parts),
+            named_groups=()
+            if data.named is None
+            else named_groups(data.named, data.group_names, parts["train"]),
             grouped_by=str(dataset.get("groups") or ""),
         )
 
@@ -219,26 +227,6 @@ def _client_names(data: Dataset, train: Sequence[IntArray]) -> tuple[str, ...] |
     if max(map(len, owners)) > 1 or len(distinct) < len(owners):
         return None
     return tuple(data.natural_names[owner] for (owner,) in owners)
-
-
-def _named_groups(data: Dataset, parts: Mapping[str, Sequence[IntArray]]) -> tuple[str, ...]:
-    """Return the name of the group that each client is put in; empty if there are none.
-
-    Raises
-    ------
-    ValueError
-        If a client has rows of several groups, or of none.
-    """
-    if data.named is None:
-        return ()
-    found = []
-    for client, rows in enumerate(parts["train"]):
-        if len(held := np.unique(data.named[rows])) > 1 or held[0] < 0:
-            names = [data.group_names[each] if each >= 0 else "none" for each in held.tolist()]
-            rule = "dataset.groups must be a column with one value in all rows of a client"
-            raise ValueError(f"{rule}, got {few(names)} for client {client}")
-        found.append(data.group_names[held[0]])
-    return tuple(found)
 
 
 def sizes_in_data(dataset: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ A file without the key is loaded with a warning, because it does not name its da
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from inspect import signature
 from pathlib import Path
@@ -47,7 +47,8 @@ import fedclust.data.partitioners as partitioners
 from fedclust.data.dataset import Dataset
 from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
-from fedclust.support.checks import Checked, check_entries, check_value
+from fedclust.support.checks import Checked, check_entries, check_value, few
+from fedclust.support.reasons import is_open
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
@@ -711,3 +712,33 @@ def _changes(values: IntArray) -> BoolArray:
 def _rank_within(starts: IntArray, size: int) -> IntArray:
     """Count from 0 within each run, given the runs' starts."""
     return np.arange(size) - np.repeat(starts, np.diff(starts, append=size))
+
+
+def named_groups(groups: IntArray, names: Sequence[str], train: Sequence[IntArray]) -> tuple[str, ...]:
+    """Return the name of the group that each client is put in.
+
+    Parameters
+    ----------
+    groups, names
+        Index of each row's group, −1 for none, shape (N,), and the groups' names.
+    train
+        Training rows of each client.
+
+    Raises
+    ------
+    ValueError
+        If a client has rows of several groups, or of none; in the user's own process it says which.
+
+    Examples
+    --------
+    >>> named_groups(np.array([0, 1, 1]), ["ge", "siemens"], [np.array([1, 2]), np.array([0])])
+    ('siemens', 'ge')
+    """
+    found = []
+    for client, rows in enumerate(train):
+        if len(held := np.unique(groups[rows])) > 1 or held[0] < 0:
+            got = few([names[each] if each >= 0 else "none" for each in held.tolist()])
+            rule = "dataset.groups must be a column with one value in all rows of a client"
+            raise ValueError(rule + (f", got {got} for client {client}" if is_open() else ""))
+        found.append(names[held[0]])
+    return tuple(found)

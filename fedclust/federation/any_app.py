@@ -146,7 +146,7 @@ class AnyApp:
         while len(found := sorted(grid.get_node_ids())) < min_nodes:
             logger.info("%d of at least %d nodes are connected, waiting for more", len(found), min_nodes)
             time.sleep(_PAUSE)
-        self.nodes = list(found)
+        self.nodes = found
 
     @property
     def num_clients(self) -> int:
@@ -303,11 +303,9 @@ class AnyApp:
         }
         return self._ask(contents, MessageType.EVALUATE, timeout, _evaluation(at))
 
-    def _measured(
-        self, models: Mapping[int, ArrayRecord], timeout: float, at: Any, settings: Mapping[str, Any] = {}
-    ) -> Answers[Evaluation]:
+    def _measured(self, models: Mapping[int, ArrayRecord], timeout: float, at: Any) -> Answers[Evaluation]:
         """Have clients evaluate a model each."""
-        config = {**self._evaluate_config, **settings, SERVER_ROUND: at(next(iter(models))).server_round or 0}
+        config = {**self._evaluate_config, SERVER_ROUND: at(next(iter(models))).server_round or 0}
         contents = {client: (model, config) for client, model in models.items()}
         return self._ask(contents, MessageType.EVALUATE, timeout, _evaluation(at))
 
@@ -357,10 +355,8 @@ class AnyApp:
         }
 
         def read(content: RecordDict, client: int) -> ProofAnswer:
-            if DIFFERENCE not in content:
-                line = "content.update(reporting.comparison(other, own, labels, config))"
-                _lacks(f'content["{DIFFERENCE}"]', line, content, at(client))
-            answer: ProofAnswer = decode(ProofAnswer, {DIFFERENCE: content[DIFFERENCE]}, at(client))
+            record = _further(content, DIFFERENCE, "comparison(other, own, labels, config)", at(client))
+            answer: ProofAnswer = decode(ProofAnswer, {DIFFERENCE: record}, at(client))
             return answer
 
         others = {client: each.model_a for client, each in asked.items()}
@@ -368,10 +364,10 @@ class AnyApp:
 
     def _prototypes(self, asked: Mapping[int, PrototypesQuestion], timeout: float, at: Any) -> Answers[Any]:
         def read(content: RecordDict, client: int) -> Prototypes:
-            if "prototypes" not in content:
-                line = "content.update(reporting.prototypes(embeddings, labels, num_classes))"
-                _lacks('content["prototypes"]', line, content, at(client))
-            answer: Prototypes = decode(Prototypes, {ARRAYS: content["prototypes"]}, at(client))
+            record = _further(
+                content, "prototypes", "prototypes(embeddings, labels, num_classes)", at(client)
+            )
+            answer: Prototypes = decode(Prototypes, {ARRAYS: record}, at(client))
             return answer
 
         return self._ask_first(asked, timeout, read)
@@ -462,26 +458,28 @@ def _lacks(what: str, line: str, found: Any, at: Reading) -> NoReturn:
     raise Lacking(str(bad))
 
 
+def _further(content: RecordDict, name: str, made_by: str, at: Reading) -> Any:
+    """Return a record that a method needs besides; `made_by` is the call of ``reporting`` that makes it."""
+    if name not in content:
+        _lacks(f'content["{name}"]', f"content.update(reporting.{made_by})", content, at)
+    return content[name]
+
+
+def _numbers(content: RecordDict, name: str, made_by: str, how: Numbers, at: Reading) -> Any:
+    """Read the numbers of a further record, which has their name."""
+    record = _further(content, name, made_by, at)
+    return how.read(record.get(name) if isinstance(record, ConfigRecord) else None, name, at)
+
+
 def _step_losses(content: RecordDict, at: Reading) -> FloatArray:
-    if "losses" not in content:
-        line = "content.update(reporting.losses(loss_of_each_step))"
-        _lacks('content["losses"]', line, content, at)
-    losses: FloatArray = _LOSSES.read(_entry(content, "losses"), "losses", at)
+    losses: FloatArray = _numbers(content, "losses", "losses(loss_of_each_step)", _LOSSES, at)
     return losses
 
 
 def _label_counts(content: RecordDict, at: Reading) -> IntArray:
-    if "label-counts" not in content:
-        line = "content.update(reporting.label_counts(labels, num_classes))"
-        _lacks('content["label-counts"]', line, content, at)
-    counts: IntArray = _COUNTS.read(_entry(content, "label-counts"), "label-counts", at)
+    made_by = "label_counts(labels, num_classes)"
+    counts: IntArray = _numbers(content, "label-counts", made_by, _COUNTS, at)
     return counts
-
-
-def _entry(content: RecordDict, name: str) -> Any:
-    """Return the entry of a further record, which has the record's name."""
-    record: Any = content[name]
-    return record.get(name) if isinstance(record, ConfigRecord) else None
 
 
 def _only_model(content: RecordDict, at: Reading) -> ArrayRecord:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 from fedclust.proof.coalitions import Choice, Coalition, Scores
-
-_CONFIDENCE = 0.95
+from fedclust.proof.figure import CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Difference:
         >>> Difference.of(0.04, 0.01, rows=80).text
         '0.04 (0.02 to 0.06)'
         """
-        reach = NormalDist().inv_cdf((1 + _CONFIDENCE) / 2) * error
+        reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error
         return cls(mean, mean - reach, mean + reach, rows)
 
     @classmethod

@@ -223,21 +223,20 @@ class Result:
         """
         if not 0 <= cluster < len(self._state.models):
             raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
-        own = self._kept_for(cluster) if "stays" in self.saved.summary else {}
-        return self._built(self._serving[cluster], np.where(self.assignment == cluster, 0, -1), own)
+        if "stays" not in self.saved.summary:
+            return self._built(self._serving[cluster])
+        members, own = np.where(self.assignment == cluster, 0, -1), self._kept_for(cluster)
+        initial = self._fresh().state_dict()
+        return self._built(*completed(self._serving[cluster : cluster + 1], members, own, initial))
 
-    def _built(
-        self,
-        model: ArrayRecord,
-        members: IntArray | None = None,
-        own: Mapping[int, Own] = MappingProxyType({}),
-    ) -> nn.Module:
+    def _fresh(self) -> nn.Module:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
-        network = self._module()
-        nobody = np.zeros(0, dtype=np.int64)
-        (whole,) = completed([model], nobody if members is None else members, own, network.state_dict())
-        network.load_state_dict(to_state(whole))
+        return self._module()
+
+    def _built(self, model: ArrayRecord) -> nn.Module:
+        network = self._fresh()
+        network.load_state_dict(to_state(model))
         return network.eval()
 
     def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:

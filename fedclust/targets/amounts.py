@@ -144,7 +144,7 @@ class Amounts(Numbers):
         return self.agreed(values, unit=self.unit, error=self.error)
 
     @classmethod
-    def strata(cls, values: FloatArray) -> IntArray:
+    def strata(cls, values: FloatArray | IntArray) -> IntArray:
         """Return each row's tenth of a site's amounts.
 
         Raises

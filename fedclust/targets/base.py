@@ -192,52 +192,8 @@ class Target(ABC):
         """
 
     @classmethod
-    def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
-        """Describe a site's training values, so that sites can agree on a target.
-
-        Rows are sorted by amount or time, with and without the event apart, and cut into at most 200 blocks
-        of nearly equal numbers of rows, each of `floor` rows or more. Fewer rows than that are left out.
-
-        Parameters
-        ----------
-        values
-            Shape (n,), or (n, 2).
-        floor
-            Least number of rows of a block.
-        """
-        table = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
-        parts = [table] if table.shape[1] == 1 else [table[table[:, 1] == event] for event in (0, 1)]
-        found = []
-        for part in parts:
-            number = min(_MOST_BLOCKS, len(part) // floor)
-            ordered = part[np.argsort(part[:, 0], kind="stable")]
-            found += [
-                Block(len(each), tuple(each.mean(axis=0).tolist()), float(each[:, 0].std()))
-                for each in (np.array_split(ordered, number) if number else ())
-            ]
-        return tuple(found)
-
-    @classmethod
-    def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
-        """Make the target of all sites' blocks, and of other attributes.
-
-        Rows of a block lie at equal distances. From blocks of one or two rows, the target is that of
-        :meth:`agreed`.
-
-        Raises
-        ------
-        ValueError
-            If the values are no target's, or there are none.
-        """
-        listed = list(blocks)
-        if not listed:
-            raise ValueError("no site has enough rows for the agreement on a target")
-        share = min(1.0, _MOST_ROWS / sum(each.rows for each in listed))
-        values = np.concatenate([each.values(math.ceil(each.rows * share)) for each in listed])
-        return cls.agreed(values[:, 0] if cls.per_row == 1 else values, **given)
-
-    @classmethod
-    def strata(cls, values: FloatArray) -> IntArray:
+    @abstractmethod
+    def strata(cls, values: FloatArray | IntArray) -> IntArray:
         """Return the stratum of each of a site's rows, by which its test rows are drawn, shape (n,).
 
         Raises
@@ -245,7 +201,6 @@ class Target(ABC):
         ValueError
             If nothing can be learned from the values.
         """
-        raise NotImplementedError(f"{cls.kind} are strata themselves")
 
     @classmethod
     def faults(cls, values: FloatArray) -> Iterator[tuple[str, int, BoolArray]]:  # noqa: ARG003
@@ -612,6 +567,51 @@ class Numbers(Target):
                 wrong = numbers.reshape(len(numbers), -1)[rows.ravel(), place][0]
                 raise ValueError(f"{cls.rules[name]}, got {wrong:g}")
         return numbers
+
+    @classmethod
+    def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
+        """Describe a site's training values, so that sites can agree on a target.
+
+        Rows are sorted by amount or time, with and without the event apart, and cut into at most 200 blocks
+        of nearly equal numbers of rows, each of `floor` rows or more. Fewer rows than that are left out.
+
+        Parameters
+        ----------
+        values
+            Shape (n,), or (n, 2).
+        floor
+            Least number of rows of a block.
+        """
+        table = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
+        parts = [table] if table.shape[1] == 1 else [table[table[:, 1] == event] for event in (0, 1)]
+        found = []
+        for part in parts:
+            number = min(_MOST_BLOCKS, len(part) // floor)
+            ordered = part[np.argsort(part[:, 0], kind="stable")]
+            found += [
+                Block(len(each), tuple(each.mean(axis=0).tolist()), float(each[:, 0].std()))
+                for each in (np.array_split(ordered, number) if number else ())
+            ]
+        return tuple(found)
+
+    @classmethod
+    def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
+        """Make the target of all sites' blocks, and of other attributes.
+
+        Rows of a block lie at equal distances. From blocks of one or two rows, the target is that of
+        :meth:`agreed`.
+
+        Raises
+        ------
+        ValueError
+            If the values are no target's, or there are none.
+        """
+        listed = list(blocks)
+        if not listed:
+            raise ValueError("no site has enough rows for the agreement on a target")
+        share = min(1.0, _MOST_ROWS / sum(each.rows for each in listed))
+        values = np.concatenate([each.values(math.ceil(each.rows * share)) for each in listed])
+        return cls.agreed(values[:, 0] if cls.per_row == 1 else values, **given)
 
     @abstractmethod
     def opposite(self, values: FloatArray) -> FloatArray:

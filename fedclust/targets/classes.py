@@ -36,6 +36,17 @@ class Classes(Target):
         return self
 
     @classmethod
+    def strata(cls, values: FloatArray | IntArray) -> IntArray:
+        """Return the rank of each row's label, which may still be a name.
+
+        Examples
+        --------
+        >>> Classes.strata(np.array(["well", "ill", "well"]))
+        array([1, 0, 1])
+        """
+        return np.unique(values, return_inverse=True)[1].reshape(-1)
+
+    @classmethod
     def read(cls, values: Any, num_bins: int | None = None) -> IntArray:
         """Convert class indices to int64.
 

@@ -211,7 +211,7 @@ class Times(Numbers):
         return self.agreed(values, unit=self.unit)
 
     @classmethod
-    def strata(cls, values: FloatArray) -> IntArray:
+    def strata(cls, values: FloatArray | IntArray) -> IntArray:
         """Return each row's quarter of a site's times, twice, plus one if the event happened.
 
         Examples

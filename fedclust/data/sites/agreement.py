@@ -33,7 +33,7 @@ from fedclust.data.input_encoders import (
     size_of,
 )
 from fedclust.support.checks import few, read_as
-from fedclust.targets import KINDS, Block, Classes, from_text, to_text
+from fedclust.targets import KINDS, Block, Classes, Numbers, from_text, to_text
 from fedclust.typing import FloatArray
 
 Label: TypeAlias = int | float | str
@@ -196,7 +196,8 @@ class Statement:
     embedding
         The frozen encoder that embeds the rows; None without one.
     values
-        Of amounts and times, blocks of the training rows' values; see :meth:`fedclust.targets.Target.stated`.
+        Of amounts and times, blocks of the training rows' values; see
+        :meth:`fedclust.targets.Numbers.stated`.
     """
 
     labels: tuple[Label, ...]
@@ -515,10 +516,10 @@ def _predicted(
     left: Mapping[str, Statement], wanted: Wanted
 ) -> tuple[tuple[Label, ...], tuple[str, ...], str]:
     """Return the labels, the names of the classes or bins, and the target as text."""
-    if not KINDS[wanted.kind].numeric:
+    if not issubclass(kind := KINDS[wanted.kind], Numbers):
         return *_classes(left, wanted), ""
     blocks = (block for each in left.values() for block in each.values)
-    target = KINDS[wanted.kind].from_stated(blocks, **wanted.chosen)
+    target = kind.from_stated(blocks, **wanted.chosen)
     return (), target.bin_names(), to_text(target)
 
 

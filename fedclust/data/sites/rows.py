@@ -20,14 +20,13 @@ from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes, suspicio
 from fedclust.data.dataset import VALUES, FederatedData
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
-from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout
+from fedclust.data.partition import IN_BOTH_FILES, hold_out, holdout, named_groups
 from fedclust.data.sites import OwnSitesPartition, SiteError, agreement
 from fedclust.data.sites.rules import Rules
 from fedclust.data.source import (
     UNREADABLE,
     USUAL,
     Labels,
-    Owners,
     Part,
     column,
     find_column,
@@ -38,7 +37,7 @@ from fedclust.data.tables import Kind, Tables
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
-from fedclust.targets import from_text
+from fedclust.targets import Numbers, from_text
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -237,9 +236,10 @@ def read_site(
         if rules:
             builder = _ruled(builder, parts, rules)
         findings = _checked(builder, parts)
-        labels, kept, num_train, ranks = (_values if builder.kind.numeric else _classes)(
-            builder, parts, rules
-        )
+        read = builder.read_values if issubclass(builder.kind, Numbers) else partial(_classes, builder, rules)
+        labels, kept, num_train = read(parts)
+        with _as_site_error():
+            ranks = builder.kind.strata(labels)
         owner, names = builder.encode_names(parts, kept, "natural") or (
             np.zeros(len(labels), np.int64),
             ("",),
@@ -279,24 +279,26 @@ def read_site(
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
-        in_groups = _named_groups(builder.encode_names(parts, kept, "groups"), train)
-        read = name, builder, parts, kept, labels, num_train, tuple(held), train, test
-        return SiteRows(*read, validation if own.fraction else (), findings, persons, rules, in_groups)
+        groups = builder.encode_names(parts, kept, "groups")
+        with _as_site_error():
+            in_groups = () if groups is None else named_groups(*groups, train)
+        facts = name, builder, parts, kept, labels, num_train, tuple(held), train, test
+        return SiteRows(*facts, validation if own.fraction else (), findings, persons, rules, in_groups)
 
 
-def _named_groups(found: Owners | None, train: Sequence[IntArray]) -> tuple[str, ...]:
-    groups, names = found or (np.zeros(0, np.int64), ())
-    held = [np.unique(groups[rows]) for rows in train] if names else []
-    if any(len(each) > 1 or each[0] < 0 for each in held):
-        raise SiteError("dataset.groups must be a column with one value in all rows of a client")
-    return tuple(names[each[0]] for each in held)
+@contextmanager
+def _as_site_error() -> Iterator[None]:
+    """Convert a ValueError without values of the site to a :class:`SiteError`."""
+    try:
+        yield
+    except ValueError as error:
+        raise SiteError(str(error)) from error
 
 
-_Predicted: TypeAlias = tuple[NDArray[Any], BoolArray, int, IntArray]
-
-
-def _classes(builder: Builder, parts: Sequence[Part], rules: Rules | None) -> _Predicted:
-    """Read labels; return them, which rows are kept, how many of these train, and the rows' strata."""
+def _classes(
+    builder: Builder, rules: Rules | None, parts: Sequence[Part]
+) -> tuple[NDArray[Any], BoolArray, int]:
+    """Read labels; return them, which rows of the source are kept, and how many of these train."""
     arrays, kept = builder.read_labels(parts)
     labels = whole_numbers(np.concatenate(arrays))
     named = builder.names_in(parts[0])
@@ -306,16 +308,7 @@ def _classes(builder: Builder, parts: Sequence[Part], rules: Rules | None) -> _P
         labels = np.array([str(label) for label in labels])
     if rules:
         _check_classes(labels, rules)
-    return labels, kept, len(arrays[0]), np.unique(labels, return_inverse=True)[1].reshape(-1)
-
-
-def _values(builder: Builder, parts: Sequence[Part], rules: Rules | None) -> _Predicted:  # noqa: ARG001
-    """Read amounts or times, as :func:`_classes` reads labels."""
-    values, kept, num_train = builder.read_values(parts)
-    try:
-        return values, kept, num_train, builder.kind.strata(values)
-    except ValueError as error:
-        raise SiteError(str(error)) from error
+    return labels, kept, len(arrays[0])
 
 
 def _named(builder: Builder) -> dict[str, list[str]]:
@@ -440,7 +433,7 @@ def describe(rows: SiteRows) -> agreement.Statement:
         raise SiteError(f"a site must train on at least {floor} rows")
     warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
     statement = agreement.Statement((), warnings=tuple(line[:900] for line in warnings))
-    if builder.kind.numeric:
+    if issubclass(builder.kind, Numbers):
         if not (values := builder.kind.stated(rows.labels[rows.trained], floor)):
             raise SiteError(f"a site must train on at least {floor} rows with the event, or without it")
         statement = dataclasses.replace(statement, values=values)

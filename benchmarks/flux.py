@@ -4,9 +4,8 @@
 
 Fenoglio et al., "FLUX: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution
 Shifts", NeurIPS 2025 (arXiv 2511.22305), as its released code (dariofenoglio98/FLUX) has it: FedAvg until a
-round gains less than 0.05; descriptors under that model; DBSCAN, whose radius is at the knee of the sorted
-nearest distances (Satopää et al., "Finding a Kneedle in a Haystack", 2011, as kneed has it); FedAvg in each
-cluster. Ours: the latent layer is an MLP's last hidden one.
+round gains less than 0.05; descriptors under that model, and clusters of :mod:`fedclust.clustering.flux`;
+FedAvg in each cluster. Ours: the latent layer is an MLP's last hidden one.
 """
 
 import json
@@ -17,11 +16,10 @@ import numpy as np
 import torch
 from common import arguments, note_commit, over_seeds, records, show
 from federations import rows_of
-from scipy.sparse.csgraph import connected_components
-from scipy.spatial.distance import cdist
 
 import fedclust
 from fedclust import data as datasets
+from fedclust.clustering import flux
 from fedclust.data.arrays import from_arrays
 from fedclust.data.shifts import Relabel, Rotate
 from fedclust.models.dense import MLP
@@ -67,34 +65,11 @@ def descriptors(model: torch.nn.Module, clients: Clients, known: int) -> np.ndar
     for x, _ in clients:
         model(x)
     hook.remove()
-    most = 1.02 * max(each.max() for each in latent[:known])
-    points = np.random.default_rng(1).uniform(0, most, (200, latent[0].shape[1]))  # PCA of noise, as there
-    axes = np.linalg.svd(points - points.mean(0))[2][:CLASSES]
-    found = []
-    for (_, y), each in zip(clients, latent, strict=True):
-        z = (each - points.mean(0)) @ axes.T
-        parts = [z, *(z[y.numpy() == label] for label in range(CLASSES))]
-        moments = [[f(0) if len(p) > 1 else -np.ones(CLASSES) for f in (p.mean, p.std)] for p in parts]
-        found.append(np.concatenate(moments))
-    low, high = (f(np.array(found[:known]), (0, 2))[:, None] for f in (np.min, np.max))
-    return (np.array(found) - low) / np.maximum(high - low, 1e-12)
-
-
-def clusters_of(described: np.ndarray) -> np.ndarray:
-    """Cluster clients by DBSCAN with two points to a core; a client apart is a cluster of its own."""
-    distances = cdist(*2 * (described.reshape(len(described), -1),))
-    nearest = np.sort((distances + np.diag(np.full(len(distances), np.inf))).min(0))
-    scaled = (nearest - nearest[0]) / max(np.ptp(nearest), 1e-12)
-    below = (np.linspace(0, 1, len(nearest)) - scaled)[::-1]  # from the largest distance down
-    knee, least = int(below.argmax()), -np.inf
-    for place in range(1, len(below) - 1):
-        if below[place] >= max(below[place - 1], below[place + 1]):
-            knee, least = place, below[place] - 1 / (len(below) - 1)
-        elif below[place] <= min(below[place - 1], below[place + 1]):
-            least = 0
-        if below[place + 1] < least:
-            break
-    return connected_components(distances <= nearest[::-1][knee])[1]
+    most, width = max(float(each.max()) for each in latent[:known]), latent[0].shape[1]
+    pairs = zip(latent, (y.numpy() for _, y in clients), strict=True)
+    found = np.stack([flux.moments(each.astype(np.float64), y, CLASSES) for each, y in pairs])
+    found = flux.centred(found, most, width)
+    return flux.scaled(found, *flux.ranges(found[:known]))
 
 
 def cell(images: torch.Tensor, labels: torch.Tensor, shift: str, seed: int) -> dict[str, float]:
@@ -118,7 +93,7 @@ def cell(images: torch.Tensor, labels: torch.Tensor, shift: str, seed: int) -> d
     half = [(x[: ROWS // 2], y[: ROWS // 2]) for x, y in clients[known:]]
     parts = [*((rows.inputs[each], rows.labels[each]) for each in rows.train), *half]
     described = descriptors(start, [(normalised(x, rows.mean, rows.std), y) for x, y in parts], known)
-    split = clusters_of(described[:known])
+    split = flux.clusters(described[:known])
     runs["FLUX"] = run("known_groups", split, start, ROUNDS - begin)
     found = {f"{name} accuracy": each.summary["mean_client_accuracy"] for name, each in runs.items()}
     found |= {f"{name} clusters": each.num_clusters for name, each in runs.items()}

@@ -17,6 +17,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores; read when Py
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
@@ -64,6 +65,12 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Networks' first parameters are the same whichever tests ran before; a file's own fixtures are made after this."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -69,7 +69,7 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Networks' first parameters are the same whichever tests ran before; a file's own fixtures are made after this."""
+    """Networks start alike whichever tests ran before; a file's fixtures are made after this."""
     torch.manual_seed(0)
 
 

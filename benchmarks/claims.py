@@ -2,7 +2,7 @@
 
     python benchmarks/claims.py FOLDER               what is in FOLDER/own and FOLDER/encoder
     python benchmarks/claims.py FOLDER --commands    the commands that make all these runs
-    … --write                                        the table into docs/CLAIMS.md
+    … --write                                        into docs/CLAIMS.md, whose rows stay where FOLDER has no runs
 
 benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
 The difference of each seed is one measurement; their mean has a 95 % interval (Student's t). Words are by the
@@ -261,6 +261,11 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     ]
 
 
+def _row(claim: Claim, title: str, folder: Path) -> list[str] | None:
+    found = measure(claim, folder)
+    return None if found is None else line(claim, title, found)
+
+
 def _pair(figures: Sequence[float]) -> str:
     return ", ".join(f"{figure:.3f}" for figure in figures)
 
@@ -288,9 +293,30 @@ HEAD = [
 _BEST = HEAD.index("ours, best round")
 
 
-def page(folder: Path) -> str:
-    """Write the tables, one for each paper."""
+def standing(page: str) -> dict[tuple[str, str], list[str]]:
+    """Read the rows of a page's tables by claim and network, each with the cells of :data:`HEAD`."""
+    rows = {}
+    for text in page.splitlines():
+        cells = text.removeprefix("| ").removesuffix(" |").split(" | ")
+        if len(cells) == len(HEAD) - 1:
+            cells.insert(_BEST, "–")
+        if len(cells) == len(HEAD):
+            rows[cells[0].partition("; ")[0], cells[HEAD.index("network")]] = cells
+    return rows
+
+
+def page(folder: Path, before: str = "") -> str:
+    """Write the tables, one for each paper.
+
+    Parameters
+    ----------
+    folder
+        Of the runs.
+    before
+        The page as it was: its rows stay where `folder` has no runs.
+    """
     ways, claims = read()
+    stand = standing(before)
     parts = []
     for paper in dict.fromkeys(claim.paper for claim in claims):
         rows, notes = [], []
@@ -299,11 +325,14 @@ def page(folder: Path) -> str:
                 rows.append([claim.claim, *["–"] * 7, "not measured"])
                 notes.append(f"- {claim.claim}: {claim.missing}.")
                 continue
-            found = {way: measure(claim, folder / way) for way in claim.ways}
-            made = [way for way in claim.ways if found[way] is not None]
-            rows += [line(claim, ways[way][0], found[way]) for way in made or claim.ways[:1]]
+            found = {
+                way: row
+                for way in claim.ways
+                if (row := _row(claim, ways[way][0], folder / way) or stand.get((claim.claim, ways[way][0])))
+            }
+            rows += list(found.values()) or [line(claim, "", None)]
             notes += [
-                f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in made if way in claim.why
+                f"- {claim.claim}, {ways[way][0]}: {claim.why[way]}" for way in found if way in claim.why
             ]
         empty = all(row[_BEST] == "–" for row in rows)
         head, *rows = ([*row[:_BEST], *row[_BEST + empty :]] for row in (HEAD, *rows))
@@ -321,7 +350,10 @@ def main() -> int:
         print("\n".join(commands(given.folder, ways, claims)))
         return 0
     folders = [path.parent for way in ways for path in sorted((given.folder / way).glob("*/provenance.json"))]
-    show("claims", page(given.folder), given.write, *folders)
+    if not folders:
+        parser.error(f"FOLDER must have runs of {' or '.join(ways)}, got {given.folder}")
+    before = given.write.read_text(encoding="utf-8") if given.write else ""
+    show("claims", page(given.folder, before), given.write, *folders, kept=True)
     return 0
 
 

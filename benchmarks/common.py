@@ -172,16 +172,20 @@ def over_seeds(values: Sequence[float], digits: int = 3) -> str:
     return mean if len(found) == 1 else f"{mean} ± {found.std(ddof=1):.{digits}f}"
 
 
-def show(name: str, text: str, page: Path | None, *folders: Path) -> None:
+def show(name: str, text: str, page: Path | None, *folders: Path, kept: bool = False) -> None:
     """Print a text and the commit of the folders' runs, else the one checked out.
 
-    If a page is given, put both there between ``<!-- name -->`` and ``<!-- /name -->``.
+    If a page is given, put both there between ``<!-- name -->`` and ``<!-- /name -->``; with `kept`, parts of
+    the text stood there before, and their commits are named first.
     """
-    text += f"\n\nCommit {commit_of(*folders) if folders else checked_out()}."
+    commits = commit_of(*folders) if folders else checked_out()
+    marked = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
+    there = page.read_text(encoding="utf-8") if page else ""
+    if kept and (part := marked.search(there)) and (earlier := re.search(r"\nCommit (.*)\.\n", part[0])):
+        commits = " and ".join(dict.fromkeys(f"{earlier[1]} and {commits}".split(" and ")))
+    text += f"\n\nCommit {commits}."
     print(text, flush=True)
     if page:
-        marked = re.compile(rf"(<!-- {re.escape(name)} -->\n).*?(<!-- /{re.escape(name)} -->)", re.DOTALL)
-        there = page.read_text(encoding="utf-8")
         changed, number = marked.subn(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", there)
         if not number:
             raise ValueError(f"{page} must have the markers <!-- {name} --> and <!-- /{name} -->")

@@ -112,6 +112,8 @@ def test_the_best_round_of_the_mean_stands_beside_the_last(script: ModuleType, t
     (table,) = [part for part in script.page(tmp_path).split("## ") if part.startswith("FMCL")]
     assert "| 0.650 ± 0.071, 0.300 ± 0.141 | 0.700, 0.400 |" in table
     assert script.page(tmp_path).count("ours, best round") == 1  # FMCL's table alone
+    assert script.page(tmp_path / "elsewhere", script.page(tmp_path)) == script.page(tmp_path)  # rows stay
+    assert script.page(tmp_path / "elsewhere") != script.page(tmp_path)
 
 
 def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:

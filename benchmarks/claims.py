@@ -2,7 +2,7 @@
 
     python benchmarks/claims.py FOLDER               what is in FOLDER/own and FOLDER/encoder
     python benchmarks/claims.py FOLDER --commands    the commands that make all these runs
-    … --write                                        into docs/CLAIMS.md, whose rows stay where FOLDER has no runs
+    … --write                                        into docs/CLAIMS.md, where rows without runs stay
 
 benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
 The difference of each seed is one measurement; their mean has a 95 % interval (Student's t). Words are by the

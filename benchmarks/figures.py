@@ -80,8 +80,12 @@ class Figure:
 
 def figures() -> list[Figure]:
     """Read ``figures.toml``."""
-    read = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    return [figure for each in read["figures"] for figure in _figures_of(each, read["needs"])]
+    return [figure for each in _table()["figures"] for figure in _figures_of(each, _table()["needs"])]
+
+
+@cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(TABLE.read_text(encoding="utf-8"))
 
 
 def _figures_of(each: Mapping[str, Any], sets: Mapping[str, list[str]]) -> Iterator[Figure]:
@@ -102,11 +106,21 @@ def _since(commit: str, needs: tuple[str, ...], beyond_results: bool, alone: tup
     asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     if subprocess.run(asked, cwd=ROOT, capture_output=True).returncode:
         return f"{commit} is not an ancestor"
-    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    same = (*table["same"], *alone, *(() if beyond_results else table["same_results"]))
+    same = (*_table()["same"], *alone, *(() if beyond_results else _same_results()))
     later = git("log", "--format=%H %s", f"{commit}..HEAD", "--", *needs).splitlines()
     found = (each for each in later if not each.startswith(same) and _means_more(each[:40], needs))
     return next((f"{each[:8]} {each[41:]}" for each in found), None)
+
+
+@cache
+def _same_results() -> tuple[str, ...]:
+    """List the commits that move no result."""
+    return tuple(
+        commit
+        for each in _table()["same_results"]
+        for commit in git("rev-list", each["commits"]).splitlines()
+        if not commit.startswith(tuple(each["except"]))
+    )
 
 
 @cache

@@ -51,8 +51,8 @@ def from_arrays(
         see :mod:`fedclust.data.partition`. Parts given as a triple are kept as they are.
     target
         What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of
-        all clients' training rows, or a :class:`~fedclust.data.targets.Target`. With ``"auto"``, whole numbers
-        are classes, and floats are amounts, or times and events where a row has two.
+        all clients' training rows, or a :class:`~fedclust.data.targets.Target`. With ``"auto"``, whole
+        numbers are classes, and floats are amounts, or times and events where a row has two.
     groups
         Name of the group that people put each client in, such as a vendor, shape (K,); ``auto`` tests whether
         training by it helps.

@@ -32,7 +32,6 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.any_app import OWN, AnyApp
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
-from fedclust.federation.outcome import Ended, Kept, Outcome
 from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import (
     Layer,
@@ -58,6 +57,7 @@ from fedclust.proof import Evidence, prove_grouping
 from fedclust.proof.verdict import Verdict
 from fedclust.proof.votes import MARGIN
 from fedclust.proof.words import CLASSES
+from fedclust.results.outcome import Ended, Kept, Outcome
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed

@@ -33,9 +33,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedclust.data.targets import Target
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.reasons import Sendable
-from fedclust.targets import Target
 from fedclust.typing import IntArray
 
 LARGEST_LOSS = 2.0**24

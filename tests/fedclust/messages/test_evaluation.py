@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
+from fedclust.data.targets import CLASSES, Amounts, Target, Times
 from fedclust.messages import evaluation
 from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
 from fedclust.messages.evaluation import AloneQuestion, PersonalQuestion
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
 from fedclust.proof.figure import Rows
-from fedclust.targets import CLASSES, Amounts, Target, Times
 from tests.fedclust.messages.test_codec import FIGURE, FIGURES, MODEL, PERSONAL
 from tests.fedclust.messages.test_models import _model
 

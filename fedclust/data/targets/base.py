@@ -174,7 +174,7 @@ class Target(ABC):
 
         Examples
         --------
-        >>> from fedclust.targets import Times
+        >>> from fedclust.data.targets import Times
         >>> list(Times((10.0,), 90.0).reported_ranges())
         ['concordance', 'concordance_error', 'integrated_brier', 'integrated_brier_error']
         """

@@ -350,7 +350,7 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"], "votes" in summary))
     if tables:
-        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_names) if brief else None)]
+        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_ranges) if brief else None)]
         sides = (summary, *summary.get("compare", {}).values())
         if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
             groups = [] if run.groups is None else [len(np.unique(run.groups))]

@@ -26,7 +26,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.any_app import AnyApp
@@ -49,6 +48,7 @@ from fedclust.layers.standard import standard_layers
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
+from fedclust.messages.replies import Reply, by_cluster, weighted_loss
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked

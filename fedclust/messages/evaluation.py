@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
+from fedclust.data.targets import Target
 from fedclust.messages import codec
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
@@ -15,7 +16,6 @@ from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof.figure import Rows, margins
 from fedclust.proof.paired import BETS, LARGEST_BRIER, Evidence, possible
 from fedclust.support.array_bytes import from_numpy
-from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -393,7 +393,7 @@ class Predictions:
         Returns
         -------
         A row per row, or per row and position, with ``client``, ``name`` if there is one, ``row``,
-        ``position`` if there are any, and the columns of :meth:`fedclust.targets.Target.saved`.
+        ``position`` if there are any, and the columns of :meth:`fedclust.data.targets.Target.saved`.
 
         Raises
         ------

@@ -6,16 +6,17 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust.federation import ClientGrid, Descriptions, Federation, FederationError, LocalGrid
+from fedclust.data.targets import CLASSES, Amounts
+from fedclust.federation import Descriptions, Federation, FederationError
 from fedclust.federation.federation import capped_lines, few_passes_line, imbalance_line, left_out_line
-from fedclust.grids.client_grid import WrappedGrid, pack, unpack
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid, pack, unpack
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Description, DescriptionQuestion, Hosted, Names
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state
 from fedclust.messages.training import UpdateQuestion
-from fedclust.targets import CLASSES, Amounts
 
 
 class Nodes(WrappedGrid):

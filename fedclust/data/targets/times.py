@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedclust.data.targets.base import NORMAL, Calibration, Numbers, NumberWords, Survival
 from fedclust.metrics.times import (
     concordance,
     concordance_by_row,
@@ -25,7 +26,6 @@ from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.words import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, Survival
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:

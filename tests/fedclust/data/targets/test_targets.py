@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.targets import CLASSES, KINDS, Amounts, Block, Target, Times, from_text, to_text
+from fedclust.data.targets import CLASSES, KINDS, Amounts, Block, Target, Times, from_text, to_text
 
 AMOUNTS = Amounts.agreed(np.random.default_rng(0).normal(50, 10, 500))
 TIMES = Times.agreed(

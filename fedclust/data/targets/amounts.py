@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedclust.data.targets.base import NORMAL, Calibration, Numbers, NumberWords, check_no_moments
 from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.words import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, check_no_moments
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:

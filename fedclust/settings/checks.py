@@ -100,6 +100,8 @@ def check(config: DictConfig, *, light: bool = False) -> None:
     for key in ("output_dir", "client_app"):
         if not isinstance(text := config.get(key), str):
             raise ConfigError(f"{key} must be a text, got {text!r}")
+        if not text.strip():
+            raise ConfigError(f"{key} must be given, it is empty")
     composition.check_given_once(config.strategy)
     if problem := choices.wrong_option(config, light=light) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)

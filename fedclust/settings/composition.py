@@ -171,8 +171,8 @@ def _misplaced(composed: DictConfig) -> str | None:
     chosen = composed.hydra.runtime.choices
     if isinstance(composed.get("experiment"), DictConfig):
         return f"experiment/{chosen.experiment}.yaml must begin with the line '# @package _global_'"
-    lists = (key for key, node in composed.items() if isinstance(node, ListConfig) and key in chosen)
-    return next((f"{key}/{chosen[key]}.yaml must have settings, each as 'key: value'" for key in lists), None)
+    lists = [key for key in chosen if isinstance(composed.get(key), ListConfig)]
+    return f"{lists[0]}/{chosen[lists[0]]}.yaml must have settings, each as 'key: value'" if lists else None
 
 
 def _not_utf8(folders: Sequence[str]) -> Path | str:
@@ -673,8 +673,8 @@ _ALSO = {"lr": "learning_rate", "clients": "num_clients"}  # as others call them
 
 def _paths(config: DictConfig, name: str) -> Iterator[str]:
     """List the settings of all groups that have a name."""
-    for group, node in config.items():
-        if group != "hydra" and isinstance(node, DictConfig) and name in node:
+    for group in config.hydra.runtime.choices:
+        if isinstance(node := config.get(group), DictConfig) and name in node:
             yield f"{group}.{name}"
 
 

@@ -30,7 +30,6 @@ from fedclust.messages.models import canonical
 from fedclust.messages.replies import Reply, too_long, too_long_line
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import Instruction, Projection, Update, UpdateQuestion
-from fedclust.metrics import error_of
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.proof.words import CLASSES, Words
@@ -615,9 +614,9 @@ class Federation:
         limits = {name: getattr(described, name) for name in rows}
         if rows and self.num_steps is not None:
             limits["num_steps"] = self.num_steps(np.maximum(1, described.rows))
-        figures = described.target.figure_names
-        names = frozenset(self.bounds.own_metrics) | {*figures, *map(error_of, figures)}
-        self.bounds = replace(self.bounds, num_classes=described.num_classes, own_metrics=names, **limits)
+        self.bounds = replace(
+            self.bounds, num_classes=described.num_classes, target=described.target, **limits
+        )
         return described
 
     def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:

@@ -69,7 +69,7 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(
                 clients,
-                own_metrics=(*saved.target.figure_names, *built["metrics"]),
+                own_metrics=(*saved.target.figure_ranges, *built["metrics"]),
                 num_newcomers=late,
             )
         except USER_ERRORS as error:

@@ -881,7 +881,7 @@ def simulate(
     @contextmanager
     def together(models: Path | None = None) -> Iterator[Federation]:
         node = node_of_objects(data, network, training, seed, device, encoder, metrics)
-        own = *data.target.figure_names, *metrics
+        own = *data.target.figure_ranges, *metrics
         yield plan.federation(clients_here(node, models), node.trainer.training.loss, own)
 
     session = Session(where, resume, console, page=folder is not None)

@@ -160,7 +160,11 @@ class Times(Numbers):
     """
 
     kind: ClassVar[str] = "times"
-    figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
+    figure_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "concordance": (0.0, 1.0),
+        "integrated_brier": (0.0, 1.0),
+    }
+    compared_range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
     predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"

@@ -26,7 +26,7 @@ from flwr.app import Context, Message, RecordDict
 from settings import Setting, Training
 from torch import nn
 
-from fedclust.federation import ClientGrid
+from fedclust.grids.client_grid import ClientGrid
 from fedclust.grids.local_grid import DirectGrid, answer
 from fedclust.messages.models import from_state
 from fedclust.settings.composition import to_run_config

@@ -25,8 +25,7 @@ from ray.cluster_utils import Cluster
 from settings import Setting, Training
 
 from fedclust.data.partitioners import Assignment, ClientPartitioner, Examples
-from fedclust.federation import ClientGrid
-from fedclust.grids.client_grid import unpack
+from fedclust.grids.client_grid import ClientGrid, unpack
 from fedclust.grids.ray_grid import RayGrid
 from fedclust.messages.models import from_state
 from fedclust.settings.composition import to_run_config

@@ -30,7 +30,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from settings import SETTINGS, Training
 
-from fedclust.federation import ClientGrid
+from fedclust.grids.client_grid import ClientGrid
 from fedclust.messages.models import from_state
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import build

@@ -57,7 +57,7 @@ def fedclust(setting: Setting, turns: Turns, _: int, engine: str) -> None:
 
 
 def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
-    from fedclust.federation import ClientGrid
+    from fedclust.grids.client_grid import ClientGrid
 
     clients = ClientGrid(grid)
     clients.connect()

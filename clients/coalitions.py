@@ -11,6 +11,7 @@ from flwr.app import ArrayRecord
 from fedclust.clients.app import answers
 from fedclust.clients.node import Answers, Node
 from fedclust.clustering import label_prior
+from fedclust.data.targets import Target
 from fedclust.messages.coalitions import (
     FOLDS,
     MOST_MENDS,
@@ -26,7 +27,6 @@ from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import Fit, Scores, folds
 from fedclust.proof.units import Mend, conversion
 from fedclust.support.rng import generator
-from fedclust.targets import Target
 from fedclust.training.cohort import Job
 from fedclust.typing import FloatArray, IntArray
 

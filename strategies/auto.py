@@ -10,7 +10,6 @@ import scipy.cluster  # noqa: F401  (looks use it, and it takes long to import: 
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import Caps
 from fedclust.clustering import auto, proposals
 from fedclust.clustering.auto import Parameters
 from fedclust.clustering.shared.grouping import positions_of
@@ -21,6 +20,7 @@ from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import Layer
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.coalitions import Coalitions, models_per_site, notes as coalition_notes, worthwhile
+from fedclust.layers.standard import caps_of
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.training import ARMS, UpdateQuestion
 from fedclust.personal.layers import Auto as BestLayer
@@ -201,7 +201,7 @@ class Auto(ClusteredStrategy):
 
     def add_layers(self, *further: Layer, **limits: Any) -> None:
         """Add the layer that trains coalitions of a handful of sites."""
-        caps = Caps.of(self.options)
+        caps = caps_of(self.options)
         self.coalitions = Coalitions(
             self.cross_fits, self._proposed_coalitions, caps, lambda: self.may_correct
         )
@@ -507,7 +507,7 @@ class Auto(ClusteredStrategy):
         """Train a trial's parts for a round."""
         run, travelled = self.run, sum(_travelled(federation))
         shared = self.takes_means(self.make_aggregator())
-        caps = Caps.of(self.options)
+        caps = caps_of(self.options)
         aggregators = [aggregation.restored(self.make_aggregator(), each) for each in trial.optimisers]
         replies = train_beside(run, trial.models, aggregators, clients, shared_means=shared, caps=caps)
         return replace(

@@ -15,6 +15,7 @@ module does not know which there are.
 """
 
 import copy
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -26,13 +27,11 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import Reply, by_cluster, weighted_loss
 from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation.any_app import AnyApp
+from fedclust.federation.any_app import OWN, AnyApp
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
-from fedclust.federation.outcome import Outcome
 from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import (
     Layer,
@@ -49,6 +48,7 @@ from fedclust.layers.standard import standard_layers
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
+from fedclust.messages.replies import Reply, by_cluster, weighted_loss
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, Instruction, Projection
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
@@ -57,6 +57,7 @@ from fedclust.proof import Evidence, prove_grouping
 from fedclust.proof.verdict import Verdict
 from fedclust.proof.votes import MARGIN
 from fedclust.proof.words import CLASSES
+from fedclust.results.outcome import Ended, Kept, Outcome
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
@@ -549,15 +550,18 @@ class ClusteredStrategy(Strategy):
             If anybody's ClientApp cannot answer what the method asks, or no client gives what it needs.
         """
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
-        everyone, result = federation, Outcome()
+        everyone, result, began = federation, Outcome(), time.perf_counter()
         if everyone is None:
             waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
             everyone = self._meet(grid, initial_arrays, *sent, num_rounds, buffers=buffers, **waits)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )
+        observer, num_train = self.observer, dict[int, int]()
+        self.observer = Kept(observer, result.changes)
         for figures in rounds:
             number, record = self.run.server_round, self.run.now.record
+            num_train |= {each.client: each.num_examples for each in self.run.now.replies}
             if number > (0 if resume is None else resume.server_round):
                 result.rounds.append({**record})
             if isinstance(everyone.clients, AnyApp) and number:
@@ -565,18 +569,35 @@ class ClusteredStrategy(Strategy):
             if (loss := record.get("loss")) is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
-                result.evaluate_metrics_clientapp[number] = MetricRecord({**figures})
+                own: dict[str, Any] = {name.removeprefix(OWN): each for name, each in figures.items()}
+                result.evaluate_metrics_clientapp[number] = MetricRecord(own)
             if evaluate_fn is not None or should_stop is not None:
                 result.arrays = join_models(self.clusters.models)
             if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:
                 result.evaluate_metrics_serverapp[number] = metrics
             if number and should_stop is not None and should_stop(number, result):
                 break
+        self.observer = observer
         result.arrays = join_models(self.clusters.models)
         result.assignment, result.models = self.assignment, self.clusters.models
         result.nodes = list(everyone.clients.places)[: self.clusters.num_clients]
         if everyone.clients.plain and prove and self.forms_groups:
             result.verdict = self.tested() or self._proved(everyone, initial_arrays, timeout, *sent, buffers)
+        run, number = self.run, len(result.nodes)
+        result.ended = Ended(
+            "fedavg" if type(self) is ClusteredStrategy else type(self).__name__.lower(),
+            self.seed,
+            run.measured,
+            np.array([num_train.get(client, 0) for client in range(number)]),
+            [f"node {place}" for place in result.nodes],
+            [self.findings(run.clusters), *self.beside()],
+            everyone.clients.traffic,
+            time.perf_counter() - began,
+            run.failed_replies,
+            self.options.row_cap,
+            everyone.clients.plain and not compare_rows,
+            {"rounds": num_rounds, "train_config": {**sent[0]}, "evaluate_config": {**sent[1]}},
+        )
         return result
 
     def _meet(

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.replies import update_norm
 from fedclust.clustering import fedrc
 from fedclust.clustering.fedrc import Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
@@ -15,6 +14,7 @@ from fedclust.federation.run import Round
 from fedclust.messages.coalitions import ALL_ROWS, name_of
 from fedclust.messages.mixtures import ResponsibilitiesQuestion
 from fedclust.messages.models import canonical
+from fedclust.messages.replies import update_norm
 from fedclust.strategies.base import NetworkStrategy
 from fedclust.typing import FloatArray, IntArray
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from flwr.app import ArrayRecord
 
+from fedclust.aggregation.flower import FairAvg
 from fedclust.clustering import ifca
 from fedclust.clustering.ifca import Parameters
-from fedclust.federation import Clusters, FairAvg, Federation, Findings, Reply, padded, starting_models
+from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import like
 from fedclust.models import construction

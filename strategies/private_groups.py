@@ -9,15 +9,16 @@ import numpy as np
 from flwr.app import ArrayRecord
 
 from fedclust.aggregation.flower import NotFinite
-from fedclust.aggregation.replies import ANY, Caps
 from fedclust.clustering import ifca, private_groups
 from fedclust.clustering.private_groups import Parameters
 from fedclust.federation import Clusters, Federation, Findings, Reply
 from fedclust.layers.beside import aggregate_beside, train_beside
 from fedclust.layers.client_dp import ClientPrivacy
+from fedclust.layers.standard import caps_of
 from fedclust.messages.evaluation import LossesQuestion, ProofQuestion
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.packer import UNSAVED
+from fedclust.messages.replies import ANY
 from fedclust.strategies.base import NetworkStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import IntArray
@@ -147,7 +148,7 @@ class PrivateGroups(NetworkStrategy):
         sizes = np.bincount(list(clients.values()), minlength=self.parameters.num_groups).tolist()
         models, aggregators = clusters.models[1:], copy.deepcopy(clusters.aggregators[1:])
         shared = self.takes_means(self.make_aggregator())
-        caps = Caps.of(self.options) if privacy is None else ANY
+        caps = caps_of(self.options) if privacy is None else ANY
         fields = {} if privacy is None else privacy.instruction | {"clip_tells": False}
         options: dict[str, Any] = {"shared_means": shared, "caps": caps, "instruction": fields}
         replies = train_beside(run, models, aggregators, clients, **options)

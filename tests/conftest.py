@@ -22,8 +22,8 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from hypothesis import settings
 
-from fedclust.federation import ClientGrid, LocalGrid
-from fedclust.grids.client_grid import pack, unpack
+from fedclust.grids.client_grid import ClientGrid, pack, unpack
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.nodes import hosted_clients
 from fedclust.messages import description, training
 from fedclust.messages.codec import SERVER, decode, encode

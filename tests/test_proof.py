@@ -18,7 +18,8 @@ import fedclust
 from fedclust import clients
 from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
-from fedclust.federation import Clusters, LocalGrid
+from fedclust.federation import Clusters
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.layers.coalitions import Coalitions
 from fedclust.messages.models import to_state
 from fedclust.messages.packer import unpack

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from fedclust import clients, load
 from fedclust.data.sites.rules import OURS
+from fedclust.data.targets import from_text
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
 from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multiplier_of
@@ -17,7 +18,6 @@ from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.support.reasons import FederationError
-from fedclust.targets import from_text
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 

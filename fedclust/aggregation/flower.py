@@ -27,10 +27,10 @@ from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
-from fedclust.aggregation.replies import Reply, weighted_loss, weighted_mean
 from fedclust.messages.codec import as_record
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.packer import pack
+from fedclust.messages.replies import Reply, weighted_loss, weighted_mean
 from fedclust.messages.training import EQUAL_WEIGHTS, NUM_EXAMPLES, Instruction, read_sent
 from fedclust.settings.choices import FLOWERS_RULES
 from fedclust.support.checks import check_value

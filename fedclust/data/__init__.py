@@ -1,4 +1,4 @@
-"""Datasets, their partitions over clients, and the cache for both."""
+"""Datasets, what is predicted from them, their partitions over clients, and the cache."""
 
 from typing import TYPE_CHECKING
 

@@ -9,9 +9,9 @@ import torch
 
 from fedclust.data.dataset import FederatedData
 from fedclust.data.partition import hold_out_client
+from fedclust.data.targets import KINDS, Target
 from fedclust.support.checks import check_choice, check_value
 from fedclust.support.rng import generator
-from fedclust.targets import KINDS, Target
 from fedclust.typing import IntArray
 
 _TEST_SHARE = 0.2
@@ -51,8 +51,8 @@ def from_arrays(
         see :mod:`fedclust.data.partition`. Parts given as a triple are kept as they are.
     target
         What is predicted: ``"classes"``, ``"amounts"`` or ``"times"``, whose range or intervals are made of
-        all clients' training rows, or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
-        classes, and floats are amounts, or times and events where a row has two.
+        all clients' training rows, or a :class:`~fedclust.data.targets.Target`. With ``"auto"``, whole
+        numbers are classes, and floats are amounts, or times and events where a row has two.
     groups
         Name of the group that people put each client in, such as a vendor, shape (K,); ``auto`` tests whether
         training by it helps.
@@ -147,7 +147,7 @@ def to_inputs(values: Any) -> torch.Tensor:
 
 
 def to_truth(values: Any, kind: str, num_classes: int | None = None) -> torch.Tensor:
-    """Convert what is known of rows, see :meth:`fedclust.targets.Target.read`.
+    """Convert what is known of rows, see :meth:`fedclust.data.targets.Target.read`.
 
     Raises
     ------

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import fedclust.data.cache as cache
 from fedclust.data.input_encoders import ArrayEncoder, ImageEncoder, InputEncoder, TableEncoder
+from fedclust.data.targets import CLASSES, Target, from_text, to_text
 from fedclust.support.checks import Checked, check_held_out
 from fedclust.support.reasons import Sendable, is_open
 from fedclust.support.rng import generator
-from fedclust.targets import CLASSES, Target, from_text, to_text
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class FederatedData:
         What is predicted.
     values
         What is known of each row where that is not a class: its amount, shape (N,), or its time and event,
-        shape (N, 2), float32; `labels` are then the rows' bins, see :mod:`fedclust.targets`.
+        shape (N, 2), float32; `labels` are then the rows' bins, see :mod:`fedclust.data.targets`.
     named_groups
         Name of the group that people put each client in, such as a vendor, shape (K,); empty if nobody did.
         Unlike `groups`, nobody knows whether these help.

@@ -20,8 +20,8 @@ from fedclust.data.partition import (
     save_client_rows,
 )
 from fedclust.data.source import SourcedDataset
+from fedclust.data.targets import from_text, to_text
 from fedclust.support.rng import generator
-from fedclust.targets import from_text, to_text
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate, Shift
+from fedclust.data.targets import CLASSES, Target, to_text
 from fedclust.support.checks import Checked, check
 from fedclust.support.rng import generator
-from fedclust.targets import CLASSES, Target, to_text
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 NOBODY = -1  # stands for no client: nobody holds this example

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 
+from fedclust.data.targets import Numbers, from_text
 from fedclust.support.checks import Checked, read_as
-from fedclust.targets import Numbers, from_text
 
 if TYPE_CHECKING:  # settings are checked without PyTorch, which takes seconds to import
     import torch
@@ -255,8 +255,8 @@ class Opposite(Shift):
     Attributes
     ----------
     target
-        What is predicted, as :func:`fedclust.targets.to_text` writes it; see
-        :meth:`fedclust.targets.Target.opposite`.
+        What is predicted, as :func:`fedclust.data.targets.to_text` writes it; see
+        :meth:`fedclust.data.targets.Target.opposite`.
 
     Raises
     ------

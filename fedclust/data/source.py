@@ -40,9 +40,9 @@ from fedclust.data.dataset import (
     SourceError,
     Statistics,
 )
+from fedclust.data.targets import CLASSES, Target, kind_of
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
-from fedclust.targets import CLASSES, Target, kind_of
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:

@@ -62,6 +62,7 @@ from fedclust.messages.training import (
     Update,
     UpdateQuestion,
 )
+from fedclust.metrics import CLIENT_FIGURES
 from fedclust.proof.sites import CLASSES, Words
 from fedclust.proof.votes import LOSSES, vote
 from fedclust.support.array_bytes import to_numpy
@@ -74,6 +75,7 @@ SERVER_ROUND, PROXIMAL = "server-round", "proximal-mu"  # as Flower's own strate
 _ROWS = Whole(1, MOST_EXAMPLES)
 _LOSSES = Numbers(least_loss, LARGEST_LOSS, at_least=1)
 _COUNTS = Numbers(0, MOST_EXAMPLES, np.int64, at_least=1, total=(1, MOST_EXAMPLES))
+OWN = "own_"
 DIFFERENCE, COMPARE_WITH = "difference", "compare-with"
 _PAUSE = 1.0  # seconds between looks for further nodes
 
@@ -505,21 +507,38 @@ def _rows(metrics: Mapping[str, Any], at: Reading) -> int:
 
 def _loss(metrics: Mapping[str, Any]) -> float | None:
     """Return the loss: ``loss``, or the only entry whose name ends so, such as Flower's ``eval_loss``."""
-    named = [LOSS] if LOSS in metrics else [name for name in metrics if name.endswith(LOSS)]
-    value = metrics[named[0]] if len(named) == 1 else None
-    return float(value) if isinstance(value, int | float) else None
+    return _only(_numbers_of(metrics), LOSS, LOSS)
+
+
+def _only(numbers: Mapping[str, float], name: str, *endings: str) -> float | None:
+    """Return a number by its name, or the only one whose name ends in one of some words."""
+    ending = [name] if name in numbers else [each for each in numbers if each.endswith(endings)]
+    return numbers[ending[0]] if len(ending) == 1 else None
+
+
+def _numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the entries that are one number each; one that is not finite, or nearly so, is NaN."""
+    numbers = {name: value for name, value in metrics.items() if type(value) in (int, float)}
+    return {name: float(value) if abs(value) < 1e300 else math.nan for name, value in numbers.items()}
 
 
 def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Evaluation]:
-    """Return what reads a reply to an evaluation; its numbers keep their names."""
+    """Return what reads a reply to an evaluation.
+
+    Numbers that are not figures of every client's get :data:`OWN` before their names, so that none takes the
+    place of what a round's record or a summary has by that name.
+    """
 
     def read(content: RecordDict, client: int) -> Evaluation:
         metrics = _metrics(content, at(client))
-        rows, loss = _rows(metrics, at(client)), _loss(metrics)
+        rows, loss, numbers = _rows(metrics, at(client)), _loss(metrics), _numbers_of(metrics)
         if loss is None:
             _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
-        numbers = {name: float(value) for name, value in metrics.items() if type(value) in (int, float)}
-        return Evaluation(client, numbers | {NUM_EXAMPLES: rows, LOSS: loss})
+        usual: dict[str, float | None] = {name: numbers[name] for name in CLIENT_FIGURES if name in numbers}
+        usual["accuracy"] = _only(numbers, "accuracy", "accuracy", "acc")
+        shares = {name: each for name, each in usual.items() if each is not None and 0 <= each <= 1}
+        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in CLIENT_FIGURES}
+        return Evaluation(client, {**own, **shares, NUM_EXAMPLES: rows, LOSS: loss})
 
     return read
 

@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp import Grid
 
-from fedclust.aggregation.replies import Reply, too_long, too_long_line
+from fedclust.data.targets import Target, from_text, to_text
 from fedclust.federation.answering import (
     Answer,
     Answering,
@@ -27,16 +27,15 @@ from fedclust.messages.codec import Bounds, Question, Reading
 from fedclust.messages.description import Description, DescriptionQuestion, Names
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation, LossesQuestion, WinsQuestion
 from fedclust.messages.models import canonical
+from fedclust.messages.replies import Reply, too_long, too_long_line
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import Instruction, Projection, Update, UpdateQuestion
-from fedclust.metrics import error_of
 from fedclust.privacy import Disclosed
 from fedclust.proof.paired import counted
 from fedclust.proof.words import CLASSES, Words
 from fedclust.settings.run_options import DEFAULT_CAP
 from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
-from fedclust.targets import Target, from_text, to_text
 from fedclust.typing import FloatArray, IntArray
 
 # -- Descriptions -------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ class Descriptions:
     class_names
         Names of the classes in label order, shape (C,); empty if clients have none.
     target_text
-        What is predicted, as :func:`fedclust.targets.to_text` writes it; the classes are its bins.
+        What is predicted, as :func:`fedclust.data.targets.to_text` writes it; the classes are its bins.
     client_names
         Name of each client in the data (a hospital, a writer, a user), shape (K,); None if one has none.
     left_out
@@ -615,9 +614,9 @@ class Federation:
         limits = {name: getattr(described, name) for name in rows}
         if rows and self.num_steps is not None:
             limits["num_steps"] = self.num_steps(np.maximum(1, described.rows))
-        figures = described.target.figure_names
-        names = frozenset(self.bounds.own_metrics) | {*figures, *map(error_of, figures)}
-        self.bounds = replace(self.bounds, num_classes=described.num_classes, own_metrics=names, **limits)
+        self.bounds = replace(
+            self.bounds, num_classes=described.num_classes, target=described.target, **limits
+        )
         return described
 
     def describe_newcomers(self, newcomers: Iterable[int]) -> dict[int, Description]:
@@ -836,7 +835,7 @@ class Federation:
             Arrays of the model whose change is returned without projection.
         cap
             Largest length of a change, in multiples of the answers' median, see
-            :mod:`fedclust.aggregation.replies`; None for any length.
+            :mod:`fedclust.messages.replies`; None for any length.
 
         Returns
         -------

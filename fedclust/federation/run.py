@@ -14,11 +14,11 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust import metrics
-from fedclust.aggregation.replies import Reply
 from fedclust.federation.answering import Failure
 from fedclust.federation.clusters import Clusters, Findings
 from fedclust.federation.federation import Federation, RosterState
 from fedclust.messages.evaluation import EvaluateQuestion, Evaluation
+from fedclust.messages.replies import Reply
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Instruction
 from fedclust.proof.paired import counted

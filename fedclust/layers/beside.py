@@ -8,10 +8,10 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import ANY, Caps, Reply, by_cluster
 from fedclust.federation.answering import failure_order
 from fedclust.federation.run import Run, amended
 from fedclust.layers.standard import within
+from fedclust.messages.replies import ANY, Caps, Reply, by_cluster
 from fedclust.messages.training import Instruction
 
 TRIAL = "trial"

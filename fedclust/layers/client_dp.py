@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation.replies import Reply, by_cluster
 from fedclust.federation.clusters import Findings, padded
 from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.standard import lost
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
+from fedclust.messages.replies import Reply, by_cluster
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.privacy import FROM_SEED, ClientDP, PatientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system

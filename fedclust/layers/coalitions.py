@@ -19,9 +19,9 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedclust.aggregation import flower as aggregation
-from fedclust.aggregation.replies import LEAST_CAP, Caps, Reply, by_cluster, too_long, too_long_line
 from fedclust.clustering import label_prior
 from fedclust.clustering.shared.limits import limit_sizes
+from fedclust.data.targets import Target
 from fedclust.federation.answering import Failure, failure_order
 from fedclust.federation.clusters import Decided
 from fedclust.federation.federation import Federation
@@ -40,6 +40,7 @@ from fedclust.messages.coalitions import (
 )
 from fedclust.messages.evaluation import FigureAnswer, FigureQuestion
 from fedclust.messages.models import canonical, to_vector
+from fedclust.messages.replies import LEAST_CAP, Caps, Reply, by_cluster, too_long, too_long_line
 from fedclust.metrics import wilson
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof import sites as verdicts
@@ -65,7 +66,6 @@ from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, w
 from fedclust.proof.units import Mend, gaining, other_units
 from fedclust.proof.words import Words
 from fedclust.support.reasons import FederationError
-from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 _EACH = FOLDS + 1

@@ -1,7 +1,7 @@
 """The layers of every run: bounds of what a round may do to a model, drift, stopping, and who is there.
 
 An update that is many times as long as the round's median is left out and its client named; a client's rows
-are limited, and the pull of its update can be, see :mod:`fedclust.aggregation.replies`.
+are limited, and the pull of its update can be, see :mod:`fedclust.messages.replies`.
 
 A model whose loss is not finite on the clients that it was sent to is the server's fault: an aggregator's, or
 of updates that it should not have taken. The cluster then goes back to the model and to the state of its
@@ -19,14 +19,15 @@ from typing import Any, ClassVar
 import numpy as np
 from flwr.app import ArrayRecord
 
-from fedclust.aggregation import flower as aggregation, replies as lengths
-from fedclust.aggregation.replies import ANY, Caps, Reply
+from fedclust.aggregation import flower as aggregation
 from fedclust.federation.answering import Failure, failure_order
 from fedclust.federation.clusters import Clusters, Findings, padded
 from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.drift import Drift
 from fedclust.layers.stopping import Settled, Stopping
+from fedclust.messages import replies as lengths
 from fedclust.messages.evaluation import Evaluation
+from fedclust.messages.replies import ANY, Caps, Reply
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected
 from fedclust.settings.run_options import RunOptions
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -385,6 +386,11 @@ class Attendance(Layer):
         return self._seen.grown(run.clusters.num_clients)
 
 
+def caps_of(options: RunOptions) -> Caps:
+    """Return how far clients may move a cluster's model in a run."""
+    return Caps(options.update_norm_cap, options.update_pull_cap, options.row_cap)
+
+
 def standard_layers(
     options: RunOptions,
     *further: Layer,
@@ -410,7 +416,7 @@ def standard_layers(
     settled
         Whether the method may stop with these clusters after a round.
     """
-    caps = Caps.of(options) if capped else ANY
+    caps = caps_of(options) if capped else ANY
     drift = [Drift(options.drift_every, moves=moves_clients)] if options.drift_every else []
     best = options.serve_round == "best"
     watch = [Stopping(options.patience, serve_best=best, settled=settled)] if options.compares_rounds else []

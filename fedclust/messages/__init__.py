@@ -1,1 +1,1 @@
-"""The messages between server and clients: a file per kind of question, the codec and the packer."""
+"""The messages between server and clients: a file per kind of question, replies, the codec and the packer."""

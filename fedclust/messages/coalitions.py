@@ -74,7 +74,7 @@ class ScoresAnswer:
         Of each further model, of all of them together, and of the site's own, cross-fitted, the numbers of a
         :class:`~fedclust.proof.coalitions.Fit`, in one list.
     ratios
-        Of amounts, for each further model and the site's own, what :meth:`fedclust.targets.Target.ratio`
+        Of amounts, for each further model and the site's own, what :meth:`fedclust.data.targets.Target.ratio`
         returns, in one list.
     columns, mends
         Which columns may be in another unit, an empty name for the amounts themselves; and the five numbers
@@ -202,7 +202,7 @@ class ScoresQuestion(codec.Question[ScoresAnswer]):
 
     @property
     def fit_classes(self) -> int:
-        """Number of classes of a fit, see :meth:`fedclust.targets.Target.fit_classes`."""
+        """Number of classes of a fit, see :meth:`fedclust.data.targets.Target.fit_classes`."""
         return 2 if self.ordered else self.num_classes
 
     @property

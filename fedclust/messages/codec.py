@@ -33,6 +33,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from fedclust.data.targets import Target
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.reasons import Sendable
 from fedclust.typing import IntArray
@@ -80,6 +81,8 @@ class Bounds:
         Names of the user's own metrics, which clients may report besides the usual figures.
     least_loss
         Least value of the loss: 0 for cross-entropy; minus infinity where unknown.
+    target
+        What clients predict; None where nobody asked.
     num_steps
         Steps of a round of each client's training, shape (K,); None where unknown.
     """
@@ -91,6 +94,7 @@ class Bounds:
     own_metrics: Collection[str] = ()
     least_loss: float = -math.inf
     num_steps: IntArray | None = None
+    target: Target | None = None
 
 
 _UNKNOWN = Bounds()

@@ -15,10 +15,10 @@ from flwr.app import ConfigRecord, RecordDict
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
 from fedclust.data.sites.agreement import Agreement, Column, Statement
 from fedclust.data.sites.rules import Rules
+from fedclust.data.targets import CLASSES, Target, from_text, to_text
 from fedclust.messages import codec
 from fedclust.privacy import Disclosed
 from fedclust.support.checks import read_as
-from fedclust.targets import CLASSES, Target, from_text, to_text
 from fedclust.typing import FloatArray, IntArray
 
 _LONGEST = 200  # characters of a node's name, and of a digest

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 
+from fedclust.data.targets import CLASSES, Target
+from fedclust.data.targets.base import LARGEST
 from fedclust.messages import codec
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
@@ -15,7 +17,6 @@ from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof.figure import Rows, margins
 from fedclust.proof.paired import BETS, LARGEST_BRIER, Evidence, possible
 from fedclust.support.array_bytes import from_numpy
-from fedclust.targets import Target
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def _write_figures(figures: Mapping[str, float]) -> MetricRecord:
 def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     """Check figures on a client's test part; a non-finite loss is not the client's fault."""
     figures: dict[str, Any] = dict(record.items())  # a record's own look-ups are slow
-    own = figures.keys() - _USUAL
+    ranges = {} if at.bounds.target is None else at.bounds.target.reported_ranges()
+    own = figures.keys() - _USUAL - ranges.keys()
     if own and (unknown := own - set(at.bounds.own_metrics)):
         raise at.bad(f"metrics must be {', '.join(CLIENT_FIGURES)}, got {codec.short(sorted(unknown))}")
     for key in _NEEDED:
@@ -57,6 +59,11 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
         if not (undefined or (num_examples and -_ROUND_OFF <= share <= 1 + _ROUND_OFF)):
             rule = "in [0, 1]" if num_examples else "NaN without test rows"
             raise at.bad(f"{name} must be {rule}, got {share}")
+    for name, (least, most) in ranges.items():
+        value = figures.get(name, math.nan)
+        if not math.isnan(value) and not (num_examples and least <= value <= most):
+            rule = f"in [{least:g}, {most:g}]" if num_examples else "NaN without test rows"
+            raise at.bad(f"{name} must be {rule}, or NaN where undefined, got {value}")
     _check_loss(figures[LOSS], LOSS, at)
     return {name: float(value) for name, value in figures.items()}
 
@@ -127,7 +134,29 @@ def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
         if not np.array_equal(scored, [actual, number - actual]):
             rule = "each class's rows and to all others"
             raise at.bad(f"{_POSITIVES} and {_NEGATIVES} must add up to {rule}, they do not")
+    if sums is not None:
+        _check_sums(sums, predicted, at)
     return Outcomes(actual, predicted, hits, places, positives, negatives, confusion, sums)
+
+
+def _check_sums(sums: FloatArray, rows: IntArray, at: codec.Reading) -> None:
+    """Check that these can be the sums of so many rows of each bin, within the rounding of sums."""
+    target = at.bounds.target
+    ends = (-LARGEST, LARGEST) if target is None else target.compared_range
+    if ends is None:
+        raise at.bad(f"{_SUMS} must not be sent of {CLASSES.kind}")
+    known, predicted, squares = sums
+    off = _ROUND_OFF * (np.abs(known) + np.abs(predicted))
+    with np.errstate(over="ignore", invalid="ignore"):
+        least, most = (np.where(rows > 0, rows * each, 0.0) for each in ends)
+        inside = [(least - off <= each) & (each <= most + off) for each in (known, predicted)]
+        apart = np.maximum(np.abs(known - predicted) - off, 0.0)  # squares by Cauchy and Schwarz
+        fits = np.sqrt(rows) * np.sqrt(squares) >= apart * (1 - _ROUND_OFF)
+        widest = np.sqrt(squares) <= np.where(rows > 0, np.sqrt(rows) * (ends[1] - ends[0]), 0.0) * (
+            1 + _ROUND_OFF
+        )
+    if not (np.isfinite(sums).all() and np.all(inside) and fits.all() and widest.all()):
+        raise at.bad(f"{_SUMS} must be finite and those of {rows.sum()} rows, they are not")
 
 
 def _figures_bytes(figures: Mapping[str, float]) -> int:
@@ -393,7 +422,7 @@ class Predictions:
         Returns
         -------
         A row per row, or per row and position, with ``client``, ``name`` if there is one, ``row``,
-        ``position`` if there are any, and the columns of :meth:`fedclust.targets.Target.saved`.
+        ``position`` if there are any, and the columns of :meth:`fedclust.data.targets.Target.saved`.
 
         Raises
         ------

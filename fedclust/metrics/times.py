@@ -211,7 +211,8 @@ def integrated_brier(
     schemes for survival data", Statistics in Medicine 18, 1999. At a moment t a row whose event came before
     counts Ŝ(t)² / G(its time), a row still observed after t counts (1 − Ŝ(t))² / G(t), a row censored before
     t counts nothing, where G is the Kaplan–Meier estimate of not being censored; the mean over rows is
-    integrated over the moments by the trapezoid rule, and divided by their range.
+    integrated over the moments by the trapezoid rule, and divided by their range. As in scikit-survival, an
+    event counts nothing where G is 0.
 
     Parameters
     ----------
@@ -226,8 +227,8 @@ def integrated_brier(
 
     Returns
     -------
-    In [0, 1]: 0 for certain and right, ¼ for Ŝ = ½ throughout. NaN without rows, or where nobody would be
-    observed any more.
+    In [0, 1]: 0 for certain and right, ¼ for Ŝ = ½ throughout; 1 also where equal times make the weights of
+    wrong predictions add up to more. NaN without rows.
 
     Raises
     ------
@@ -254,7 +255,8 @@ def integrated_brier(
     own, there = (survival_at(at, uncensored, each) for each in (times, moments))
     before, after = (times[:, None] <= moments) & happened[:, None], times[:, None] > moments
     with np.errstate(divide="ignore", invalid="ignore"):
-        scores = np.where(before, survival**2 / own[:, None], 0.0)
+        scores = np.where(before & (own > 0)[:, None], survival**2 / own[:, None], 0.0)
         scores += np.where(after, (1 - survival) ** 2 / there, 0.0)
         means = scores.mean(axis=0)
-    return float(np.trapezoid(means, moments) / (moments[-1] - moments[0])) if len(times) else float("nan")
+    score = np.trapezoid(means, moments) / (moments[-1] - moments[0])
+    return float(np.minimum(score, 1.0)) if len(times) else float("nan")

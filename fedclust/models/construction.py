@@ -212,7 +212,7 @@ class Classifier(nn.Module):
     width
         Length of a feature vector.
     num_classes
-        Number of classes C, or of outputs for another target, see :mod:`fedclust.targets`.
+        Number of classes C, or of outputs for another target, see :mod:`fedclust.data.targets`.
 
     Raises
     ------

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedclust import targets
+from fedclust.data import targets
 from fedclust.proof import holm
 from fedclust.proof.words import CLASSES, Words
 from fedclust.results.names import paper_name

@@ -14,9 +14,9 @@ import pandas as pd
 import yaml
 from numpy.typing import ArrayLike, NDArray
 
+from fedclust.data.targets import CLASSES, Target, to_values
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 from fedclust.support.reasons import RunFailed
-from fedclust.targets import CLASSES, Target, to_values
 
 
 def another_run(folder: Path) -> FileExistsError:

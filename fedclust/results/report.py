@@ -188,22 +188,38 @@ def drift_line(rounds: Sequence[Mapping[str, Any]]) -> str | None:
     return f"Drift: {listed(named, 10)}"
 
 
-def trials_table(trials: Sequence[Mapping[str, Any]]) -> Table:
+def votes(trial: Mapping[str, Any]) -> str:
+    """Return how many clients voted for a grouping, of how many.
+
+    Examples
+    --------
+    >>> votes({"better_for": 7, "voted": 10}), votes({})
+    ('7 of 10', '–')
+    """
+    return f"{trial['better_for']} of {trial['voted']}" if trial.get("voted") else "–"
+
+
+def trials_table(trials: Sequence[Mapping[str, Any]], voted: bool = False) -> Table:
     """List groupings that were tried for more than one round, those that were kept first.
 
     Parameters
     ----------
     trials
         ``trials`` of ``summary.json``, see :class:`fedclust.strategies.Auto`.
+    voted
+        Whether clients had one vote each; their number then takes the place of the gain.
 
     Returns
     -------
     A row each: its source, its gain on held-out rows, and the outcome. The other groupings are counted.
     """
-    table = _table(*_right("look", "cluster"), "from", "sizes", *_right("gain", "p", "rounds"), "")
+    table = _table(
+        *_right("look", "cluster"), "from", "sizes", *_right("votes" if voted else "gain", "p", "rounds"), ""
+    )
     tested = sorted((each for each in trials if each["rounds"] > 1), key=lambda each: not each["kept"])
     for each in tested[:_MOST_TRIALS]:
-        gain, corrected = number(each.get("gain")), each.get("p_value_corrected")
+        gain = votes(each) if voted else number(each.get("gain"))
+        corrected = each.get("p_value_corrected")
         exact = corrected is not None and corrected >= 0.001
         chance = f"{corrected:.2g}" if exact else written(corrected, "chance")
         sizes, result = ", ".join(map(str, each["sizes"])), "kept" if each["kept"] else "dropped"
@@ -332,9 +348,9 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if line := decision_line(summary):
         parts.append(Text(line))
     if summary.get("trials") and not brief:
-        parts.append(trials_table(summary["trials"]))
+        parts.append(trials_table(summary["trials"], "votes" in summary))
     if tables:
-        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_names) if brief else None)]
+        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_ranges) if brief else None)]
         sides = (summary, *summary.get("compare", {}).values())
         if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
             groups = [] if run.groups is None else [len(np.unique(run.groups))]

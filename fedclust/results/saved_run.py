@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from fedclust.data.targets import Target, from_values
 from fedclust.support.untrusted import read_arrays, read_json, read_table, read_yaml, readable
-from fedclust.targets import Target, from_values
 from fedclust.typing import FloatArray, IntArray
 
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")

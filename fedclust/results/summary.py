@@ -10,6 +10,8 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedclust import metrics
+from fedclust.data.targets import CLASSES, Target, from_values
+from fedclust.data.targets.base import NORMAL
 from fedclust.metrics import Outcomes, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
 from fedclust.proof import GroupingProof, counted
@@ -17,8 +19,6 @@ from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
 from fedclust.settings.run_options import KEEP, NO_BETTER_THAN
 from fedclust.support.checks import few
-from fedclust.targets import CLASSES, Target, from_values
-from fedclust.targets.base import NORMAL
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -290,8 +290,8 @@ def collapsed(clients: pd.DataFrame, outcomes: Mapping[int, Outcomes], target: T
     up nearly all of a client's rows, as with few classes each, its share alone has a good score, and this
     still tells.
 
-    Of amounts and times, the figure of :attr:`fedclust.targets.Target.tells` is compared in the same way with
-    its value without inputs.
+    Of amounts and times, the figure of :attr:`fedclust.data.targets.Target.tells` is compared in the same way
+    with its value without inputs.
 
     Parameters
     ----------

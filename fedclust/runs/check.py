@@ -19,9 +19,9 @@ from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
 from fedclust.data.source import UNREADABLE
+from fedclust.data.targets import KINDS
 from fedclust.runs.verbs import Parser
 from fedclust.support.checks import few
-from fedclust.targets import KINDS
 
 _EXAMPLES = """
   fedclust check north.csv south.csv --target diagnosis --group patient_id

@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file
 
 from fedclust.data.dataset import num_held_out
-from fedclust.federation import Federation, LocalGrid
+from fedclust.federation import Federation
 from fedclust.federation.answering import Answering, Flower
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import FINETUNE, MODELS, Finetune
 from fedclust.results import Checkpoints, SavedRun
@@ -68,7 +69,7 @@ def clients_of(saved: SavedRun, allow: str) -> Clients | None:
             late = num_held_out(clients.num_clients, settings.holdout_clients)
             yield Federation(
                 clients,
-                own_metrics=(*saved.target.figure_names, *built["metrics"]),
+                own_metrics=(*saved.target.figure_ranges, *built["metrics"]),
                 num_newcomers=late,
             )
         except USER_ERRORS as error:

@@ -30,6 +30,7 @@ from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
 from fedclust.data.source import name_of
+from fedclust.data.targets import Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
@@ -68,7 +69,6 @@ from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
-from fedclust.targets import Target
 from fedclust.training import LocalTraining
 from fedclust.training.device_data import normalised
 from fedclust.training.evaluation import Metric
@@ -735,8 +735,8 @@ def simulate(
         Number of classes C; the largest target plus one unless given.
     target
         What is predicted: ``"classes"``, ``"amounts"`` (one output of the network) or ``"times"`` (an output
-        per interval, 8 at most), or a :class:`~fedclust.targets.Target`. With ``"auto"``, whole numbers are
-        classes, and floats are amounts, or times and events where a row has two.
+        per interval, 8 at most), or a :class:`~fedclust.data.targets.Target`. With ``"auto"``, whole numbers
+        are classes, and floats are amounts, or times and events where a row has two.
     encoder
         Frozen encoder for FMCL and `features`; the inputs themselves unless given.
     features
@@ -881,7 +881,7 @@ def simulate(
     @contextmanager
     def together(models: Path | None = None) -> Iterator[Federation]:
         node = node_of_objects(data, network, training, seed, device, encoder, metrics)
-        own = *data.target.figure_names, *metrics
+        own = *data.target.figure_ranges, *metrics
         yield plan.federation(clients_here(node, models), node.trainer.training.loss, own)
 
     session = Session(where, resume, console, page=folder is not None)

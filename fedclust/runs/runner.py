@@ -19,6 +19,7 @@ from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
 from fedclust.data.input_encoders import to_values
+from fedclust.data.targets import to_values as values_of_target
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, questions
 from fedclust.federation.clusters import Clusters, Observer
 from fedclust.federation.questions import Serving
@@ -46,7 +47,6 @@ from fedclust.settings.run_options import COMMON, VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.checks import plural
 from fedclust.support.reasons import FederationError
-from fedclust.targets import to_values as values_of_target
 from fedclust.typing import IntArray
 
 OnRound = Callable[[Mapping[str, Any]], None]

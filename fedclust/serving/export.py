@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from fedclust.data.input_encoders import ArrayEncoder, InputEncoder, TableEncoder, TextEncoder, to_values
+from fedclust.data.targets import CLASSES, Target, to_values as to_values_of
 from fedclust.personal.layers import weights_file
 from fedclust.serving.card import card
 from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, Site, cluster_folder
-from fedclust.targets import CLASSES, Target, to_values as to_values_of
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun

@@ -16,6 +16,7 @@ from torch import nn
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, table_of, walk
+from fedclust.data.targets import CLASSES, Target, from_values
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
@@ -24,7 +25,6 @@ from fedclust.personal.staying import CHOICES
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
 from fedclust.support.untrusted import read_json
-from fedclust.targets import CLASSES, Target, from_values
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -125,7 +125,7 @@ class Served:
         What is predicted.
     margins
         By cluster, within what a prediction is right nine times of ten, see
-        :meth:`fedclust.targets.Target.margin`; without the clusters of which that is not known.
+        :meth:`fedclust.data.targets.Target.margin`; without the clusters of which that is not known.
     """
 
     class_names: tuple[str, ...]

@@ -23,12 +23,12 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, OmegaConfBaseException
 
+from fedclust.data.targets import kind_of
 from fedclust.settings import choices
 from fedclust.settings.run_options import COMMON, DEFAULT_ROW_CAP, VALIDATION, RunOptions
 from fedclust.support.checks import DEFAULT_FRACTION, nearest, none_of
 from fedclust.support.hydra_versions import TRUSTED, VERSION_BASE
 from fedclust.support.layout import CONF
-from fedclust.targets import kind_of
 
 COMPOSED, OVERRIDES = "config", "overrides"
 

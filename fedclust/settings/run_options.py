@@ -91,7 +91,7 @@ class RunOptions(_Rounds):
     update_norm_cap
         Largest length of an update, > 1, in multiples of the round's median; a longer one is left out and its
         client named. Lower where ten clients or more are alike, see
-        :func:`fedclust.aggregation.replies.too_long`. None for any length.
+        :func:`fedclust.messages.replies.too_long`. None for any length.
     update_pull_cap
         Largest pull (rows times length) of an update, > 1, in multiples of the round's median; a larger one
         is weighted down; nodes then send each client's model, not a mean. None for any pull.

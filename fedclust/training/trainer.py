@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from fedclust.data.targets.base import Scores
 from fedclust.personal.layers import Finetune
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import torch_seed
-from fedclust.targets.base import Scores
 from fedclust.training import evaluation
 from fedclust.training.cohort import (
     Batches,

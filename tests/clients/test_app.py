@@ -4,7 +4,8 @@ from flwr.app import RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedclust.clients.app import app
-from fedclust.federation import ClientGrid, LocalGrid
+from fedclust.grids.client_grid import ClientGrid
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.messages.description import Hosted, read_from_node
 from fedclust.messages.models import from_state
 from fedclust.models import construction

@@ -12,11 +12,11 @@ from torch.nn import functional
 from fedclust.clients import coalitions
 from fedclust.clients.node import Node, node_of_objects
 from fedclust.data.arrays import from_arrays
+from fedclust.data.targets import CLASSES
 from fedclust.messages.coalitions import ALL_ROWS, ScoresQuestion, SiteFiguresQuestion, name_of
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import FOLDS, Fit
-from fedclust.targets import CLASSES
 from fedclust.training import LocalTraining
 
 RATE = 0.5

@@ -10,13 +10,13 @@ from flwr.app import ArrayRecord
 from torch import nn
 
 import fedclust
-from fedclust.aggregation.replies import Caps
 from fedclust.clients.node import node_of_objects
 from fedclust.clients.train import Mean, add_to_means, train
 from fedclust.data.arrays import from_arrays
 from fedclust.messages import training
 from fedclust.messages.codec import SERVER, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
+from fedclust.messages.replies import Caps
 from fedclust.strategies import ClusteredStrategy
 from fedclust.training import LocalTraining
 from fedclust.training.cohort import CohortUpdate, update_norms

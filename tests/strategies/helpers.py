@@ -14,8 +14,8 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig
 from torch import nn
 
-from fedclust.federation import ClientGrid, Federation
-from fedclust.grids.client_grid import WrappedGrid
+from fedclust.federation import Federation
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid
 from fedclust.messages.models import from_state
 from fedclust.messages.training import UpdateQuestion
 from fedclust.models import construction

@@ -15,7 +15,8 @@ from torch import nn
 from fedclust import simulate
 from fedclust.aggregation.flower import NotFinite
 from fedclust.clustering.auto import Parameters, most_spending
-from fedclust.federation import ClientGrid, Clusters, Federation, FederationError
+from fedclust.federation import Clusters, Federation, FederationError
+from fedclust.grids.client_grid import ClientGrid
 from fedclust.messages.models import from_state
 from fedclust.proof import Comparison
 from fedclust.settings.composition import ConfigError, compose

@@ -11,8 +11,9 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 from torch import nn
 
+from fedclust.aggregation.flower import FairAvg
 from fedclust.clustering.ifca import Parameters
-from fedclust.federation import Clusters, FairAvg, Federation, Reply, starting_models
+from fedclust.federation import Clusters, Federation, Reply, starting_models
 from fedclust.messages.models import from_state
 from fedclust.strategies import IFCA
 from fedclust.strategies.ifca import Memory

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hydra.utils import instantiate
 
-from fedclust.federation import ClientGrid, Federation
-from fedclust.grids.client_grid import WrappedGrid
+from fedclust.federation import Federation
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid
 from fedclust.layers.standard import Attendance, Seen
 from fedclust.strategies import ClusteredStrategy
 from tests.strategies.helpers import Keeping, assert_same_models, initial_model, kept, nodes_of

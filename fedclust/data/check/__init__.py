@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from fedclust.data.targets import Classes, Target
 from fedclust.support.checks import few
-from fedclust.targets import Classes, Target
 from fedclust.typing import FloatArray
 
 if TYPE_CHECKING:

@@ -32,8 +32,8 @@ from fedclust.data.input_encoders import (
     other_units,
     size_of,
 )
+from fedclust.data.targets import KINDS, Block, Classes, Numbers, from_text, to_text
 from fedclust.support.checks import few, read_as
-from fedclust.targets import KINDS, Block, Classes, Numbers, from_text, to_text
 from fedclust.typing import FloatArray
 
 Label: TypeAlias = int | float | str
@@ -197,7 +197,7 @@ class Statement:
         The frozen encoder that embeds the rows; None without one.
     values
         Of amounts and times, blocks of the training rows' values; see
-        :meth:`fedclust.targets.Numbers.stated`.
+        :meth:`fedclust.data.targets.Numbers.stated`.
     """
 
     labels: tuple[Label, ...]
@@ -244,7 +244,7 @@ class Wanted:
     input_shape
         Shape of an example of anything but a table.
     kind, chosen
-        What is predicted, one of :data:`fedclust.targets.KINDS`, and what people choose of it, such as a
+        What is predicted, one of :data:`fedclust.data.targets.KINDS`, and what people choose of it, such as a
         unit.
     """
 
@@ -284,7 +284,7 @@ class Agreement:
     embedding
         The frozen encoder that embeds the rows encoded like this; None without one.
     target
-        What is predicted, see :func:`fedclust.targets.to_text`; empty for classes.
+        What is predicted, see :func:`fedclust.data.targets.to_text`; empty for classes.
     """
 
     labels: tuple[Label, ...]

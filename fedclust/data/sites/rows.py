@@ -34,10 +34,10 @@ from fedclust.data.source import (
     whole_numbers,
 )
 from fedclust.data.tables import Kind, Tables
+from fedclust.data.targets import Numbers, from_text
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
-from fedclust.targets import Numbers, from_text
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:

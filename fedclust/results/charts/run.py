@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 import fedclust.results.charts.chart as drawing
+from fedclust.data.targets.base import NORMAL
 from fedclust.proof.words import CLASSES, Words
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
 from fedclust.support.checks import capitalised
-from fedclust.targets.base import NORMAL
 from fedclust.typing import FloatArray, IntArray
 
 _MOST_POINTS, _MOST_MARKS, _MOST_MATRICES, _MOST_NUMBERS = 1_500, 40, 10, 160

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from fedclust.data.targets import LOWER
 from fedclust.metrics import error_of
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
@@ -23,7 +24,6 @@ from fedclust.results.summary import (
     warning_lines,
 )
 from fedclust.support.checks import capitalised, few, plural
-from fedclust.targets import LOWER
 from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000

@@ -135,8 +135,8 @@ def _templates() -> "jinja2.Environment":
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    own = head, keyed, zipped, digest, class_name, command_line
-    for each in (*own, report.written, report.number, report.span, plural, capitalised, report.some):
+    own = head, keyed, zipped, digest, class_name, command_line, plural, capitalised
+    for each in (*own, report.written, report.number, report.span, report.some, report.votes):
         environment.filters[each.__name__] = each
     return environment
 

@@ -8,7 +8,6 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp.strategy import FedMedian, FedTrimmedAvg, Krum, Strategy
 
 from fedclust.aggregation.flower import aggregate
-from fedclust.aggregation.replies import Reply
 from fedclust.aggregation.robust_rules import (
     Bulyan,
     GeometricMedian,
@@ -17,6 +16,7 @@ from fedclust.aggregation.robust_rules import (
     geometric_median,
 )
 from fedclust.messages.codec import encode
+from fedclust.messages.replies import Reply
 from fedclust.messages.training import TrainAnswer
 from fedclust.support.flower import assume_identity
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from fedclust.data.check import Finding, check_table, lines, suspicion
-from fedclust.targets import Amounts, Times
+from fedclust.data.targets import Amounts, Times
 
 _AGES = [20 + 1.5 * k for k in range(40)]  # 40 different numbers
 _SEXES = ["f", "m"] * 20

@@ -13,9 +13,9 @@ from fedclust.data.loading import make_builder, save_partition, sizes_in_data
 from fedclust.data.partition import ClientRows, save_client_rows
 from fedclust.data.shifts import Invert, Noise, Opposite, Relabel
 from fedclust.data.source import SourceError
+from fedclust.data.targets import KINDS, Amounts, to_text
 from fedclust.settings.composition import ConfigError, compose, plain
 from fedclust.support.rng import generator
-from fedclust.targets import KINDS, Amounts, to_text
 
 DIGITS = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
 DIGITS |= {"num_classes": 10, "input_shape": [1, 8, 8]}

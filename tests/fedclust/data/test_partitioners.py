@@ -10,7 +10,7 @@ from flwr_datasets.partitioner import DirichletPartitioner, PathologicalPartitio
 from fedclust.data import partitioners as rules
 from fedclust.data.emd import EmdKMeans
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate
-from fedclust.targets import Amounts, to_text
+from fedclust.data.targets import Amounts, to_text
 
 
 def assigned(partitioner, labels: list[int], seed: int = 0, natural=None) -> rules.Assignment:

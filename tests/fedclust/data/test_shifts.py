@@ -7,7 +7,7 @@ from scipy import stats
 
 from fedclust.data import shifts
 from fedclust.data.shifts import Blur, FlipLabels, Invert, Noise, Opposite, Relabel, Rotate
-from fedclust.targets import Amounts, Times, to_text
+from fedclust.data.targets import Amounts, Times, to_text
 
 SQUARE = torch.tensor([[[[10, 20], [30, 40]]]], dtype=torch.uint8)
 LABELS = torch.tensor([1])

@@ -10,7 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from fedclust.data.dataset import Dataset, SourceError
 from fedclust.data.tables import Tables
-from fedclust.targets import Amounts
+from fedclust.data.targets import Amounts
 
 TRAIN = {"age": [1.0, 3.0], "job": ["cook", "baker"], "label": [0, 1]}
 

@@ -15,8 +15,9 @@ from fedclust import LocalTraining
 from fedclust.clients.app import answers, app
 from fedclust.clients.node import Node, node_of_objects
 from fedclust.data.arrays import from_arrays
-from fedclust.federation import ClientGrid, Federation, LocalGrid
-from fedclust.grids.client_grid import WrappedGrid
+from fedclust.federation import Federation
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.messages import codec
 from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import from_state

@@ -1,7 +1,9 @@
 """Anybody's ClientApp: a model of one matrix; a node's data is the matrix that it wants."""
 
 import importlib
+import io
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from rich.console import Console
 
 from fedclust import reporting
 from fedclust.federation import FederationError
-from fedclust.federation.outcome import Outcome
 from fedclust.grids.local_grid import FIRST_NODE_ID, LocalGrid
+from fedclust.results import SavedRun, print_report
+from fedclust.results.outcome import Outcome
 from fedclust.strategies import (
     CFL,
     FLHC,
@@ -144,6 +148,55 @@ def test_no_verdict_where_the_losses_that_would_be_compared_have_chosen() -> Non
 
     result = Apart(1).start(Choosy(), 1, min_available_nodes=1)
     assert result.verdict.text.startswith("No verdict: Choosy's clients chose groups by the losses")
+
+
+# -- The results -----------------------------------------------------------------------------------------
+
+
+def test_a_run_has_a_report_like_any_other(tmp_path: Path) -> None:
+    def right(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            content["metrics"]["eval_acc"] = node / 10
+
+    result = Apart(10, right).start(GROUPED[0], 8)
+    folder = result.report(tmp_path / "run")
+    run = SavedRun(folder)
+    assert run.summary["assignment"] == [0, 1] * 5
+    assert run.summary["verdict"]["text"] == result.verdict.text
+    assert run.summary["mean_client_accuracy"] == pytest.approx(0.45)
+    # Auto counts no client's rows for more than 1.7 times the median: the last client's 10 count as 9.
+    assert run.summary["global_accuracy"] == pytest.approx(
+        (sum(n * (n + 1) for n in range(9)) / 10 + 0.9 * 9) / 54
+    )
+    assert run.clients["name"].tolist() == [f"node {FIRST_NODE_ID + node}" for node in range(10)]
+    assert run.clients["num_train"].tolist() == run.clients["num_test"].tolist() == [*range(1, 11)]
+    assert [line["round"] for line in run.rounds] == [*range(1, 9)]
+    assert [change["assignment"] for change in run.changes] == [[0] * 10, [0, 1] * 5]
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert result.verdict.text.partition(": ")[0] in page
+    assert "10 of 10" in page
+    assert "Brier" not in page[page.index("<main") : page.index("</main>")]
+    console = Console(file=io.StringIO(), width=200)
+    print_report(run, console)
+    assert "10 of 10" in console.file.getvalue()
+    with pytest.raises(FileExistsError, match="output_dir must not hold another run"):
+        result.report(folder)
+
+
+def test_what_clients_measure_takes_no_name_of_a_run(tmp_path: Path) -> None:
+    def named(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            content["metrics"].update({"failures": 3.0, "cluster": 7, "accuracy": 97.5, "f": math.inf})
+
+    result = Apart(2, named).start(ClusteredStrategy(), 1)
+    assert result.rounds[0]["failures"] == []
+    assert result.evaluate_metrics_clientapp[1]["failures"] == 3.0
+    assert "global_accuracy" not in result.rounds[0]  # 97.5 is no share
+    run = SavedRun(result.report(tmp_path))
+    assert run.clients["cluster"].tolist() == [0, 0]
+    figures = {name: run.summary[name] for name in run.summary if name.startswith("own_")}
+    assert figures.pop("own_eval_loss") == pytest.approx(result.evaluate_metrics_clientapp[1]["eval_loss"])
+    assert figures == {"own_failures": 3.0, "own_cluster": 7.0, "own_f": None}
 
 
 # -- Faults -------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, FedTrimmedAvg, Krum
 
 from fedclust.clustering import pacfl
-from fedclust.federation import ClientGrid, Clusters, Federation, FederationError, Measured, questions
-from fedclust.grids.client_grid import WrappedGrid, pack, unpack
+from fedclust.federation import Clusters, Federation, FederationError, Measured, questions
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid, pack, unpack
 from fedclust.messages import description, evaluation
 from fedclust.messages.codec import BadReply
 from fedclust.messages.training import Projection, UpdateQuestion

@@ -8,11 +8,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAdam, FedAvg
 
-from fedclust.federation import ClientGrid, FederationError, LocalGrid
+from fedclust.federation import FederationError
 from fedclust.grids import client_grid, joined as joined_module
-from fedclust.grids.client_grid import WrappedGrid, content_bytes, is_bundle, pack, unpack
+from fedclust.grids.client_grid import ClientGrid, WrappedGrid, content_bytes, is_bundle, pack, unpack
 from fedclust.grids.joined import joined, separated
-from fedclust.grids.local_grid import BlockingGrid
+from fedclust.grids.local_grid import BlockingGrid, LocalGrid
 from fedclust.grids.nodes import error_reason, hosted_clients
 from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import encode

@@ -4,7 +4,8 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedclust.federation import LocalGrid, RunFailed
+from fedclust.federation import RunFailed
+from fedclust.grids.local_grid import LocalGrid
 
 
 def _grid(do: object) -> LocalGrid:

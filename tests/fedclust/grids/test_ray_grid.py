@@ -16,9 +16,10 @@ from flwr.clientapp import ClientApp
 
 from fedclust import data
 from fedclust.clients import app
-from fedclust.federation import ClientGrid, FederationError, LocalGrid
+from fedclust.federation import FederationError
 from fedclust.grids import ray_grid
-from fedclust.grids.client_grid import pack, unpack
+from fedclust.grids.client_grid import ClientGrid, pack, unpack
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.ray_grid import Machine, RayGrid, Shares, raylet_is_gone, share_out
 from fedclust.messages.codec import encode
 from fedclust.messages.description import Hosted

@@ -11,8 +11,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted
-from fedclust.federation import FederationError, LocalGrid
+from fedclust.federation import FederationError
 from fedclust.grids import site_grid
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.nodes import Host, read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.messages.codec import SERVER, BadReply, decode, encode

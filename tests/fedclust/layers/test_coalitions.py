@@ -14,13 +14,13 @@ from rich.console import Console
 from torch import nn
 
 import fedclust
-from fedclust.aggregation.replies import Reply
 from fedclust.clients import coalitions as clients
 from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
 from fedclust.federation import FederationError
 from fedclust.layers.coalitions import _contradiction, notes, worthwhile
 from fedclust.messages.coalitions import ScoresQuestion
+from fedclust.messages.replies import Reply
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.results import SavedRun, print_report
 from fedclust.strategies import Auto

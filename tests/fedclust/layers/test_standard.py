@@ -8,7 +8,6 @@ import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
-from fedclust.aggregation.replies import Caps, Reply
 from fedclust.federation import Clusters, Federation
 from fedclust.federation.run import Round, Run
 from fedclust.layers.standard import (
@@ -24,6 +23,7 @@ from fedclust.layers.standard import (
 )
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import from_state
+from fedclust.messages.replies import Caps, Reply
 from fedclust.results.summary import attended_summary
 
 

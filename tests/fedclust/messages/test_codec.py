@@ -1,6 +1,7 @@
 """Tests of what turns messages into records and back: one contract over all, and what each refuses."""
 
 import gc
+import math
 import weakref
 from dataclasses import dataclass, replace
 from functools import partial
@@ -32,6 +33,7 @@ from fedclust.metrics import outcomes
 from fedclust.personal.layers import Finetune
 from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
+from fedclust.support.array_bytes import from_numpy
 from tests.fedclust.messages.test_models import _model
 from tests.fedclust.messages.test_packer import same
 
@@ -294,7 +296,7 @@ def test_a_list_that_is_none_is_refused_with_how_many_numbers_there_must_be(coun
         codec.Numbers(count=count).read("abc", "losses", Reading(7))
 
 
-# -- How long the lists of a reply may be -------------------------------------------------------------------
+# -- The bounds of a reply ----------------------------------------------------------------------------------
 
 _ASKED = SimpleNamespace(
     models=[None] * 3,
@@ -305,6 +307,8 @@ _ASKED = SimpleNamespace(
     pooled=(),
     projection=None,
     layers=(),
+    rows=1000,
+    on_training_rows=False,
 )
 _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3 steps
     ("TrainAnswer", "losses"): 3,
@@ -332,26 +336,127 @@ _LONGEST = {  # of a run of two classes and 3 models, in which client 0 trains 3
 }
 
 
-def _lists() -> dict[tuple[str, str], codec.Numbers]:
-    """Find every list of numbers that a reply may have."""
+_ROWS, _NUMBER, _COUNT = 2**20, codec.LARGEST_NUMBER, codec.MOST_EXAMPLES
+_MOST = {  # of the same run, of which client 0 has 2^20 rows, and 1,000 are asked for
+    "TrainAnswer": {
+        "num_examples": _ROWS,
+        "losses": codec.LARGEST_LOSS,
+        "update_norm": np.inf,
+        "pooled": _COUNT,
+    },
+    "Projected": {"norm": _NUMBER},
+    "Update": {"num_examples": _ROWS},
+    "Losses": {"losses": _NUMBER, "wins": _ROWS},
+    "Wins": {"wins": _ROWS},
+    "ProofAnswer": {"count": 1000, "sums": _NUMBER, "log_wealth": _NUMBER},
+    "FigureAnswer": {"count": 1000, "hits": 1000, "sums": _NUMBER, "bets": _NUMBER},
+    "SiteFigures": {"brier": 2 + 1e-9, "shifts": _NUMBER},
+    "PersonalAnswer": {"chosen": 1000, "shift": _NUMBER},
+    "Predictions": {"num_examples": _ROWS, "rows": None, "truth": None, "predicted": None},
+    "Confusion": {"confusion": _ROWS},
+    "Responsibilities": {"sums": _ROWS * (1 + 1e-6)},
+    "Descriptor": {
+        "moments": _NUMBER,
+        "width": _COUNT,
+        "most": _NUMBER,
+        "right": _ROWS,
+        "num_examples": _ROWS,
+    },
+    "ScoresAnswer": {
+        "count": _ROWS,
+        "means": 2 + 1e-9,
+        "products": 4 + 1e-9,
+        **dict.fromkeys(("auc", "balanced"), 1 + 1e-9),
+        **dict.fromkeys(("auc_error", "balanced_error"), 1),
+        "fits": 2,
+        "ratios": 100,
+        "columns": 300,
+        "mends": _NUMBER,
+    },
+    "Prototypes": {"prototypes": _NUMBER, "counts": _ROWS},
+    "Subspaces": {"subspaces": 1 + 1e-3},
+    "Description": {
+        **dict.fromkeys(("label_counts", "test_label_counts"), _COUNT),
+        **dict.fromkeys(("num_train", "num_test", "num_validation", "group"), _COUNT),
+        "num_classes": 2**24,
+        **dict.fromkeys(("mean", "std"), _NUMBER),
+        "name": 1000,
+        "named_group": 200,
+    },
+    "Names": {"classes": 1000, "grouped_by": 200},
+    "Encoder": {"embedded_by": 200},
+    "Hosted": {
+        **dict.fromkeys(("clients", "num_clients"), 10**7),
+        **dict.fromkeys(("name", "data"), 200),
+        "steps": 2**40,
+    },
+}
+"""Largest number, or most characters; None where none is read of a deployed node."""
+
+
+def _entries() -> dict[tuple[str, str], codec.Entry]:
+    """Find every entry with bounds that a reply may have."""
     modules = (coalitions, description, descriptors, evaluation, mixtures, training)
     classes = [each for module in modules for each in vars(module).values() if isinstance(each, type)]
     questions = [each for each in classes if issubclass(each, codec.Question) and each is not codec.Question]
     found = {}
-    for answer in {*(each.answer for each in questions), description.Hosted}:
+    parts = {description.Hosted, description.Names, training.Projected}
+    for answer in {*(each.answer for each in questions), *parts}:
         for name, hint in get_type_hints(answer, include_extras=True).items():
             for how in getattr(hint, "__metadata__", ()):
                 found[answer.__name__, name] = how
-    return {key: how for key, how in found.items() if isinstance(how, codec.Numbers)}
+    bounded = codec.Real | codec.Numbers | codec.Values | codec.Texts
+    return {key: how for key, how in found.items() if isinstance(how, bounded)}
+
+
+_BOUNDS = Bounds(*[np.array([_ROWS])] * 3, 2, num_steps=np.array([3]))
+_AT = Reading(0, asked=_ASKED, bounds=_BOUNDS)
 
 
 def test_every_list_of_a_reply_has_a_longest() -> None:
-    rows = np.array([2**20])
-    at = Reading(0, asked=_ASKED, bounds=Bounds(rows, rows, rows, 2, num_steps=np.array([3])))
-    lists = _lists()
+    lists = {key: how for key, how in _entries().items() if isinstance(how, codec.Numbers)}
     assert lists.keys() == _LONGEST.keys()
     for key, how in lists.items():
         longest = _LONGEST[key]
         with pytest.raises(BadReply, match=f"got {longest + 1}$|{longest} finite numbers, got"):
-            how.read([1.0] * (longest + 1), key[1], at)
-        assert len(how.read([1] * longest, key[1], at)) == longest
+            how.read([1.0] * (longest + 1), key[1], _AT)
+        assert len(how.read([1] * longest, key[1], _AT)) == longest
+
+
+def _with(how: Any, value: Any) -> Any:
+    """Make an entry with a value in it, and else the least there may be."""
+    if type(how) is codec.Texts:
+        return [value]
+    if isinstance(how, codec.Numbers):
+        count = how.count(_AT) if callable(how.count) else how.count or 1
+        least = how.least(_AT) if callable(how.least) else how.least
+        return [value, *[least] * (count - 1)]
+    if isinstance(how, codec.Values):
+        values = np.full([2] * len(how.shape.split()), how.least, "i8" if how.dtype[0] == "i" else "f8")
+        values.flat[0] = value
+        return from_numpy(values)
+    return value
+
+
+@pytest.mark.parametrize(("answer", "name"), [(each, name) for each in _MOST for name in _MOST[each]])
+def test_one_above_each_bound_of_a_reply_is_refused(answer: str, name: str) -> None:
+    how, most = _entries()[answer, name], _MOST[answer][name]
+    if most is None:
+        assert how.least is None
+        return
+    good, bad = most, math.nextafter(most, math.inf)
+    if isinstance(how, codec.Texts):
+        good, bad = "a" * most, "a" * (most + 1)
+    elif isinstance(how, codec.Whole) or issubclass(getattr(how, "to", float), int | np.integer):
+        bad = most + 1
+    elif isinstance(how, codec.Values):
+        bad = most + 1 if how.dtype[0] == "i" else bad
+    elif most == np.inf:
+        bad = np.nan
+    how.read(_with(how, good), name, _AT)
+    with pytest.raises(BadReply, match=rf"{name} must be .*(in \[|characters long)"):
+        how.read(_with(how, bad), name, _AT)
+
+
+def test_every_bound_of_a_reply_is_listed() -> None:
+    assert _entries().keys() == {(answer, name) for answer in _MOST for name in _MOST[answer]}

@@ -1,11 +1,14 @@
 """What messages about models on clients' rows refuse."""
 
+import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, RecordDict
 
+from fedclust.data.targets import CLASSES, Amounts, Target, Times
 from fedclust.messages import evaluation
 from fedclust.messages.codec import BadReply, Bounds, Reading, decode, encode
 from fedclust.messages.evaluation import AloneQuestion, PersonalQuestion
@@ -30,6 +33,74 @@ def test_without_rows_every_share_is_undefined() -> None:
     told = encode(evaluation.Evaluation(7, {**none, "accuracy": 0.5}))
     with pytest.raises(BadReply, match=r"accuracy must be NaN without test rows, got 0\.5"):
         decode(evaluation.Evaluation, told, Reading(7))
+
+
+_HUGE = float(np.finfo(np.float64).max)
+_AMOUNTS, _TIMES = Amounts(0.0, 9.0, (5.0,)), Times((1.0, 2.0), 3.0)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "least", "most"),
+    [
+        *((_AMOUNTS, name, 0.0, _HUGE) for name in ("rmse", "mae", "rmse_error", "mae_error", "r2_error")),
+        (_AMOUNTS, "r2", -_HUGE, 1.0),
+        *((_TIMES, name, 0.0, 1.0) for name in ("concordance", "integrated_brier")),
+        *((_TIMES, name, 0.0, _HUGE) for name in ("concordance_error", "integrated_brier_error")),
+    ],
+)
+def test_figures_of_amounts_and_times_are_in_their_range(
+    target: Target, name: str, least: float, most: float
+) -> None:
+    at = Reading(7, 3, Bounds(target=target))
+
+    def read(value: float, rows: float = 4.0) -> dict[str, float]:
+        shares = {} if rows else dict.fromkeys(("accuracy", "balanced-accuracy"), np.nan)
+        told = evaluation.Evaluation(7, {**FIGURES, **shares, "num-examples": rows, name: value})
+        return decode(evaluation.Evaluation, encode(told), at).metrics
+
+    for value in (least, most, np.nan):
+        np.testing.assert_equal(read(value)[name], value)
+    for value in (math.nextafter(least, -math.inf), math.nextafter(most, math.inf), -math.inf):
+        with pytest.raises(BadReply, match=rf"client 7, round 3: {name} must be in \["):
+            read(value)
+    np.testing.assert_equal(read(np.nan, 0.0)[name], np.nan)
+    with pytest.raises(BadReply, match=f"{name} must be NaN without test rows"):
+        read(0.5, 0.0)
+
+
+def test_figures_of_another_target_are_refused() -> None:
+    told = encode(evaluation.Evaluation(7, {**FIGURES, "rmse": 1.0}))
+    for target in (_TIMES, CLASSES):
+        with pytest.raises(BadReply, match=r"metrics must be .* got \['rmse'\]"):
+            decode(evaluation.Evaluation, told, Reading(7, bounds=Bounds(target=target)))
+
+
+@pytest.mark.parametrize(
+    ("target", "sums", "fits"),
+    [  # of two rows that are predicted to be in the first bin, and none in the second
+        (_AMOUNTS, [[4.0, 0.0], [6.0, 0.0], [2.0, 0.0]], True),  # errors of 1 each
+        (_AMOUNTS, [[4.0, 0.0], [6.0, 0.0], [1.9, 0.0]], False),  # an error of 2 in all: at least 2 · 1
+        (_AMOUNTS, [[4.0, 0.0], [6.0, 0.0], [-2.0, 0.0]], False),
+        (_AMOUNTS, [[4.0, 0.5], [6.0, 0.5], [2.0, 0.0]], False),
+        (_AMOUNTS, [[np.nan, 0.0], [6.0, 0.0], [2.0, 0.0]], False),
+        (_AMOUNTS, [[0.0, 0.0], [0.0, 0.0], [np.inf, 0.0]], False),
+        (_TIMES, [[0.0, 0.0], [2.0, 0.0], [2.0, 0.0]], True),
+        (_TIMES, [[0.0, 0.0], [2.1, 0.0], [2.3, 0.0]], False),
+        (_TIMES, [[0.0, 0.0], [1.0, 0.0], [2.1, 0.0]], False),
+        (CLASSES, [[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]], False),
+        (None, [[0.0, 0.0], [9.0, 0.0], [50.0, 0.0]], True),
+    ],
+)
+def test_sums_are_those_of_the_rows_in_each_bin(target: Target | None, sums: Any, fits: bool) -> None:
+    content = encode(evaluation.Evaluation(7, FIGURES))
+    counts = {"class-counts": np.array([[2, 0]] * 3, np.uint8), "confusion": np.diag([2, 0]).astype("u1")}
+    content["outcomes"] = _model(**counts, sums=np.array(sums))
+    at = Reading(7, 3, Bounds(target=target))
+    if fits:
+        assert decode(evaluation.Evaluation, content, at).outcomes.sums.tolist() == sums
+    else:
+        with pytest.raises(BadReply, match="client 7, round 3: sums must"):
+            decode(evaluation.Evaluation, content, at)
 
 
 def test_a_diverged_model_s_counts_have_no_bins() -> None:

@@ -72,6 +72,14 @@ def test_brier_score_by_hand() -> None:
     assert found == pytest.approx((at_one + at_four) / 2)
 
 
+def test_a_brier_score_is_at_most_1() -> None:
+    # At 1 an event, and two of the three others are censored: G is 1/3, and both wrong predictions count 3 of
+    # 4 rows. If all others are censored, G is 0, and nothing counts.
+    wrong = [[1.0, 1.0]] * 3 + [[0.0, 0.0]]
+    assert integrated_brier([1, 1, 1, 9], [1, 0, 0, 1], wrong, [2, 3]) == 1.0
+    assert integrated_brier([1, 1], [1, 0], [[0.5, 0.5]] * 2, [2, 3]) == 0.0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -2,12 +2,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedclust.data.targets import Amounts, Times
 from fedclust.federation import Measured
 from fedclust.federation.questions import Layered
 from fedclust.metrics import outcomes
 from fedclust.personal.layers import Auto
 from fedclust.results import client_table, summarise, summary as module
-from fedclust.targets import Amounts, Times
 
 
 @pytest.mark.parametrize(

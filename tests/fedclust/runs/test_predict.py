@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 
 from fedclust.data.input_encoders import TableEncoder
+from fedclust.data.targets import CLASSES
 from fedclust.runs import predict
 from fedclust.runs.predict import _inert, main
 from fedclust.serving import served
-from fedclust.targets import CLASSES
 
 
 class _Served:

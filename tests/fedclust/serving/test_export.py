@@ -14,13 +14,13 @@ import fedclust
 from fedclust.clients.node import _prepare
 from fedclust.data import load as load_data
 from fedclust.data.input_encoders import ArrayEncoder
+from fedclust.data.targets import Amounts, Target, Times
 from fedclust.messages.models import to_state
 from fedclust.models.construction import build
 from fedclust.runs.predict import main
 from fedclust.serving import export as formats
 from fedclust.serving.served import Served, Site
 from fedclust.settings.composition import build as build_settings, compose, plain
-from fedclust.targets import Amounts, Target, Times
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
 

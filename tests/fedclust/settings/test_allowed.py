@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from omegaconf import OmegaConf
 
 from fedclust.clients.node import Node
-from fedclust.federation import LocalGrid
+from fedclust.grids.local_grid import LocalGrid
 from fedclust.settings import allowed
 from fedclust.settings.composition import CONF, compose, to_run_config
 

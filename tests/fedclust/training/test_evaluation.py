@@ -13,9 +13,9 @@ from torch.nn import functional
 
 import fedclust
 from fedclust.data.dataset import FederatedData
+from fedclust.data.targets import classes
+from fedclust.data.targets.classes import scores_by_client
 from fedclust.settings.composition import build, compose
-from fedclust.targets import classes
-from fedclust.targets.classes import scores_by_client
 from fedclust.training import LocalTraining
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import check_names, measure_own

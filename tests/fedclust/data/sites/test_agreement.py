@@ -19,7 +19,7 @@ from fedclust.data.sites.agreement import (
     agree,
     unfit_for,
 )
-from fedclust.targets import Block, from_text
+from fedclust.data.targets import Block, from_text
 
 _LIKE = "looks like an identifier or a date (its name); leave it out"
 _LIKE += ", or give a person's key with partition.group="

@@ -26,7 +26,7 @@ from fedclust.data.sites.rows import (
     read_site,
     wanted_of,
 )
-from fedclust.targets import to_values as target_values
+from fedclust.data.targets import to_values as target_values
 
 TABLES = "fedclust.data.tables.Tables"
 

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from fedclust.data.targets import CLASSES
 from fedclust.results.charts import comparison
 from fedclust.results.comparison import Row, compare, find_runs
 from fedclust.runs.compare import main
-from fedclust.targets import CLASSES
 
 from .data import layers, lines, rows
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedclust.data.targets.base import LARGEST, NORMAL, Calibration, Numbers, NumberWords, check_no_moments
 from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.words import Words
 from fedclust.support.checks import check_entries, check_shapes, check_value
-from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, check_no_moments
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -95,7 +95,12 @@ class Amounts(Numbers):
     """
 
     kind: ClassVar[str] = "amounts"
-    figure_names: ClassVar[tuple[str, ...]] = ("rmse", "mae", "r2")
+    figure_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "rmse": (0.0, LARGEST),
+        "mae": (0.0, LARGEST),
+        "r2": (-LARGEST, 1.0),
+    }
+    compared_range: ClassVar[tuple[float, float] | None] = (-LARGEST, LARGEST)
     tells: ClassVar[tuple[str, float] | None] = ("r2", 0.0)
     width: ClassVar[int] = 1
 
@@ -541,7 +546,7 @@ class Amounts(Numbers):
         """
         predicted, values = self._checked(outputs, values, None)
         if not len(values):
-            return dict.fromkeys(self.figure_names, float("nan"))
+            return dict.fromkeys(self.figure_ranges, float("nan"))
         errors, spread = predicted - values, float(values.var())
         squared = float(np.square(errors).mean())
         return {

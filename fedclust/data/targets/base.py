@@ -1,6 +1,7 @@
 """What every kind of target can do."""
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 
+LARGEST = sys.float_info.max
 NORMAL = 1.959964  # 97.5 % of a normal distribution are below
 _GROUPS = 10
 _MOST_BLOCKS = 200  # of a site's amounts, or of its times with and without the event each
@@ -67,7 +69,7 @@ class Scores:
     ----------
     figures
         ``num-examples``, ``loss``, ``accuracy``, ``balanced-accuracy``, after a full evaluation ``macro-f1``
-        and ``auc`` and the target's own, see :attr:`Target.figure_names`, and the user's own metrics; NaN if
+        and ``auc`` and the target's own, see :attr:`Target.figure_ranges`, and the user's own metrics; NaN if
         undefined.
     outcomes
         After a full evaluation of classes, the counts from which metrics over all clients' rows are computed.
@@ -142,11 +144,14 @@ class Target(ABC):
     right: str
     """What a hit is, in words that follow a share of rows."""
 
-    figure_names: ClassVar[tuple[str, ...]] = ()
-    """What people decide by besides the accuracy, see :meth:`figures`."""
+    figure_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
+    """What people decide by besides the accuracy, see :meth:`figures`, and the range of each."""
+
+    compared_range: ClassVar[tuple[float, float] | None] = None
+    """Range of the numbers of :meth:`compared`; None where there are none."""
 
     tells: ClassVar[tuple[str, float] | None] = None
-    """One of :attr:`figure_names` that tells whether a model has learnt anything, larger is better, and its
+    """One of :attr:`figure_ranges` that tells whether a model has learnt anything, larger is better, and its
     value without inputs; None for Brier scores and balanced accuracies."""
 
     fits_correction: ClassVar[bool] = True
@@ -163,6 +168,20 @@ class Target(ABC):
 
     width: ClassVar[int] = 0
     """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
+
+    def reported_ranges(self) -> dict[str, tuple[float, float]]:
+        """Return the range of each figure and of its standard error; both may be NaN, neither infinite.
+
+        Examples
+        --------
+        >>> from fedclust.data.targets import Times
+        >>> list(Times((10.0,), 90.0).reported_ranges())
+        ['concordance', 'concordance_error', 'integrated_brier', 'integrated_brier_error']
+        """
+        ranges: dict[str, tuple[float, float]] = {}
+        for name, each in self.figure_ranges.items():
+            ranges |= {name: each, error_of(name): (0.0, LARGEST)}
+        return ranges
 
     @classmethod
     @abstractmethod
@@ -634,7 +653,7 @@ class Numbers(Target):
 
     @abstractmethod
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
-        """Compute the figures of :attr:`figure_names`; NaN where undefined."""
+        """Compute the figures of :attr:`figure_ranges`; NaN where undefined."""
 
     @abstractmethod
     def order(
@@ -722,8 +741,8 @@ class Numbers(Target):
             }
             if full:
                 figures |= {"macro-f1": float("nan"), "auc": float("nan")}
-                names = *self.figure_names, *map(error_of, self.figure_names)
-                figures |= self._figures(own, truth) if sane else dict.fromkeys(names, float("nan"))
+                nothing = dict.fromkeys(self.reported_ranges(), float("nan"))
+                figures |= self._figures(own, truth) if sane else nothing
             found.append(Scores(figures, self._counted(own, truth, num_bins) if full and sane else None))
         return found
 
@@ -735,7 +754,7 @@ class Numbers(Target):
         """
         figures, group = self.figures(outputs, values), np.arange(len(values)) % _GROUPS
         without = [self.figures(outputs[group != each], values[group != each]) for each in np.unique(group)]
-        for name in self.figure_names:
+        for name in self.figure_ranges:
             parts = np.array([each[name] for each in without])
             n = len(parts)
             error = math.sqrt((n - 1) / n * np.square(parts - parts.mean()).sum()) if n > 1 else math.nan

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fedclust.data.targets.base import NORMAL, Calibration, Numbers, NumberWords, Survival
 from fedclust.metrics.times import (
     concordance,
     concordance_by_row,
@@ -25,7 +26,6 @@ from fedclust.proof.coalitions import LEVEL
 from fedclust.proof.paired import holm
 from fedclust.proof.words import FEW, Words
 from fedclust.support.checks import check_entries, check_shapes
-from fedclust.targets.base import NORMAL, Calibration, Numbers, NumberWords, Survival
 from fedclust.typing import BoolArray, FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -199,7 +199,11 @@ class Times(Numbers):
     """
 
     kind: ClassVar[str] = "times"
-    figure_names: ClassVar[tuple[str, ...]] = ("concordance", "integrated_brier")
+    figure_ranges: ClassVar[Mapping[str, tuple[float, float]]] = {
+        "concordance": (0.0, 1.0),
+        "integrated_brier": (0.0, 1.0),
+    }
+    compared_range: ClassVar[tuple[float, float] | None] = (0.0, 1.0)
     tells: ClassVar[tuple[str, float] | None] = ("concordance", 0.5)
     predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"

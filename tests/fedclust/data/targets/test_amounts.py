@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import fedclust
-from fedclust.targets import Amounts
+from fedclust.data.targets import Amounts
 
 # The tenths of 0…1000 are 100, 200, … 900: the range is 800 wide, the middle 500.
 AMOUNTS = Amounts.agreed(np.arange(1001.0))

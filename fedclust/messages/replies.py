@@ -24,7 +24,6 @@ from fedclust.clustering.shared.weighted_sums import weighted_sums
 from fedclust.messages.codec import ARRAYS, METRICS, Content
 from fedclust.messages.training import LOSS, NUM_EXAMPLES, Projected, TrainAnswer
 from fedclust.proof.paired import counted
-from fedclust.settings.run_options import RunOptions
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.typing import FloatArray, IntArray
 
@@ -161,11 +160,6 @@ class Caps:
     norm: float | None = None
     pull: float | None = None
     rows: float | None = None
-
-    @classmethod
-    def of(cls, options: RunOptions) -> "Caps":
-        """Return those of a run."""
-        return cls(options.update_norm_cap, options.update_pull_cap, options.row_cap)
 
     def instruction(self, described: IntArray | None) -> dict[str, Any]:
         """Return the fields of an instruction that hold a node's clients to these limits.

@@ -5,8 +5,8 @@ A *target* says how wide a network's output is, what a row's loss is, and how we
 amounts, or its time interval with or without the event. Label counts, prototypes per class and the partitions
 use bins only, so that every method works for every kind of target.
 
-- :mod:`~fedclust.targets.classes`, :mod:`~fedclust.targets.amounts`, :mod:`~fedclust.targets.times`: one kind
-  each.
+- :mod:`~fedclust.data.targets.classes`, :mod:`~fedclust.data.targets.amounts` and
+  :mod:`~fedclust.data.targets.times`: one kind each.
 
 Arrays and tensors in, values out: nothing here uses messages, files or networks.
 """
@@ -16,11 +16,11 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fedclust.data.targets.amounts import Amounts
+from fedclust.data.targets.base import Block, Calibration, Numbers, Target
+from fedclust.data.targets.classes import CLASSES, Classes
+from fedclust.data.targets.times import Times
 from fedclust.support.checks import read_as
-from fedclust.targets.amounts import Amounts
-from fedclust.targets.base import Block, Calibration, Numbers, Target
-from fedclust.targets.classes import CLASSES, Classes
-from fedclust.targets.times import Times
 
 __all__ = [
     "CLASSES",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedclust.targets import CLASSES, KINDS, Amounts, Block, Target, Times, from_text, to_text
+from fedclust.data.targets import CLASSES, KINDS, Amounts, Block, Target, Times, from_text, to_text
 
 AMOUNTS = Amounts.agreed(np.random.default_rng(0).normal(50, 10, 500))
 TIMES = Times.agreed(
@@ -178,7 +178,7 @@ def test_errors_of_figures_and_counts_of_rows_as_a_slow_loop_has_them(target: Ta
     outputs, values = drawn(target)
     number = len(target.bin_names())
     (found,) = target.measured(np.array([40]), np.ones(40), values, [outputs], number, True)
-    for name in target.figure_names:
+    for name in target.figure_ranges:
         without = [
             target.figures(
                 *(each[[row for row in range(40) if row % 10 != left]] for each in (outputs, values))
@@ -224,7 +224,7 @@ def test_a_diverged_model_has_no_hits(target: Target) -> None:
     outputs[3] = np.nan
     (found,) = target.measured(np.array([40]), np.ones(40), values, [outputs], len(target.bin_names()), True)
     assert found.figures["accuracy"] == 0.0
-    assert all(np.isnan(found.figures[name]) for name in target.figure_names)
+    assert all(np.isnan(found.figures[name]) for name in target.figure_ranges)
 
 
 @ALL

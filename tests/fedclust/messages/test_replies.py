@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
-from fedclust.aggregation.replies import (
+from fedclust.messages.replies import (
     Caps,
     Reply,
     by_cluster,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import fedclust
-from fedclust.targets import Times
-from fedclust.targets.times import TimeWords
+from fedclust.data.targets import Times
+from fedclust.data.targets.times import TimeWords
 
 TIMES = Times((10.0, 20.0, 40.0), last=80.0)
 

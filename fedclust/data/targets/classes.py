@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from fedclust.data.targets.base import Scores, Target, check_no_moments
 from fedclust.metrics import auc, classification_by_client, outcomes
 from fedclust.proof.coalitions import Fit, balance, fit_of, ranking
 from fedclust.proof.scores import brier_scores, hits
-from fedclust.targets.base import Scores, Target, check_no_moments
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedclust.data.targets.times import TimeWords
 from fedclust.metrics import wilson
 from fedclust.proof.coalitions import Arm, Choice
 from fedclust.proof.figure import Figure
@@ -17,7 +18,6 @@ from fedclust.proof.sites import (
     headline,
     partners_of,
 )
-from fedclust.targets.times import TimeWords
 
 NAMES = ["Cleveland", "Hungary", "Basel", "Long Beach"]
 CLASSES = ["healthy", "disease"]

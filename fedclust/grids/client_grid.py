@@ -289,8 +289,8 @@ class ClientGrid(WrappedGrid):
     wait
         How long :meth:`connect` waits for clients, in seconds.
     prepare
-        How long it then waits for the first answer of a node that is online, in seconds: a node reads its rows before
-        it answers, and with a frozen encoder embeds them. No less than ``wait``.
+        How long it then waits for the first answer of a node that is online, in seconds: a node reads its
+        rows before it answers, and with a frozen encoder embeds them. No less than ``wait``.
     poll
         Time between checks, in seconds.
     say

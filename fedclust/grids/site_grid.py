@@ -111,7 +111,8 @@ class SiteGrid(ClientGrid):
     wanted
         The encoding that the run's configuration asks for.
     options
-        ``wait``, ``prepare``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in :class:`ClientGrid`.
+        ``wait``, ``prepare``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in
+        :class:`ClientGrid`.
 
     Attributes
     ----------

@@ -3,8 +3,8 @@
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedgwc.settings import translated
 from fedclust.client_app import app as fedclust_app
+from fedgwc.settings import translated
 
 
 class App(ClientApp):

@@ -3,8 +3,8 @@
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedgwc.settings import translated
 from fedclust.server_app import app as fedclust_app
+from fedgwc.settings import translated
 
 app = ServerApp()
 

@@ -102,9 +102,7 @@ def test_another_configuration_to_start_from(mine: Path) -> None:
 
 
 def test_keys_are_those_of_the_choice() -> None:
-    with pytest.raises(
-        ConfigError, match="did you mean 'alpha'. partition=dirichlet has .*min_samples"
-    ):
+    with pytest.raises(ConfigError, match="did you mean 'alpha'. partition=dirichlet has .*min_samples"):
         compose(["partition=dirichlet", "partition.alhpa=0.1"])
     # Dirichlet takes `self_balancing`, the default partition does not.
     with pytest.raises(

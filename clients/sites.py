@@ -30,8 +30,10 @@ _LISTS = ("keep", "exclude")
 _READING = (*CSV_OPTIONS, *_LISTS, "label_pattern", "image_path")
 """Keys of the node's own configuration that say how its files are read."""
 
-_KEYS = (*_READING, "data", "name", "rules", "allow", "encoder", "models", "predictions")
-_KEYS += ("clients", "partition-id", "num-partitions", "shared")
+_KEYS = (
+    *(*_READING, "data", "name", "rules", "allow", "encoder", "models", "predictions"),
+    *("clients", "partition-id", "num-partitions", "shared"),
+)
 """All keys of a deployed node's configuration that fedclust reads; a user's ClientApp may have others."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows

@@ -37,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{models} for {clients}{own}: {given.target / 'README.md'}")
     if left := [site for site in served.sites if site.note]:
         print(f"{plural(len(left), 'client')} such as {left[0].label}: {left[0].note}")
-    target, site = shlex.quote(str(given.target)), shlex.quote(served.sites[0].label)
-    print(f"to predict: fedclust predict {target} ROWS --site {site}")
+    first = shlex.join([str(given.target), "ROWS", "--site", served.sites[0].label])
+    print(f"to predict: fedclust predict {first}")
     return 0
 
 

@@ -32,7 +32,6 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.any_app import OWN, AnyApp
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
-from fedclust.federation.outcome import Ended, Kept, Outcome
 from fedclust.federation.questions import ask_differences
 from fedclust.federation.run import (
     Layer,
@@ -58,6 +57,7 @@ from fedclust.proof import Evidence, prove_grouping
 from fedclust.proof.verdict import Verdict
 from fedclust.proof.votes import MARGIN
 from fedclust.proof.words import CLASSES
+from fedclust.results.outcome import Ended, Kept, Outcome
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.rng import cohort_size, generator, torch_seed
@@ -722,8 +722,9 @@ class ClusteredStrategy(Strategy):
 
     def _through(self, hook: str, now: Round) -> Round:
         """Pass a round through one function of every layer."""
+        run = self.run
         for layer in self.layers:
-            now = getattr(layer, hook)(self.run, now)
+            now = getattr(layer, hook)(run, now)
             now = self._adopt(now, now.clusters)
         return now
 
@@ -815,9 +816,8 @@ class ClusteredStrategy(Strategy):
     def _adopt(self, now: Round, clusters: Clusters) -> Round:
         """Check the clusters that the method or a layer returned, and take them and the round."""
         run, method = self.run, type(self).__name__
-        before = run.clusters
-        wanted = run.federation.num_clients
-        if clusters is not before or clusters.num_clients != wanted:
+        before, wanted = run.now.clusters, run.federation.num_clients
+        if clusters is not before or len(clusters.assignment) != wanted:
             if not isinstance(clusters, Clusters):
                 got = f"one of round {run.number} returned {type(clusters).__name__}"
                 raise TypeError(f"hooks of {method} must return Clusters, {got}")

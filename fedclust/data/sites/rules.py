@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fedclust.support.checks import Checked, few, read_as
+from fedclust.support.checks import Checked, few, read_as, suggestion
+from fedclust.support.layout import CONF
 from fedclust.support.reasons import Sendable, reason_of
 
 
@@ -109,7 +110,7 @@ class Rules(Checked):
             If it cannot be read; its own words stay in the log.
         """
         try:
-            rules: Rules = read_as(cls, tomllib.loads(path.read_text(encoding="utf-8")))
+            rules: Rules = read_as(cls, tomllib.loads(path.read_text(encoding="utf-8-sig")))
         except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
             raise RulesError(reason_of(error, "reading the site's rules")) from error
         return rules
@@ -193,12 +194,21 @@ class Rules(Checked):
             If the site does not take part in one.
         """
         if self.methods is not None and (others := [each for each in strategies if each not in self.methods]):
-            raise RulesError(
-                f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
-            )
+            rule = f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
+            raise RulesError(rule + _misspelt("methods", self.methods, "strategy"))
         if self.layers is not None and personal not in {"none", *self.layers}:
             allowed = few([*self.layers, "none"], 20)
-            raise RulesError(f"personal must be one of {allowed} for this site, got {personal}")
+            rule = f"personal must be one of {allowed} for this site, got {personal}"
+            raise RulesError(rule + _misspelt("layers", self.layers, "personal"))
+
+
+def _misspelt(rule: str, names: Iterable[str], group: str) -> str:
+    """Name the first of a rule's names that is none of `conf/`, but like one; empty if there is none."""
+    known = {path.stem for path in (CONF / group).glob("*.yaml")}
+    hints = [
+        f"; {rule} of its site.toml has {each}{hint}" for each in names if (hint := suggestion(each, known))
+    ]
+    return hints[0] if hints else ""
 
 
 OURS = (

@@ -16,9 +16,9 @@ from rich.console import Console
 
 from fedclust import reporting
 from fedclust.federation import FederationError
-from fedclust.federation.outcome import Outcome
 from fedclust.grids.local_grid import FIRST_NODE_ID, LocalGrid
 from fedclust.results import SavedRun, print_report
+from fedclust.results.outcome import Outcome
 from fedclust.strategies import (
     CFL,
     FLHC,

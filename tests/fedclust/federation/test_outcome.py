@@ -1,7 +1,7 @@
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 
-from fedclust.federation.outcome import Outcome
+from fedclust.results.outcome import Outcome
 
 
 def test_it_prints_as_flowers_result_does() -> None:

@@ -17,7 +17,7 @@ from fedclust.proof.verdict import Verdict
 from fedclust.typing import IntArray
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import pandas as pd  # which takes half a second
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +95,7 @@ class Outcome(Result):
     @property
     def clients(self) -> "pd.DataFrame":
         """A row per client, as ``clients.parquet`` has it."""
-        from fedclust.results import client_table  # imports pandas
+        from fedclust.results import client_table
 
         end, number = self._ended, len(self.assignment)
         figures = end.measured.figures

@@ -724,8 +724,9 @@ class ClusteredStrategy(Strategy):
 
     def _through(self, hook: str, now: Round) -> Round:
         """Pass a round through one function of every layer."""
+        run = self.run
         for layer in self.layers:
-            now = getattr(layer, hook)(self.run, now)
+            now = getattr(layer, hook)(run, now)
             now = self._adopt(now, now.clusters)
         return now
 
@@ -817,9 +818,8 @@ class ClusteredStrategy(Strategy):
     def _adopt(self, now: Round, clusters: Clusters) -> Round:
         """Check the clusters that the method or a layer returned, and take them and the round."""
         run, method = self.run, type(self).__name__
-        before = run.clusters
-        wanted = run.federation.num_clients
-        if clusters is not before or clusters.num_clients != wanted:
+        before, wanted = run.now.clusters, run.federation.num_clients
+        if clusters is not before or len(clusters.assignment) != wanted:
             if not isinstance(clusters, Clusters):
                 got = f"one of round {run.number} returned {type(clusters).__name__}"
                 raise TypeError(f"hooks of {method} must return Clusters, {got}")

@@ -82,6 +82,18 @@ _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
 }
 _OPENING = 256  # bytes
+_TEXT = "rename it to .csv, and give its separator, for example 'dataset.csv_options.sep=\"\\t\"'"
+_SAVE = "save it as CSV or Parquet, with a row for each example"
+_OTHERS = {
+    ".tsv": _TEXT,
+    ".txt": _TEXT,
+    ".tab": _TEXT,
+    ".dat": _TEXT,
+    ".xlsx": _SAVE,
+    ".xls": _SAVE,
+    ".json": _SAVE,
+}
+_OTHERS |= dict.fromkeys([".jsonl", ".ods", ".sav", ".dta", ".rds", ".feather"], _SAVE)
 _LONGER = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
 
@@ -238,7 +250,8 @@ class Source(Checked):
             table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
             return Part(ds.dataset(table), root, str(root))
         known = ", ".join(TABLE_SUFFIXES)
-        raise SourceError(f"{files[0]} must end in one of {known} or be an image; {self._ways()}")
+        advice = _OTHERS.get(files[0].suffix.lower(), self._ways())
+        raise SourceError(f"{files[0]} must end in one of {known} or be an image; {advice}")
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
         """Read a file; errors name it."""
@@ -248,6 +261,8 @@ class Source(Checked):
             raise
         except UNREADABLE as error:
             advice = self._ways()
+            if not file.stat().st_size:
+                raise SourceError(f"{file} must have rows, it is empty") from error
             if isinstance(error, UnicodeDecodeError):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             if longer := _LONGER.search(str(error)):

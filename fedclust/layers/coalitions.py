@@ -409,9 +409,10 @@ class Coalitions(Layer):
             if answer.ratios:
                 ratios[[*others, site], site] = np.reshape(answer.ratios, (-1, 2))
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
-        tested = at_own_shares(fits, together, counts[list(sites)])
+        words = target.words
+        tested = at_own_shares(words.tested(fits), words.tested(together), counts[list(sites)])
         mends = _mends(answers, ratios)
-        turned = {*turned_sites(*tested), *target.words.miscoded(counts[list(sites)])}
+        turned = {*turned_sites(*tested), *words.miscoded(counts[list(sites)])}
         turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
         scored = {site: answer.scores for site, answer in answers.items()}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
@@ -502,11 +503,10 @@ class Coalitions(Layer):
                 about = everyone, over, shares, words
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))
         mends = {int(site): each for site, each in chosen.mends.items()}
-        found = verdicts.findings(
-            sites, chosen.fits, chosen.together, counts, classes, chosen.harmful.tolist(), mends
-        )
-        layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         learnt = verdicts.have_learnt(sites, counts)
+        crossed = chosen.fits, chosen.together, counts, classes
+        found = verdicts.findings(sites, *crossed, chosen.harmful.tolist(), mends, learnt=learnt)
+        layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
         table = []
         for site in sites:
             odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}
@@ -526,9 +526,9 @@ class Coalitions(Layer):
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
         late = len(chosen.choices) - len(chosen.fits)
-        crossed = np.pad(chosen.fits[:, :, 0], (0, late), constant_values=np.nan)
-        np.fill_diagonal(crossed, np.nan)  # a picture of what others' models do
-        return Decided(text, apart, np.array(layers), chosen.shifts, summary, crossed)
+        picture = np.pad(chosen.fits[:, :, 0], (0, late), constant_values=np.nan)
+        np.fill_diagonal(picture, np.nan)  # what others' models do
+        return Decided(text, apart, np.array(layers), chosen.shifts, summary, picture)
 
     # -- What is shown and kept -----------------------------------------------------------------------------
 

@@ -355,6 +355,8 @@ def findings(
     classes: Sequence[str],
     harmful: Collection[int] = (),
     mends: Mapping[int, Sequence[Mend]] = MappingProxyType({}),
+    *,
+    learnt: bool = True,
 ) -> list[dict[str, Any]]:
     """List what is odd about sites' rows.
 
@@ -373,11 +375,14 @@ def findings(
         Ids of sites that harm the others.
     mends
         Conversions of units by which sites would gain, by site.
+    learnt
+        Whether the models have learnt enough for any advice.
 
     Returns
     -------
     ``client``, ``name``, ``kind`` and ``text`` of each: values are in another unit, its classes are turned
-    round, its updates harm the others, it has only one class, or it is of another population.
+    round, its updates harm the others, its censoring depends on the risk, it has only one class, or it is of
+    another population.
 
     Examples
     --------
@@ -389,10 +394,12 @@ def findings(
     >>> [odd["text"] for odd in findings(sites, nothing, nothing[0], counts, ["ill", "well"])]
     ['It holds only ill: nothing else can be learnt or measured there.']
     """
-    tested = at_own_shares(fits, together, counts[: len(fits)])
     words = sites[0].words if sites else CLASSES
-    miscoded = words.miscoded(counts[: len(fits)])
-    turned, (wrong_way, right_way) = turned_sites(*tested), ways(tested[0])
+    miscoded, measured = words.miscoded(counts[: len(fits)]), words.measured(together)
+    fits, together = words.tested(fits), words.tested(together)
+    tested = at_own_shares(fits, together, counts[: len(fits)])
+    turned = turned_sites(*tested) if learnt or not words.must_learn else []
+    wrong_way, right_way = ways(tested[0])
     odd = list[dict[str, Any]]()
     in_order = words.in_order(len(classes))
 
@@ -420,9 +427,9 @@ def findings(
             of = f"model{'s' * (len(wrong) > 1)} of {joined(wrong)}"
             named = joined(wrong), f"the {of}"
             others, models = named if len(wrong) < max(2, len(sites) - 1) else _OTHERS
-            measured = right(fits[accusers, at, 0]).format(models)
+            how = right(fits[accusers, at, 0]).format(models)
             what = f"what {others} call{'s' * (len(wrong) == 1)} {this} it calls {that}"
-            text = f"Stop: {exchanged} ({measured}): {what}. "
+            text = f"Stop: {exchanged} ({how}): {what}. "
             text += "Check both codings" if len(sites) == 2 else "Check its coding"
             if clear:
                 gain = together[at, 0] + together[at, 3]
@@ -432,6 +439,8 @@ def findings(
         elif at in harmful:
             text = "Its updates harm the others, so nobody trains with it: its data or node may be damaged."
             add(site, "harmful", text)
+        elif learnt and at in measured:
+            add(site, "censoring", measured[at])
         elif only := words.only(counts[site.client], counts.sum(axis=0), classes):
             add(site, "one_class", only)
         elif not mended and len(sites) > 2 and len(site.coalition) == 1 and not right_way[:, at].any():

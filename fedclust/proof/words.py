@@ -296,6 +296,29 @@ class Words:
         """
         return {}
 
+    must_learn = False
+    """Whether a site is named as turned round only if the models have learnt anything."""
+
+    def tested(self, fits: FloatArray) -> FloatArray:
+        """Return the numbers of fits by which a site may be named, of the same shape.
+
+        Parameters
+        ----------
+        fits
+            Those of :class:`~fedclust.proof.coalitions.Fit`, shape (…, 5 or more).
+        """
+        return fits
+
+    def measured(self, together: FloatArray) -> dict[int, str]:  # noqa: ARG002
+        """Return what is odd at sites but names none, by site.
+
+        Parameters
+        ----------
+        together
+            How all others' models together fit each site's rows, as for :meth:`tested`, shape (K, 5 or more).
+        """
+        return {}
+
 
 CLASSES = Words()
 

@@ -17,9 +17,8 @@ import itertools
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
@@ -245,8 +244,7 @@ _ACTIVATIONS = {
 _FLATTEN = (nn.Flatten, torch.flatten, "flatten")
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(NamedTuple):
     """A linear layer, by the names of its parameters.
 
     Attributes

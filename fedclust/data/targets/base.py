@@ -508,6 +508,7 @@ class NumberWords(Words):
     certain = ""
     order_in = "concordance"
     without = ("balanced_accuracy", "macro_f1", "auc", "answer")
+    must_learn = True
 
     @property
     def ordered(self) -> str:  # type: ignore[override]

@@ -1,9 +1,11 @@
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedclust.data.targets.times import TimeWords
 from fedclust.metrics import wilson
 from fedclust.proof.coalitions import Arm, Choice
 from fedclust.proof.figure import Figure
@@ -232,6 +234,34 @@ def test_what_is_odd_is_named() -> None:
     matrix = fits(0.5)
     matrix[2, 0, [0, 3]] = 0.9, -0.8  # one model that is better than chance there is enough
     assert odd_ones(SITES, matrix, counts + 5, CLASSES) == []
+
+
+EXCHANGED = "With its events and censored rows exchanged"
+
+
+@pytest.mark.parametrize(
+    ("right", "gain", "learnt", "wanted"),
+    [
+        # The opposite order gains 1 − 2 · 0.2, the other coding of events more: over ½, and not.
+        (0.2, 0.7, True, ("turned", "Stop: events look coded the other way")),
+        (0.4, 0.45, True, ("censoring", f"{EXCHANGED}, the others' models would have concordance 0.85")),
+        (0.1, 0.8, True, ("turned", "Stop: risks look turned round")),
+        (0.55, 0.1, True, None),  # by two standard errors, which are not enough for four sites
+        (0.2, 0.7, False, None),
+        (0.4, 0.45, False, None),
+        (0.1, 0.8, False, None),
+    ],
+)
+def test_events_are_coded_the_other_way_only_where_much_is_gained(right, gain, learnt, wanted) -> None:
+    sites = [replace(each, words=TimeWords(), coalition=ALL) for each in SITES]
+    matrix = fits(0.8)
+    matrix[1:, 0, [0, 3, 4]] = right, gain, 0.05
+    together = matrix[1]
+    counts = np.full((4, 2), 30)
+    found = findings(sites, matrix, together, counts, ("censored", "event"), learnt=learnt)
+    assert [(each["client"], each["kind"], re.split(r" \(| instead", each["text"])[0]) for each in found] == [
+        (0, *each) for each in [wanted] if each
+    ]
 
 
 def test_a_site_that_harms_the_others_is_named() -> None:

@@ -225,29 +225,13 @@ LACKS_LOSS = 'no metrics["loss"] in reply, add: metrics["loss"] = loss'
         ("train", "arrays", [np.zeros((2, 2))], "array '0' must have shape (1, 2), got (2, 2)"),
         ("train", "arrays", [np.zeros((1, 2))] * 2, "arrays must be named ['0'], got ['0', '1']"),
         ("train", "arrays", [np.full((1, 2), math.nan)], "model must be finite, array '0' is not"),
-        (
-            "train",
-            "arrays",
-            [np.full((1, 2), 1e300)],
-            "update must be at most 30 times as long as the median",
-        ),
         ("train", "arrays", [np.array([["a", "b"]])], "array '0' must hold numbers as float64 does, got <U1"),
         ("train", "metrics", {"num-examples": 0}, "num-examples must be in [1, 281474976710656], got 0"),
         ("train", "metrics", {"num-examples": 2.5}, "num-examples must be a whole number, got 2.5"),
         ("evaluate", "metrics", {"eval_loss": math.nan}, "loss must be finite, got nan"),
         ("evaluate", "metrics", {"eval_loss": 1e39}, "loss must be at most 3.40282e+38, got 1e+39"),
-        (
-            "evaluate",
-            "metrics",
-            {"eval_loss": [0.1]},
-            'no metrics["loss"] in reply, add: metrics["loss"] = loss',
-        ),
-        (
-            "evaluate",
-            "metrics",
-            {"own_loss": 0.1},
-            'no metrics["loss"] in reply, add: metrics["loss"] = loss',
-        ),
+        ("evaluate", "metrics", {"eval_loss": [0.1]}, LACKS_LOSS),
+        ("evaluate", "metrics", {"own_loss": 0.1}, LACKS_LOSS),
     ],
 )
 @pytest.mark.parametrize("strategy", [ClusteredStrategy(), GROUPED[1]], ids=["FedAvg", "CFL"])

@@ -44,7 +44,8 @@ class Rules(Checked):
     rounds_per_day
         Most training messages that the site answers a day, of all runs together; None: any number.
     min_cell
-        Least number of rows that a count, class, category, mean or figure is of.
+        Least number of rows that a count, class, category, mean or figure is of: 1, or 3 or more, as a mean
+        and a spread of two rows tell both.
     max_values
         Most classes of the label, and most categories of a column.
     clip
@@ -91,6 +92,8 @@ class Rules(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.min_cell == 2:
+            raise ValueError("site.toml: min_cell must be 1, or >= 3: mean and spread of two rows tell both")
         if self.noise and self.clip is None:
             raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
         for name in ("patient_clip", "patient_epsilon"):

@@ -25,6 +25,7 @@ def test_a_file_says_what_is_limited_and_the_rest_has_safe_defaults(tmp_path: Pa
     ("text", "reason"),
     [
         ("min_cell = 0", "site.toml: min_cell must be >= 1, got 0"),
+        ("min_cell = 2", "min_cell must be 1, or >= 3: mean and spread of two rows tell both"),
         ("noise = 1.0", "noise needs a clip, .* got 1.0"),
         ('labels = "ill"', "labels: must be"),
         ("lables = []", "must have the values .*, got lables"),

@@ -89,6 +89,14 @@ GAPS = PLAIN.replace("ill", "NA").replace("47.5,", ",")
         (_lines("x,y", "1{k:02}/{k},{y}"), [], UNIT),
         (_lines("x,y", "3{k}.5 C,{y}"), [], UNIT),
         (_lines("x,y", "{k}.5 kg,{y}").replace("7.5 kg", "7500 g"), [], UNIT),
+        (_lines("x,y", "€ 1{k}.5,{y}"), [], UNIT),
+        (_lines("x,y", "{k}-5{k},{y}"), [], UNIT),
+        (_lines("x,y", "\u22125{k},{y}"), [], "x: texts in a column of numbers, in 40 of 40 rows"),
+        (
+            _lines("age, y", "4{k}.5, {y}"),
+            [],
+            "label must be a column of the source, got y; did you mean ' y'?",
+        ),
         # Two columns of one name: the target's, another one, and one that is so in another form of Unicode.
         (_lines("age,y,y", "4{k}.5,{y},{y}"), [], NAMES.format("y")),
         (_lines("age,age,y", "4{k}.5,{k},{y}"), [], NAMES.format("age")),
@@ -209,6 +217,36 @@ def test_columns_of_other_types(run: Run, tmp_path: Path, values: Any, expected:
     outcome = run(*ONE, *TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
     assert outcome.code == (0 if fine else 2), outcome
     assert fine or (outcome.complained.count("\n") == 1 and "dataset.ignore=[x]" in outcome.complained)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (["x"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        (["x", "age"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        ([], "2 columns\n  a run would send: class names (2), names and kinds of 1 column(s)"),
+        (["key"], "error: key: values that look like identifiers"),
+    ],
+)
+def test_an_index_of_pandas_is_a_column_if_it_has_a_name(
+    run: Run, tmp_path: Path, index: list[str], expected: str
+) -> None:
+    held = {"x": np.arange(40) % 7 + 0.5, "key": [f"p{k}" for k in range(40)]}
+    table = _table(**{name: held[name] for name in index if name != "age"})
+    shuffled = table.sample(frac=1, random_state=0)  # numbers of rows, which pandas writes as an index
+    (shuffled.set_index(index) if index else shuffled).to_parquet(tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert expected in outcome.printed, outcome.printed
+    given = (*TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
+    assert "key" in index or run(*ONE, *given).code == 0
+
+
+@pytest.mark.parametrize("twice", ["age", "y"])
+def test_a_parquet_file_has_each_column_once(run: Run, tmp_path: Path, twice: str) -> None:
+    table = pa.Table.from_pandas(_table())
+    pq.write_table(table.append_column(twice, table[twice]), tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert NAMES.format(twice).replace("a.csv", "a.parquet") in outcome.printed
 
 
 @pytest.mark.parametrize(

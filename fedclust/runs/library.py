@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TextIO, cast
@@ -187,8 +188,8 @@ class Result:
         IndexError
             If there is no such client.
         """
-        if not 0 <= client < len(self.assignment):
-            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
+        if not (isinstance(client, Integral) and 0 <= client < len(self.assignment)):
+            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client!r}")
         network = self.model_of(cluster := int(self.assignment[client]))
         if (own := self._kept_for(cluster).get(client)) is not None:
             network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
@@ -944,8 +945,10 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
     1 30
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides must be a list of texts, got {overrides!r}")
+    if isinstance(overrides, str | Mapping) or not all(isinstance(each, str) for each in overrides or ()):
+        raise ConfigError(f"overrides must be a list of texts, such as ['rounds=3'], got {overrides!r}")
+    if options := [each for each in overrides if each.startswith("-")]:
+        raise ConfigError(f"overrides must be settings, {options[0]} is an option of the command line")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

@@ -249,7 +249,7 @@ def told_apart(ranks: Mapping[str, float], difference: float) -> str:
 
 
 def further(grid: Sequence[Cell]) -> str:
-    """Write the accuracies of some methods beside FedAvg's, with the adjusted Rand index where there is one."""
+    """Write the accuracies of some methods beside FedAvg's, with the adjusted Rand index."""
     found = read(grid)
     names = list(dict.fromkeys(name for by_method in found.values() for name in by_method))
 

@@ -324,7 +324,8 @@ def main() -> int:
         only = {_COMMON, *options.further}
         grid = [replace(cell, methods={n: e for n, e in cell.methods.items() if n in only}) for cell in grid]
         whole = options.no_run or run(grid, options.folder, options.workers)
-        about = f"Mean client accuracy, without layers; adjusted Rand index. Seeds {options.seeds}."
+        seeds = ", ".join(map(str, options.seeds))
+        about = f"Mean client accuracy without layers; in brackets the adjusted Rand index. Seed {seeds}."
         show("further", f"{further(grid)}\n\n{about}", DOCS / "methods" / "baselines.md", options.folder)
         return int(not whole)
     small = small_cells(options.folder.resolve(), options.seeds) if "digits" in options.datasets else []

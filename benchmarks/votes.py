@@ -6,10 +6,11 @@ Logistic regression in NumPy, ten clients of 40 to 120 rows to train on and 40 t
 distribution or of two whose labels contradict each other. The strategies run as in anybody's ServerApp.
 """
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
-from common import arguments, show, table
+from common import arguments, show, side_by_side, table
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from scipy.stats import binomtest
@@ -63,21 +64,26 @@ def federation(seed: int, groups: int) -> LocalGrid:
     return LocalGrid(app, {}, CLIENTS)
 
 
+def found_groups(name: str, groups: int, federations: int) -> str:
+    """Count in how many federations a strategy's verdict is to train in groups."""
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    start, found = ArrayRecord([np.zeros((1, INPUTS))]), 0
+    for seed in range(federations):
+        verdict = METHODS[name](seed).start(federation(seed, groups), start, ROUNDS).verdict
+        found += bool(verdict and verdict.grouped)
+    ends = binomtest(found, federations).proportion_ci()
+    return f"{found} ({100 * ends.low:.1f} to {100 * ends.high:.1f} %)"
+
+
 def main() -> None:
     """Run, and print the table."""
     parser = arguments(__doc__, page="YOUR_FLOWER_APP")
     parser.add_argument("--federations", type=int, default=100)
+    parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    rows, start = [], ArrayRecord([np.zeros((1, INPUTS))])
-    for name, make in METHODS.items():
-        row = [name]
-        for groups in (1, 2):
-            grids = ((seed, federation(seed, groups)) for seed in range(given.federations))
-            verdicts = [make(seed).start(grid, start, ROUNDS).verdict for seed, grid in grids]
-            found = sum(bool(each and each.grouped) for each in verdicts)
-            ends = binomtest(found, given.federations).proportion_ci()
-            row.append(f"{found} ({100 * ends.low:.1f} to {100 * ends.high:.1f} %)")
-        rows.append(row)
+    work = [(name, groups, given.federations) for name in METHODS for groups in (1, 2)]
+    cells = {item[:2]: cell for _, item, cell in side_by_side(found_groups, work, given.workers)}
+    rows = [[name, *(cells[name, groups] for groups in (1, 2))] for name in METHODS]
     head = ["", "one distribution", "two that contradict each other"]
     show("votes", f"{table(head, rows)}\n\nOf {given.federations} federations each.", given.write)
 

@@ -25,7 +25,7 @@ _WARM = 3  # rounds
 def seconds(rounds: int, personal: str, further: tuple[str, ...], _: int) -> float:
     """Return the median of a run's rounds."""
     with tempfile.TemporaryDirectory() as folder:
-        given = ["strategy=fedavg", f"personal={personal}", f"rounds={rounds}", "proof=false", *further]
+        given = ["strategy=fedavg", f"personal={personal}", *further, f"rounds={rounds}", "proof=false"]
         given += ["evaluate_every=1000", "checkpoint_every=0", f"output_dir={folder}/run"]
         fedclust.run(given)
         lines = (Path(folder) / "run" / "rounds.jsonl").read_text(encoding="utf-8").splitlines()

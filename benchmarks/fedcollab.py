@@ -44,11 +44,11 @@ PUBLISHED = "FedCollab has 1.0 of clients better off than alone in each, with it
 
 
 def rows(data: Path, name: str, label: str) -> tuple[torch.Tensor, np.ndarray]:
-    """Read all images of a dataset, as float32 between -1 and 1, with their labels."""
+    """Read all images of a dataset, with their labels."""
     parts = [pd.read_parquet(data / name / f"{part}.parquet") for part in ("train", "test")]
     both = pd.concat(parts, ignore_index=True)
     images = [np.asarray(Image.open(io.BytesIO(each["bytes"]))) for each in both["image"]]
-    inputs = torch.from_numpy(np.stack(images)).float() / 127.5 - 1
+    inputs = torch.from_numpy(np.stack(images))
     return (inputs[:, None] if inputs.dim() == 3 else inputs.permute(0, 3, 1, 2)), both[label].to_numpy()
 
 
@@ -86,7 +86,7 @@ def clients(kind: str, inputs: torch.Tensor, labels: np.ndarray, seed: int) -> l
                 images = Rotate(ANGLES[group]).apply(images, torch.zeros(len(some)), draws)[0]
             if kind == "names":
                 names_of = names(group, names_of)
-            parts.append((images, torch.from_numpy(names_of.astype(np.int64))))
+            parts.append((images.float() / 127.5 - 1, torch.from_numpy(names_of.astype(np.int64))))
         made.append(tuple(parts))
     return made
 
@@ -97,7 +97,14 @@ def network(kind: str) -> nn.Module:
     if kind == "labels":
         hidden = [nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU(), nn.Linear(200, 10)]
         return nn.Sequential(nn.Flatten(), *hidden)
-    return ConvNet([3, 32, 32], 10 if kind == "rotation" else 20, [6, 16], kernel_size=5, hidden=[120, 84])
+    return ConvNet(
+        [3, 32, 32],
+        10 if kind == "rotation" else 20,
+        [6, 16],
+        kernel_size=5,
+        padding=[0, 0],
+        hidden=[120, 84],
+    )
 
 
 def accuracies(kind: str, data: Path, folder: Path, seed: int, rounds: int) -> dict[str, list[float]]:

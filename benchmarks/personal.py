@@ -4,7 +4,7 @@ python benchmarks/personal.py FOLDER [--seeds 21 22 23] [--write]
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common import DATA, arguments, over_seeds, show, table
@@ -73,7 +73,7 @@ def main() -> int:
         for name in names
         for seed in given.seeds
     ]
-    cells += [cell(Hospitals, "hospitals", "conventions-15-15", seed, methods) for seed in given.seeds]
+    cells += [cell(Hospitals, "hospitals", "iid", seed, methods) for seed in given.seeds]
     both = {each: ("strategy=fedavg", f"personal={each}", *NORMED) for each in ("none", "fedbn")}
     kinds = ("rotation", "inversion")
     normed = [

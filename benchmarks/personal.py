@@ -30,10 +30,9 @@ class Hospitals(Cell):
         """List the settings of a run."""
         own = ["dataset=heart_disease", f"dataset.path={DATA / 'heart_disease' / 'heart_disease.csv'}"]
         own += ["partition=natural", "model=mlp", "rounds=60"]
-        made = super().overrides(name, data)
-        return own + [
-            each for each in made if not each.startswith(("dataset", "partition=", "model", "rounds"))
-        ]
+        made = Cell.overrides(replace(self, dataset="digits"), name, data)
+        replaced = ("dataset", "partition=", "partition.num_clients", "model", "rounds")
+        return own + [each for each in made if not each.startswith(replaced)]
 
 
 def title(cell: Cell) -> str:

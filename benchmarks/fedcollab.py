@@ -180,7 +180,10 @@ def main() -> None:
     ]
     text = table(head, [row(kind, runs) for kind, runs in found.items()])
     show(
-        "fedcollab", f"{text}\n\n{given.seeds} seeds, {given.rounds} rounds. {PUBLISHED}", given.write, folder
+        "fedcollab",
+        f"{text}\n\nSeeds: {given.seeds}; {given.rounds} rounds. {PUBLISHED}",
+        given.write,
+        folder,
     )
 
 

@@ -335,8 +335,9 @@ def add_to_means(
     chosen: dict[int, list[int]] = {}
     for client, own in fields.items():
         norm = own.get("update_norm", 1.0)
-        alike = (max(each.longest, norm) <= cap * min(each.shortest, norm) for each in means)
-        place = next((place for place, fits in enumerate(alike) if fits), len(means))
+        place = 0
+        while place < len(means) and max(means[place].longest, norm) > cap * min(means[place].shortest, norm):
+            place += 1
         if place == len(means):
             means.append(Mean(cohort.ModelMean(equal=instruction.equal_weights)))
         mean = means[place]

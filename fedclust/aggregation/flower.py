@@ -215,7 +215,7 @@ def aggregate(
     by_samples = getattr(aggregator, "weighted_by_key", NUM_EXAMPLES) == NUM_EXAMPLES
     if type(aggregator) in _PLAIN_MEANS and by_samples:  # for parameters and buffers
         first = replies[0].model
-        shared = all(reply.model is first for reply in replies)
+        shared = len({id(reply.model) for reply in replies}) == 1
         chosen = first if shared else as_record(weighted_mean(replies, model))
     else:
         parameters = _parameters(model, buffers)

@@ -82,7 +82,7 @@ def from_arrays(
     for client, given in enumerate(clients):
         for rows, (x, y) in zip(parts, _parts(client, given, kind, seed, validation_fraction), strict=True):
             pairs.append((x, y))
-            here = _kind(x, y)
+            here = f"{x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
             if here != (first := first or here):
                 raise ValueError(f"client {client} must have rows like client 0's, {first}, got {here}")
             if num_classes is not None and len(y) and (most := int(y.max())) >= num_classes:
@@ -175,7 +175,10 @@ def _tensor(values: Any) -> torch.Tensor:
         except ValueError as error:  # rows of different lengths
             raise ValueError(f"must be arrays, {error}") from error
         if array.dtype.kind not in "buif":
-            raise ValueError(f"arrays must hold numbers, got {array.dtype}")
+            how = (
+                "; np.unique(labels, return_inverse=True) numbers classes" if array.dtype.kind in "US" else ""
+            )
+            raise ValueError(f"arrays must hold numbers, got {array.dtype}{how}")
         # Without a copy, torch warns about read-only arrays; it rejects those of a foreign byte order.
         values = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     if values.is_complex():
@@ -228,11 +231,6 @@ def _pair(client: int, given: Any, kind: str) -> Pair:
 
 def _sort(given: Any) -> str:
     return f"{len(given)} values" if isinstance(given, list | tuple) else type(given).__name__
-
-
-def _kind(x: torch.Tensor, y: torch.Tensor) -> str:
-    """Describe the properties of inputs and targets that must be the same for all clients."""
-    return f"{x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
 
 
 def _statistics(train: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -242,9 +242,10 @@ class Here:
         failures = dict(errors)
         replies: dict[int, Any] = {}
         sizes: dict[int, Sizes] = {}
+        shared: dict[tuple[int, int], Any] = {}
         for client, answer in found.items():
             try:
-                reply, sizes[id(answer)] = _received(answer, at(client))
+                reply, sizes[id(answer)] = _received(answer, at(client), shared)
             # One that cannot be written, which on a node is its client's error, too.
             except Exception as error:
                 reply = BadReply(one_line(reason_of(error)))
@@ -276,11 +277,11 @@ class Here:
         """Do nothing: nobody is admitted."""
 
 
-def _received(answer: Any, at: Reading) -> tuple[Any, Sizes]:
+def _received(answer: Any, at: Reading, shared: dict[tuple[int, int], Any]) -> tuple[Any, Sizes]:
     """Return an answer as it would be read from a message, or why it is refused; and its bytes."""
     try:
         if isinstance(answer, at.asked.answer):
-            return passed(answer, at)
+            return passed(answer, at, shared)
         return decode(at.asked.answer, encode(answer), at), passed(answer)[1]
     except BadReply as error:
         return error, passed(answer)[1]

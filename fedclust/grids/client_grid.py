@@ -288,6 +288,9 @@ class ClientGrid(WrappedGrid):
         Any Flower grid.
     wait
         How long :meth:`connect` waits for clients, in seconds.
+    prepare
+        How long it then waits for the first answer of a node that is online, in seconds: a node reads its
+        rows before it answers, and with a frozen encoder embeds them. No less than ``wait``.
     poll
         Time between checks, in seconds.
     say
@@ -325,6 +328,7 @@ class ClientGrid(WrappedGrid):
         grid: Grid,
         *,
         wait: float = 600.0,
+        prepare: float = 0.0,
         poll: float = 0.5,
         say: Callable[[str], None] = logger.info,
         min_clients: int | None = None,
@@ -333,13 +337,15 @@ class ClientGrid(WrappedGrid):
         min_replies: float = MIN_REPLIES,
     ) -> None:
         super().__init__(grid)
-        self._wait, self._poll, self._say = wait, poll, say
+        self._wait, self._prepare, self._poll, self._say = wait, max(wait, prepare), poll, say
         self._min_clients = min_clients
         self._direct = getattr(grid, "complete", False)  # messages reach the nodes as they are
         self.simulated = isinstance(grid, DirectGrid)
         self._connected = False
         owners, without = None if hosts is None else {*hosts.values()}, min_clients is not None
-        self._nodes = NodeRegistry(grid, wait, say, hosts, owners=owners, without=without)
+        self._nodes = NodeRegistry(
+            grid, wait, say, hosts, owners=owners, without=without, prepare=self._prepare
+        )
         self._places: list[int] = []  # each client's id in the partition
         self._ids: dict[int, int] = {}  # the inverse of _places
         self._refused: dict[int, int] = {}  # clients of the partition that did not fit, with their nodes then

@@ -329,7 +329,7 @@ def read_site_hosts(path: Path) -> dict[str, str]:
 
 def _read_hosts(path: Path, kind: str, example: str, listed: Callable[[str], Sequence[T]]) -> dict[T, str]:
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
     owners: dict[T, str] = {}
@@ -373,7 +373,7 @@ class NodeRegistry:
     grid
         The grid of nodes.
     timeout
-        Seconds that a node may take to report which clients it hosts.
+        Seconds that a node may take to report which clients it hosts, once the run has started.
     say
         Called with a line about each node or claim that is refused.
     hosts
@@ -384,6 +384,8 @@ class NodeRegistry:
         Names and key fingerprints in the hosts file: no other node is asked anything. None without a file.
     without
         Whether the run may start without a node that is broken or differs from most, as `min_clients` allows.
+    prepare
+        Seconds that a node may take for that before the start, when it may have to read and embed its rows.
 
     Attributes
     ----------
@@ -405,6 +407,7 @@ class NodeRegistry:
     read: Callable[[Message, Host], Host] | None = None
     owners: Collection[str] | None = None
     without: bool = False
+    prepare: float = 0.0
     size: int | None = None
     broken: dict[int, str] = field(default_factory=dict)
     node_of: dict[int, int] = field(default_factory=dict)
@@ -412,6 +415,7 @@ class NodeRegistry:
     _started: bool = False
     _holders: Mapping[int, Host] = field(default_factory=dict)
     _printed: set[str] = field(default_factory=set)
+    _silent: int = 0  # nodes that did not answer, before the start
     _data: str = ""  # the digest of the nodes' data
     # When a node was last not broken, or none was there.
     _sound: float = field(default_factory=time.monotonic)
@@ -442,7 +446,8 @@ class NodeRegistry:
             if self.owners is not None and not any(map(host.is_meant, self.owners)):
                 self._leave_out(new.pop(node), "the hosts file does not name it")
         questions = [Message(RecordDict(), node, QUERY_CLIENTS) for node in new]
-        replies = list(self.grid.send_and_receive(questions, timeout=self.timeout)) if questions else []
+        limit = self.timeout if self._started else max(self.timeout, self.prepare)
+        replies = list(self.grid.send_and_receive(questions, timeout=limit)) if questions else []
         asked = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
         for reply in replies:
             # By the question: the SuperLink replies for a node under its own id.
@@ -465,6 +470,7 @@ class NodeRegistry:
                 if not (self._started or self.without):
                     raise FederationError(f"{host.described}: {error}") from error
                 self._leave_out(host, str(error))
+        self._silent = len(new)
         for host in new.values() if self._started else ():  # asking it again would stop everybody again
             self._leave_out(host, f"no answer within {self.timeout:g} s")
         self._settle()
@@ -550,6 +556,8 @@ class NodeRegistry:
         """List the clients that are not online, for a message."""
         reasons = "".join(f"; {why}" for why in [*self.broken.values()][:5])
         if self.size is None:
+            if self._silent:
+                return f"{self._silent} nodes were, and did not answer" + reasons
             return "no node can take part" + reasons if reasons else "no node came online"
         missing = sorted(set(range(self.size)) - self.node_of.keys())
         return f"{len(missing)} of {self.size} are missing: {ranges(missing):.200}{reasons}"

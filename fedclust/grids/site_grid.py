@@ -111,7 +111,8 @@ class SiteGrid(ClientGrid):
     wanted
         The encoding that the run's configuration asks for.
     options
-        ``wait``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in :class:`ClientGrid`.
+        ``wait``, ``prepare``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in
+        :class:`ClientGrid`.
 
     Attributes
     ----------
@@ -131,7 +132,13 @@ class SiteGrid(ClientGrid):
         super().__init__(grid, **options)
         owners = None if rules.hosts is None else {*rules.hosts.values()}
         self._nodes = NodeRegistry(
-            grid, self._wait, self._say, read=self._hosted, owners=owners, without=True
+            grid,
+            self._wait,
+            self._say,
+            read=self._hosted,
+            owners=owners,
+            without=True,
+            prepare=self._prepare,
         )
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
@@ -294,9 +301,10 @@ class SiteGrid(ClientGrid):
         """Ask nodes, not clients; if one does not answer, return a refusal with the reason for its sites."""
         replies: dict[int, Message] = {}
         asked = dict(contents)
+        patience = self._wait if self._connected else self._prepare
         for _ in range(_TRIES):
             questions = [Message(each, dst_node_id=node, message_type=query) for node, each in asked.items()]
-            for reply in self._grid.send_and_receive(questions, timeout=self._wait) if questions else ():
+            for reply in self._grid.send_and_receive(questions, timeout=patience) if questions else ():
                 # By the question: the SuperLink replies for a node that is lost, under its own id.
                 sent = {each.metadata.message_id: each.metadata.dst_node_id for each in questions}
                 if (node := sent.get(reply.metadata.reply_to_message_id)) is not None:
@@ -307,7 +315,7 @@ class SiteGrid(ClientGrid):
         for node in contents:
             try:
                 if node not in replies:
-                    raise FederationError(f"no answer within {self._wait:g} s")
+                    raise FederationError(f"no answer within {patience:g} s")
                 stated[node] = read_answer(Stated, replies[node])
             except FederationError as error:
                 stated[node] = Stated(refused=dict.fromkeys(self._registered[node].clients, str(error)))

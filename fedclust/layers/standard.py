@@ -232,8 +232,10 @@ def within(
     shared = {id(reply.model): (reply.model, reply.start) for reply in replies}
     moved = {key: lengths.update_norm(*models) for key, models in shared.items()}
     norms = [max(moved[id(reply.model)], _projected_norm(reply.projected)) for reply in replies]
-    reported = (reply.update_norm for reply in replies)
-    own = [norm if each is None else each for norm, each in zip(norms, reported, strict=True)]
+    own = [
+        norm if reply.update_norm is None else reply.update_norm
+        for norm, reply in zip(norms, replies, strict=True)
+    ]
     started = {id(reply.start): lengths.update_norm(reply.start) for reply in replies}
     starts = [started[id(reply.start)] for reply in replies]
     of = [reply.cluster for reply in replies]

@@ -791,25 +791,27 @@ def _plan(cls: Any) -> _Plan:
     if any(slots):  # it is read by vars(), for speed
         raise TypeError(f"a message must be declared without slots, got {cls.__name__}")
     hints = typing.get_type_hints(cls, include_extras=True)
-    parts: dict[Any, tuple[str, Any, bool]] = {}  # by record or field
+    parts: dict[tuple[str, str], tuple[str, Any, bool]] = {}  # by record or field
     for each in dataclasses.fields(cls):
         hint, default = hints[each.name], each.default
         if each.default_factory is not dataclasses.MISSING:
             default = each.default_factory()
         how = getattr(hint, "__metadata__", (None,))[0]
         if isinstance(how, Entry | Pairs):
-            entries = (how.keys, how.values) if isinstance(how, Pairs) else (how,)
-            if isinstance(how, Pairs) and how.needed:
-                default = dataclasses.MISSING
-            place: Any = entries[0].place or getattr(cls, "place", entries[0].default)
-            group = parts.setdefault(place, ("", _Group(place, {}), False))[1]
-            keys = tuple(entry.key or each.name.replace("_", "-") for entry in entries)
-            how = dataclasses.replace(how, place=place) if isinstance(how, Entry) else how
+            first, key = how.keys if isinstance(how, Pairs) else how, each.name.replace("_", "-")
+            keys: tuple[str, ...] = (first.key or key,)
+            if isinstance(how, Pairs):
+                keys = *keys, how.values.key or key
+                default = dataclasses.MISSING if how.needed else default
+            place: Any = first.place or getattr(cls, "place", first.default)
+            group = parts.setdefault((place.record, ""), ("", _Group(place, {}), False))[1]
+            if isinstance(how, Flag):  # how it is written depends on the record
+                how = dataclasses.replace(how, place=place)
             group.entries[keys] = each.name, how, default
         elif each.name != "client" and each.metadata.get("sent", True):
             if how is None:
                 how = next(one for one in (hint, *typing.get_args(hint)) if dataclasses.is_dataclass(one))
-            parts[each.name] = each.name, how, default is not dataclasses.MISSING
+            parts["", each.name] = each.name, how, default is not dataclasses.MISSING
     return _Plan(tuple(parts.values()), "client" in hints)
 
 
@@ -857,7 +859,9 @@ Sizes = dict[tuple[int, str], int]
 in all; keys are valid while all of these exist."""
 
 
-def passed(value: Answer, at: Reading | None = None) -> tuple[Answer, Sizes]:
+def passed(
+    value: Answer, at: Reading | None = None, shared: dict[tuple[int, int], Any] | None = None
+) -> tuple[Answer, Sizes]:
     """Count the bytes of a message's records, and return the message as it would be read, without making one.
 
     What fields may hold, such as finite numbers of at most the client's rows, is checked, and numbers have
@@ -870,6 +874,9 @@ def passed(value: Answer, at: Reading | None = None) -> tuple[Answer, Sizes]:
         The message.
     at
         What it is read against; None to return it as it is.
+    shared
+        What messages inside answers to the same question came to, by their ids and the question's, so that
+        what several clients' answers have is read once. Valid while all of them exist.
 
     Raises
     ------
@@ -877,6 +884,7 @@ def passed(value: Answer, at: Reading | None = None) -> tuple[Answer, Sizes]:
         As :func:`decode`.
     """
     made: Any = value
+    shared = {} if shared is None else shared
     cls: Any = type(value)
     values: dict[str, Any] = {}
     found: Sizes = {}
@@ -892,7 +900,10 @@ def passed(value: Answer, at: Reading | None = None) -> tuple[Answer, Sizes]:
         elif inside is None:
             continue
         elif isinstance(part, type):
-            values[field], sizes = passed(inside, at)
+            key = id(inside), id(at and at.asked)
+            if key not in shared:
+                shared[key] = passed(inside, at)
+            values[field], sizes = shared[key]
             found |= sizes
         elif isinstance(part, Own) and part.num_bytes is not None:
             found[id(made), part.place.record] = len(part.place.record) + part.num_bytes(inside)

@@ -16,7 +16,7 @@ from fedclust.metrics import CLIENT_FIGURES, NUM_BINS, Outcomes
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, Finetune
 from fedclust.proof.figure import Rows, margins
 from fedclust.proof.paired import BETS, LARGEST_BRIER, Evidence, possible
-from fedclust.support.array_bytes import from_numpy
+from fedclust.support.array_bytes import from_numpy, serialised_bytes
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -88,8 +88,8 @@ _PARTS = {
 }
 
 
-def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
-    """Write counts, each array in the narrowest type that holds it.
+def _outcomes_arrays(outcomes: Outcomes) -> dict[str, np.ndarray]:
+    """Return the arrays of counts, each in the narrowest type that holds it.
 
     Most counts of a bin take one byte; most gaps between non-empty bins take one or two.
     """
@@ -102,7 +102,17 @@ def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
     narrow = {name: each.astype(np.min_scalar_type(each.max(initial=0))) for name, each in arrays.items()}
     if outcomes.sums is not None:
         narrow[_SUMS] = outcomes.sums
-    return codec.as_record({name: from_numpy(each) for name, each in narrow.items()})
+    return narrow
+
+
+def _write_outcomes(outcomes: Outcomes) -> ArrayRecord:
+    arrays = _outcomes_arrays(outcomes)
+    return codec.as_record({name: from_numpy(each) for name, each in arrays.items()})
+
+
+def _outcomes_bytes(outcomes: Outcomes) -> int:
+    arrays = _outcomes_arrays(outcomes)
+    return len("".join(arrays)) + serialised_bytes(arrays.values())
 
 
 def _read_outcomes(record: ArrayRecord, at: codec.Reading) -> Outcomes:
@@ -164,7 +174,9 @@ def _figures_bytes(figures: Mapping[str, float]) -> int:
 
 
 FIGURES = codec.Own(codec.IN_METRICS, _write_figures, _read_figures, num_bytes=_figures_bytes)
-_OUTCOMES = codec.Own(codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes)
+_OUTCOMES = codec.Own(
+    codec.Place("outcomes", ArrayRecord), _write_outcomes, _read_outcomes, num_bytes=_outcomes_bytes
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from statistics import median
 from typing import Any
 
@@ -86,8 +87,8 @@ class Reply:
     @classmethod
     def of(cls, answer: TrainAnswer, cluster: int, start: ArrayRecord, model: ArrayRecord) -> "Reply":
         """Make the reply of a client's answer, with its checked model."""
-        about = {name: getattr(answer, name) for name in _OF_ANSWER}
-        return cls(cluster=cluster, start=start, model=model, **about)
+        about = zip(_OF_ANSWER, attrgetter(*_OF_ANSWER)(answer), strict=True)
+        return cls(cluster=cluster, start=start, model=model, **dict(about))
 
     def as_message(self) -> Message:
         """Make the message for an aggregator, with only what has been checked."""
@@ -106,8 +107,8 @@ def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:
 
 def weighted_loss(replies: Sequence[Reply]) -> float | None:
     """Average the clients' losses by their numbers of samples, in nats; None if none is known."""
-    total = sum(reply.num_examples for reply in replies)
-    mean = math.fsum(reply.loss * reply.num_examples for reply in replies) / total if total else math.nan
+    total = sum([reply.num_examples for reply in replies])
+    mean = math.fsum([reply.loss * reply.num_examples for reply in replies]) / total if total else math.nan
     return mean if math.isfinite(mean) else None
 
 

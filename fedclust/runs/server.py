@@ -131,6 +131,12 @@ def clients_here(node: Any, models: Path | None = None) -> Here:
     return Here(node, WORK)
 
 
+def _waits(settings: RunSettings) -> dict[str, float]:
+    """How long a grid waits for nodes and clients."""
+    outage = {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
+    return {"wait": settings.wait, "prepare": settings.timeout, **outage}
+
+
 def _all_here(grid: Grid, settings: RunSettings, places: Sequence[Any]) -> bool:
     """Return whether one node in this process would run our app for all clients, as they are numbered."""
     from fedclust.clients import app
@@ -185,10 +191,7 @@ def connect(
     from fedclust.grids.nodes import read_hosts
 
     hosts = None if settings.hosts is None else read_hosts(Path(settings.hosts).expanduser())
-    waits: dict[str, Any] = {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
-    clients = ClientGrid(
-        grid, min_clients=settings.min_clients, hosts=hosts, wait=settings.wait, say=say, **waits
-    )
+    clients = ClientGrid(grid, min_clients=settings.min_clients, hosts=hosts, say=say, **_waits(settings))
     clients.connect(places)
     return Flower(clients)
 
@@ -896,9 +899,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session) -> dict[str, obj
     places = [] if settings.holdout_clients else list(attended.places)
     sites = None
     if is_own(config):
-        waits: dict[str, Any] = {"wait": settings.wait, "say": say}
-        waits |= {"max_outage": settings.max_outage, "min_replies": settings.min_replies}
-        config, sites = join_sites(config, grid, settings, folder, waits, places)
+        config, sites = join_sites(config, grid, settings, folder, {"say": say, **_waits(settings)}, places)
     if settings.task == "partition":
         path = folder / "partition.parquet"
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)

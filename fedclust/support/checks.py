@@ -71,7 +71,7 @@ class Checked:
 def _rules(cls: Any) -> tuple[tuple[str, Any, bool], ...]:
     """Return the name and rule of each field that has one, and whether it may be None."""
     hints = get_type_hints(cls, include_extras=True).items()
-    return tuple((name, *found) for name, hint in hints if (found := rule_of(hint)) is not None)
+    return tuple([(name, *found) for name, hint in hints if (found := rule_of(hint)) is not None])
 
 
 def checked(function: Callable[Arguments, Returned]) -> Callable[Arguments, Returned]:

@@ -14,6 +14,7 @@ Arrays and tensors in, values out: nothing here uses messages, files or networks
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from fedclust.data.targets.amounts import Amounts
@@ -116,6 +117,7 @@ def kind_of(name: str | None, event: str | None) -> type[Target]:
     return kind
 
 
+@lru_cache(maxsize=256)  # all clients of a federation have the same
 def to_text(target: Target) -> str:
     """Write a target as JSON; empty for classes.
 

@@ -176,12 +176,14 @@ class _Nodes(WrappedGrid):
         self.all = list(self._grid.get_node_ids())
         self.online, self.silent, self.joining, self.shared = list(online), [], [], shared
         self.instead: Error | None = None  # of the SuperLink's, where a node is silent
+        self.timeouts: list[float | None] = []
 
     def get_node_ids(self) -> list[int]:
         return [self.all[node] for node in self.online]
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         messages, silent = list(messages), [self.all[node] for node in self.silent]
+        self.timeouts.append(timeout)
         replies = list(super().send_and_receive(messages, timeout=timeout))
         lost = [each for each in messages if each.metadata.dst_node_id in silent]
         errors = [Message(self.instead, reply_to=each) for each in lost if self.instead is not None]
@@ -223,6 +225,20 @@ def test_connect_waits_for_all_clients_and_says_how_many() -> None:
 def test_connect_names_the_missing_clients(online: list[int], fewest: int | None, line: str) -> None:
     with pytest.raises(FederationError, match=line):
         ClientGrid(_Nodes(_app(), online), wait=0.01, poll=0.01, say=print, min_clients=fewest).connect()
+
+
+def test_nodes_have_time_to_prepare_their_rows_before_the_start() -> None:
+    nodes = _Nodes(_app(), online=[0, 1, 2])
+    nodes.silent = [0, 1, 2]
+    grid = ClientGrid(nodes, wait=0.01, poll=0.01, prepare=5.0, min_clients=2)
+    with pytest.raises(FederationError, match=r"within 0\.01 s, 3 nodes were, and did not answer$"):
+        grid.connect()
+    nodes.online, nodes.silent = [0, 1], []
+    grid.connect()
+    nodes.online = [0, 1, 2]
+    assert grid.newcomers() == [2, 5]
+    assert {*nodes.timeouts[:-1]} == {5.0}
+    assert nodes.timeouts[-1] == 0.01  # a node that comes late keeps nobody waiting
 
 
 def _hosting(*clients: tuple[int, ...], data: Sequence[str] = "   ") -> Callable[[int], Hosted]:

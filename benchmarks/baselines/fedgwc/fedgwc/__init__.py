@@ -1,0 +1,1 @@
+"""FedGWC for CIFAR-100."""

@@ -329,7 +329,7 @@ class Result:
         formats: Sequence[str] = (),
         example: torch.Tensor | None = None,
         sites: Sequence[str | int] | None = None,
-        without: str | int | None = None,
+        without: str | int | Left | None = None,
     ) -> Path:
         """Write the models for use without the run: a folder per cluster, with a model card each.
 
@@ -349,7 +349,7 @@ class Result:
             Names or ids of the clients whose fine-tuned models are written, see :meth:`finetuned`; unless
             given, all if they are at most 50, otherwise none.
         without
-            Name or id of a site that leaves, see :meth:`without`.
+            Name or id of a site that leaves, or what :meth:`without` has returned.
 
         Returns
         -------
@@ -370,7 +370,8 @@ class Result:
         frozen = encoder if isinstance(encoder, Mapping) and self._embedder is not None else None
         served, run = self.served(), self.saved
         if without is not None:
-            served, run = (left := self.without(without)).served, left.run
+            left = without if isinstance(without, Left) else self.without(without)
+            served, run = left.served, left.run
         return write_export(served, run, Path(target), known, formats, example, sites, frozen)
 
     def without(self, site: str | int) -> Left:

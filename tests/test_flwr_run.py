@@ -186,7 +186,12 @@ def test_relative_paths_are_the_callers_and_not_the_superlinks(flower: Flower) -
 
 def test_the_example_of_a_flower_app_finds_its_groups(flower: Flower) -> None:
     """Its ServerApp and its PyTorch clients, as ``flwr run`` starts them."""
-    given = ("--run-config", 'num-server-rounds=17 report="example"')
+    given = (
+        "--run-config",
+        'num-server-rounds=17 report="example"',
+        "--federation-config",
+        "num-supernodes=10",
+    )
     process = flower.start("run", str(APP / "examples" / "flower_app"), "--stream", *given)
     printed, _ = process.communicate(timeout=600)
     summary = SavedRun(flower.folder / "home" / "example").summary

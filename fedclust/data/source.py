@@ -219,7 +219,7 @@ class Source(Checked):
         if root.is_file():
             return root.parent, [root]
         if not root.is_dir():
-            raise SourceError(f"there is no file or folder {root}; {self._ways()}")
+            raise SourceError(f"{root} must be a file or folder that exists; {self._ways()}")
         names = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
         names = [name for name in names if not re.search(r"(^|/)cache-[^/]*\.arrow$", name)]  # of `datasets`
         kinds = (".parquet",), (".arrow",), (".csv", ".csv.gz"), IMAGE_SUFFIXES

@@ -415,7 +415,7 @@ def _without_path(text: str, path: str) -> str:
         text = text.partition(pooled_advice)[0]
     for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
         if len(root) > 1:
-            text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
+            text = re.sub(re.escape(root) + r"[^\s,;:()']*", "its data", text)
     return " ".join(text.split())
 
 

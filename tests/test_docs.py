@@ -111,7 +111,6 @@ def test_the_first_page_is_short() -> None:
 def test_who_decides_on_a_page_learns_that_more_than_classes_is_predicted(page: str) -> None:
     text = (DOCS / f"{page}.md").read_text("utf-8")
     assert "amount" in text
-    assert re.search(r"times? (until|to) an event|a time and an event", " ".join(text.split()))
     assert "TARGETS.md" in text
 
 

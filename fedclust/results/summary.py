@@ -232,8 +232,8 @@ def warning_lines(summary: Mapping[str, Any]) -> list[str]:
 
     Examples
     --------
-    >>> warning_lines({"data_warnings": ["north: x: one value in all rows", "east: x: one value in all rows"]})
-    ['Check the data of north, east: x: one value in all rows']
+    >>> warning_lines({"data_warnings": ["north: x: one value", "east: x: one value"]})
+    ['Check the data of north, east: x: one value']
     """
     sites: dict[str, list[str]] = {}
     for line in summary.get("data_warnings") or ():

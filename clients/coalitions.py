@@ -26,6 +26,7 @@ from fedclust.messages.models import from_stacked, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import Fit, Scores, folds
 from fedclust.proof.units import Mend, conversion
+from fedclust.support.reasons import reason_of
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
 from fedclust.typing import FloatArray, IntArray
@@ -116,7 +117,7 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
             found[client] = _with_units(node, answer, jobs[own:], crossed[-1], measured[own:], question)
         # The model is the user's code and may raise anything.
         except Exception as error:
-            errors[client] = f"{type(error).__name__}: {error}"
+            errors[client] = reason_of(error)
     return found, errors
 
 
@@ -260,5 +261,5 @@ def figures(node: Node, asked: Mapping[int, SiteFiguresQuestion]) -> Answers:
             found[client] = SiteFigures(figures, np.array(brier), None if fitted is None else fitted.ravel())
         # The model is the user's code and may raise anything.
         except Exception as error:
-            errors[client] = f"{type(error).__name__}: {error}"
+            errors[client] = reason_of(error)
     return found, errors

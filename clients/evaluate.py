@@ -98,7 +98,7 @@ def _noised(
     for client, (logits, labels) in answered.items():
         rows, question = jobs[client].rows, asked[client]
         blank = dict.fromkeys((LOSS, "accuracy", "balanced-accuracy"), math.nan)
-        right = (logits.argmax(-1) == labels).reshape(len(rows), -1).mean(axis=1) if len(rows) else rows
+        right = node.data.target.hits(logits, labels) if len(rows) else rows
         owners = rows if node.data.persons is None else node.data.persons[rows]
         _, of, counts = np.unique(owners, return_inverse=True, return_counts=True)
         draw = node.noise(published=question.published_noise)

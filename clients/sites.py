@@ -1,5 +1,6 @@
 """A node's own sites: which clients they hold, how their data look, and their encoding as agreed."""
 
+import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -28,6 +29,12 @@ Result = TypeVar("Result")
 _LISTS = ("keep", "exclude")
 _READING = (*CSV_OPTIONS, *_LISTS, "label_pattern", "image_path")
 """Keys of the node's own configuration that say how its files are read."""
+
+_KEYS = (
+    *(*_READING, "data", "name", "rules", "allow", "encoder", "models", "predictions"),
+    *("clients", "partition-id", "num-partitions", "shared"),
+)
+"""All keys of a deployed node's configuration that fedclust reads; a user's ClientApp may have others."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
 
@@ -208,6 +215,7 @@ def own_sites(context: Context) -> OwnSites | None:
         return OwnSites(paths, settings)
     rules, forbidden = Rules(), ""
     try:
+        _check_keys(context.node_config)
         if "rules" in context.node_config:
             rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
         rules.check_choices(*allowed.chosen(context.run_config, allow, encoders))
@@ -217,6 +225,13 @@ def own_sites(context: Context) -> OwnSites | None:
         forbidden = str(error)
     reading = json.dumps(_reading(context.node_config), sort_keys=True)
     return OwnSites(paths, settings, reading, rules, forbidden)
+
+
+def _check_keys(node_config: Mapping[str, object]) -> None:
+    """Raise RulesError for a misspelt key, as ``rule`` for ``rules``: the node would go on without it."""
+    for key in node_config:
+        if key not in _KEYS and (near := difflib.get_close_matches(key.lower(), _KEYS, 1, cutoff=0.75)):
+            raise RulesError(f"--node-config of this site has {key}: did you mean {near[0]}?")
 
 
 def _reading(node_config: Mapping[str, object]) -> dict[str, Any]:

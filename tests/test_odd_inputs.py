@@ -89,6 +89,14 @@ GAPS = PLAIN.replace("ill", "NA").replace("47.5,", ",")
         (_lines("x,y", "1{k:02}/{k},{y}"), [], UNIT),
         (_lines("x,y", "3{k}.5 C,{y}"), [], UNIT),
         (_lines("x,y", "{k}.5 kg,{y}").replace("7.5 kg", "7500 g"), [], UNIT),
+        (_lines("x,y", "€ 1{k}.5,{y}"), [], UNIT),
+        (_lines("x,y", "{k}-5{k},{y}"), [], UNIT),
+        (_lines("x,y", "\u22125{k},{y}"), [], "x: texts in a column of numbers, in 40 of 40 rows"),
+        (
+            _lines("age, y", "4{k}.5, {y}"),
+            [],
+            "label must be a column of the source, got y; did you mean ' y'?",
+        ),
         # Two columns of one name: the target's, another one, and one that is so in another form of Unicode.
         (_lines("age,y,y", "4{k}.5,{y},{y}"), [], NAMES.format("y")),
         (_lines("age,age,y", "4{k}.5,{k},{y}"), [], NAMES.format("age")),
@@ -209,6 +217,36 @@ def test_columns_of_other_types(run: Run, tmp_path: Path, values: Any, expected:
     outcome = run(*ONE, *TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
     assert outcome.code == (0 if fine else 2), outcome
     assert fine or (outcome.complained.count("\n") == 1 and "dataset.ignore=[x]" in outcome.complained)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (["x"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        (["x", "age"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        ([], "2 columns\n  a run would send: class names (2), names and kinds of 1 column(s)"),
+        (["key"], "error: key: values that look like identifiers"),
+    ],
+)
+def test_an_index_of_pandas_is_a_column_if_it_has_a_name(
+    run: Run, tmp_path: Path, index: list[str], expected: str
+) -> None:
+    held = {"x": np.arange(40) % 7 + 0.5, "key": [f"p{k}" for k in range(40)]}
+    table = _table(**{name: held[name] for name in index if name != "age"})
+    shuffled = table.sample(frac=1, random_state=0)  # numbers of rows, which pandas writes as an index
+    (shuffled.set_index(index) if index else shuffled).to_parquet(tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert expected in outcome.printed, outcome.printed
+    given = (*TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
+    assert "key" in index or run(*ONE, *given).code == 0
+
+
+@pytest.mark.parametrize("twice", ["age", "y"])
+def test_a_parquet_file_has_each_column_once(run: Run, tmp_path: Path, twice: str) -> None:
+    table = pa.Table.from_pandas(_table())
+    pq.write_table(table.append_column(twice, table[twice]), tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert NAMES.format(twice).replace("a.csv", "a.parquet") in outcome.printed
 
 
 @pytest.mark.parametrize(
@@ -397,6 +435,19 @@ def test_images_in_folders_count_more_than_a_table_of_labels(run: Run, tmp_path:
         ),
         (["--config-dir", "conf", "model=utf16"], "conf/model/utf16.yaml must be a text in UTF-8"),
         (["--config-dir", "conf", "model=broken"], "conf/model/broken.yaml"),
+        (
+            ["--config-dir", "conf", "strategy=items"],
+            "strategy/items.yaml must have settings, each as 'key: value'",
+        ),
+        (
+            ["--config-dir", "conf", "experiment=short"],
+            "experiment/short.yaml must begin with the line '# @package _global_'",
+        ),
+        (["--config-dir", "conf", "model=gone"], "model._target_ must be importable, got nope.Net: "),
+        (
+            ["--config-dir", "conf", "model=unnamed"],
+            "model must have a _target_, the class or function to call",
+        ),
         (["+foo=1"], "unknown key 'foo', which nothing reads"),
         (["++sed=1"], "unknown key 'sed', which nothing reads: did you mean 'seed'?"),
         (["+foo.bar=1"], "unknown key 'foo', which nothing reads"),
@@ -407,7 +458,15 @@ def test_settings_end_in_a_line_that_helps(
 ) -> None:
     (tmp_path / "conf" / "model").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "utf16.yaml").write_bytes("hidden: [3]\n".encode("utf-16"))
-    (tmp_path / "conf" / "model" / "broken.yaml").write_text("a: [1\nb: 2\n")
+    for name, text in {
+        "model/broken": "a: [1\nb: 2\n",
+        "model/gone": "_target_: nope.Net\n",
+        "model/unnamed": "hidden: [3]\n",
+        "strategy/items": "- a\n",
+        "experiment/short": "rounds: 3\n",
+    }.items():
+        (file := tmp_path / "conf" / f"{name}.yaml").parent.mkdir(exist_ok=True)
+        file.write_text(text)
     outcome = run(*arguments)
     assert outcome.code == 2
     assert message in outcome.complained
@@ -594,6 +653,23 @@ def test_an_embedding_is_trained_alike_in_every_mode(
             [*TABLE, "partition=own", "partition.sites=[sites/a.csv]"],
             "or names with paths as {north: a.csv, south: b.csv}, got the path sites/a.csv",
         ),
+        (["dataset=my data/b.csv"], "; a file is given so: dataset=csv 'dataset.path=my data/b.csv'"),
+        (["dataset=scans/"], "; a file is given so: dataset=image_folder dataset.path=scans/"),
+        (
+            ["dataset.path=a.csv"],
+            "comes with scikit-learn, so dataset.path and .hub must be null, got a.csv; ",
+        ),
+        ([*TABLE, "dataset.path=none.csv"], "none.csv must have rows, it is empty"),
+        ([*TABLE, "dataset.path=a.tsv"], "or be an image; rename it to .csv, and give its separator, for ex"),
+        ([*TABLE, "dataset.path=a.xlsx"], "or be an image; save it as CSV or Parquet, with a row for each"),
+        (["lr=0.1"], "unknown key 'lr': did you mean 'training.learning_rate'? there is aggregator"),
+        (["clients=8"], "unknown key 'clients': did you mean 'partition.num_clients'? there is"),
+        (["privacy.epsilon=3"], "unknown key 'privacy.epsilon': privacy=none has label_counts"),
+        (["device=gpu"], "got 'gpu': those of PyTorch are cpu, cuda, cuda:1, mps, xpu and so on"),
+        (["output_dir="], "output_dir must be given, it is empty"),
+        (["help", "rounds"], "(did you mean 'run'?); fedclust --cfg job prints every setting"),
+        (["help", "model.hidden"], "; fedclust help model lists its choices, fedclust help model=CHOICE the"),
+        (["-m", "objective=acuracy", "seed=0,1"], "objective must be one of ad, adjusted_rand_index, auc"),
         (["partition.num_clients=2000"], "got [20, 10] with sum 30; give partition.groups=, too"),
     ],
 )
@@ -603,6 +679,8 @@ def test_a_mistake_ends_in_a_line_with_the_way_out(
     (tmp_path / "a.csv").write_text(
         "\n".join(["text,label", *(f"a b {k % 2},{k % 2}" for k in range(40)), ""])
     )
+    for name in ("none.csv", "a.tsv", "a.xlsx"):
+        (tmp_path / name).write_text("x" if name[0] == "a" else "")
     outcome = run(*arguments)
     assert outcome.code == 2
     assert message in outcome.complained

@@ -17,7 +17,7 @@ from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multi
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
-from fedclust.support.reasons import FederationError
+from fedclust.support.reasons import FederationError, RunFailed
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -201,6 +201,12 @@ def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
         assert summary["epsilon"] == pytest.approx(epsilon_of_steps(1.2, 0.25, 4, 1e-5))
         assert summary["privacy"]["noise_from"] == "the system"
         assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()
+
+
+def test_noise_for_patients_of_sites_is_refused_for_times_before_round_1(tmp_path: Path) -> None:
+    times = ["dataset.label=days", "dataset.event=died", "dataset.ignore=[ill]", "privacy=patient_dp"]
+    with pytest.raises(RunFailed, match="privacy=patient_dp must have classes or amounts at sites"):
+        _run(tmp_path, ["strategy=fedavg", "proof=false", *times], {})
 
 
 def test_a_site_answers_no_run_once_its_patients_have_spent_what_they_may(

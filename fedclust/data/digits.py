@@ -35,7 +35,9 @@ class Digits(DatasetBuilder):
         super().__post_init__()
         if self.path is not None or self.hub is not None:
             rule = "comes with scikit-learn, so dataset.path and .hub must be null"
-            raise SourceError(f"dataset {self.name}: {rule}, got {self.path or self.hub}")
+            raise SourceError(
+                f"dataset {self.name}: {rule}, got {self.path or self.hub}; dataset=csv reads one"
+            )
 
     def identity(self) -> list[Any]:
         """Return a constant: the data are part of scikit-learn and have never changed."""

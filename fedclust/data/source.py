@@ -82,6 +82,19 @@ _MARKS = {
     codecs.BOM_UTF8: "utf-8-sig",
 }
 _OPENING = 256  # bytes
+_TEXT = "rename it to .csv, and give its separator, for example 'dataset.csv_options.sep=\"\\t\"'"
+_SAVE = "save it as CSV or Parquet, with a row for each example"
+_OTHERS = {
+    ".tsv": _TEXT,
+    ".txt": _TEXT,
+    ".tab": _TEXT,
+    ".dat": _TEXT,
+    ".xlsx": _SAVE,
+    ".xls": _SAVE,
+    ".json": _SAVE,
+}
+_OTHERS |= dict.fromkeys([".jsonl", ".ods", ".sav", ".dta", ".rds", ".feather"], _SAVE)
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas writes it
 _LONGER = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
 
@@ -217,13 +230,14 @@ class Source(Checked):
     def _open_files(self, root: Path, files: list[Path]) -> Part:
         import pyarrow as pa
         import pyarrow.dataset as ds
+        import pyarrow.parquet as pq
 
         kind = files[0].name.lower()
         names = [file.relative_to(root).as_posix() for file in files]
         place = str(files[0]) if len(files) == 1 else f"{root} ({few(names, 3)})"
         if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
-                self._read(file, lambda file: ds.dataset(file, format="parquet"))
+                self._read(file, lambda file: _check_names(pq.read_schema(file).names, str(file)))
             return _part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
         if kind.endswith(".arrow"):  # as datasets' save_to_disk writes them
             tables = [self._read(file, _read_arrow) for file in files]
@@ -238,7 +252,8 @@ class Source(Checked):
             table = pa.table({"image": names, "label": [self._label_of(name) for name in names]})
             return Part(ds.dataset(table), root, str(root))
         known = ", ".join(TABLE_SUFFIXES)
-        raise SourceError(f"{files[0]} must end in one of {known} or be an image; {self._ways()}")
+        advice = _OTHERS.get(files[0].suffix.lower(), self._ways())
+        raise SourceError(f"{files[0]} must end in one of {known} or be an image; {advice}")
 
     def _read(self, file: Path, read: Callable[[Path], T]) -> T:
         """Read a file; errors name it."""
@@ -248,6 +263,8 @@ class Source(Checked):
             raise
         except UNREADABLE as error:
             advice = self._ways()
+            if not file.stat().st_size:
+                raise SourceError(f"{file} must have rows, it is empty") from error
             if isinstance(error, UnicodeDecodeError):
                 advice = "set its encoding, for example dataset.csv_options.encoding=latin-1"
             if longer := _LONGER.search(str(error)):
@@ -410,9 +427,18 @@ class Labels:
 
 
 def _part(rows: "ds.Dataset", root: Path | None, place: str) -> Part:
-    """Return a part whose columns have composed names, each once."""
+    """Return a part whose columns have composed names, each once.
+
+    An index of pandas with a name is a column like others; one without is of no use.
+    """
     import pyarrow.dataset as ds
 
+    schema = rows.schema
+    about = {key: each for key, each in (schema.metadata or {}).items() if key != b"pandas"}
+    unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
+    for name in unnamed:
+        schema = schema.remove(schema.get_field_index(name))
+    rows = rows.replace_schema(schema.with_metadata(about))
     names = [_composed(name) for name in rows.schema.names]
     _check_names(names, place)
     if names != rows.schema.names:
@@ -473,7 +499,8 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     for name in map(_composed, names):
         if name in existing:
             return name
-    hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
+    near = nearest(names[0], existing) or ""
+    hint = f"did you mean {near if near == near.strip() else repr(near)}? " if near else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
     setting = "" if "." in role else f"; {'partition' if role == 'group' else 'dataset'}.{role}= names it"
     raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}{setting}")

@@ -329,7 +329,7 @@ def read_site_hosts(path: Path) -> dict[str, str]:
 
 def _read_hosts(path: Path, kind: str, example: str, listed: Callable[[str], Sequence[T]]) -> dict[T, str]:
     try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:
         raise ValueError(f"hosts must be a TOML file, got {path}: {error}") from error
     owners: dict[T, str] = {}

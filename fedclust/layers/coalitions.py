@@ -355,7 +355,8 @@ class Coalitions(Layer):
         suspicion, contradicted = self.trained.suspicion.copy(), self.trained.contradicted.copy()
         for reply in now.replies:
             starts = now.asked[reply.client].arms
-            pairs = [(reply.arms[name], starts[name]) for name in folds if {name} <= {*reply.arms, *starts}]
+            both = [name for name in folds if name in reply.arms and name in starts]
+            pairs = [(reply.arms[name], starts[name]) for name in both]
             if shared[id(reply.model)] > 1 or len(pairs) < FOLDS:
                 kept.append(reply)
                 continue

@@ -140,7 +140,16 @@ def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any
     except InstantiationException as error:
         if isinstance(error.__cause__, ValueError):
             raise error.__cause__ from None
+        if isinstance(error.__cause__, ImportError):
+            target = config.get("_target_")
+            raise ValueError(
+                f"{name}._target_ must be importable, got {target}: {error.__cause__}"
+            ) from error
         raise
+    if "_target_" not in config:
+        raise ValueError(
+            f"{name} must have a _target_, the class or function to call, got {', '.join(config)}"
+        )
     if not isinstance(built, kind):
         got = f"got {type(built).__name__} from {config.get('_target_')}"
         raise TypeError(f"{name}._target_ must build an object of class {kind.__name__}, {got}")

@@ -72,6 +72,7 @@ class Progress:
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
+        self._first = 0.0  # seconds of the first round of this process
         self._estimated = False
         self._started = self._updated = self._printed = clock()
         self._handlers: list[tuple[logging.StreamHandler, Any]] = []
@@ -116,7 +117,7 @@ class Progress:
         first, self._round = not self._round, int(record["round"])
         self._updated = self._clock()
         if first:
-            self._earlier = self._round - 1
+            self._earlier, self._first = self._round - 1, self._updated - self._started
         if not self._estimated and self._updated - self._started >= _SECONDS_TO_JUDGE_BY:
             self._estimated = True
             self._estimate()
@@ -129,9 +130,10 @@ class Progress:
 
     def _estimate(self) -> None:
         """Print how long all runs will take if every round takes as long as the first ones."""
-        done = self._round - self._earlier
-        left = self._total - self._round
-        seconds = (self._updated - self._started) / done * (left + self._then)
+        done, left = self._round - self._earlier, self._total - self._round
+        passed = self._updated - self._started
+        each = passed if done == 1 else (passed - self._first) / (done - 1)  # the first one also warms up
+        seconds = each * (left + self._then)
         if seconds >= _SECONDS_BETWEEN_LINES and not self._summarised:
             by = "the first round" if done == 1 else f"the first {done} rounds"
             what = f"{left} more rounds" + f", and {self._after} compared" * bool(self._after)

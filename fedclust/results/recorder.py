@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -441,5 +442,6 @@ def _saved(runs: Mapping[str, Rescuable], why: str) -> str:
         reason = error.strerror or error
         return f"{where}, {why}, nor can {parent} ({reason}): only the last checkpoint is left"
     return (
-        f"{where}, {why}: everything up to this round is now in {folder}; to resume: fedclust resume={folder}"
+        f"{where}, {why}: everything up to this round is now in {folder}; to resume: fedclust "
+        f"resume={shlex.quote(str(folder))}"
     )

@@ -586,6 +586,15 @@ def listed(names: Sequence[str], most: int) -> str:
 
 _TRAFFIC = ("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 
+NUMBERS = (
+    *("seed", "rounds", "num_clients", "num_clusters", *SERVED_FIGURES, "was", "wadb"),
+    *("rand_index", "adjusted_rand_index", "weighted_psi", "seconds", "failed_replies", *_TRAFFIC),
+    *("figures_of_round", "validation_brier", "best_round", "epsilon", "delta"),
+    *("looks", "trial_trainings", "trial_rounds", "trial_bytes_down", "trial_bytes_up"),
+    *("variation", "tau", "groups_guessed"),
+)
+"""Keys of ``summary.json`` with a number, but for a target's own figures and the user's metrics."""
+
 _MOST_HISTORIES = 1_000  # clients whose accuracies are in rounds.jsonl; with more, it would grow too large
 
 

@@ -5,6 +5,7 @@ With ``--plots DIR``, draw them as the pictures of a paper instead of printing a
 
 import argparse
 import io
+import shlex
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -192,7 +193,7 @@ def end_sweep(folder: Path) -> None:
     tests, against = results.differences(comparison, metric), results.reference(comparison, metric)
     shown = results.best_first(replace(comparison, rows=tuple(best[:_MOST])), metric)
     _print(shown, metrics, tests, against)
-    more = [f"{len(best) - _MOST} more: fedclust compare {folder}"] * (len(best) > _MOST)
+    more = [f"{len(best) - _MOST} more: fedclust compare {shlex.quote(str(folder))}"] * (len(best) > _MOST)
     page = folder.resolve() / "report.html"
     last = f"page: {page}" if page.is_file() else f"results: {page.parent}"
     print("\n".join([*more, *results.best_lines(comparison), last]))

@@ -1,5 +1,6 @@
 """Write the models of a finished run into a folder of their own: fedclust export FOLDER TARGET."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -36,7 +37,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{models} for {clients}{own}: {given.target / 'README.md'}")
     if left := [site for site in served.sites if site.note]:
         print(f"{plural(len(left), 'client')} such as {left[0].label}: {left[0].note}")
-    print(f"to predict: fedclust predict {given.target} ROWS --site {served.sites[0].label}")
+    first = shlex.join([str(given.target), "ROWS", "--site", served.sites[0].label])
+    print(f"to predict: fedclust predict {first}")
     return 0
 
 

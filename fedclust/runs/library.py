@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TextIO, cast
@@ -187,8 +188,8 @@ class Result:
         IndexError
             If there is no such client.
         """
-        if not 0 <= client < len(self.assignment):
-            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
+        if not (isinstance(client, Integral) and 0 <= client < len(self.assignment)):
+            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client!r}")
         network = self.model_of(cluster := int(self.assignment[client]))
         if (own := self._kept_for(cluster).get(client)) is not None:
             network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
@@ -328,7 +329,7 @@ class Result:
         formats: Sequence[str] = (),
         example: torch.Tensor | None = None,
         sites: Sequence[str | int] | None = None,
-        without: str | int | None = None,
+        without: str | int | Left | None = None,
     ) -> Path:
         """Write the models for use without the run: a folder per cluster, with a model card each.
 
@@ -348,7 +349,7 @@ class Result:
             Names or ids of the clients whose fine-tuned models are written, see :meth:`finetuned`; unless
             given, all if they are at most 50, otherwise none.
         without
-            Name or id of a site that leaves, see :meth:`without`.
+            Name or id of a site that leaves, or what :meth:`without` has returned.
 
         Returns
         -------
@@ -369,7 +370,8 @@ class Result:
         frozen = encoder if isinstance(encoder, Mapping) and self._embedder is not None else None
         served, run = self.served(), self.saved
         if without is not None:
-            served, run = (left := self.without(without)).served, left.run
+            left = without if isinstance(without, Left) else self.without(without)
+            served, run = left.served, left.run
         return write_export(served, run, Path(target), known, formats, example, sites, frozen)
 
     def without(self, site: str | int) -> Left:
@@ -943,8 +945,10 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
     1 30
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides must be a list of texts, got {overrides!r}")
+    if isinstance(overrides, str | Mapping) or not all(isinstance(each, str) for each in overrides or ()):
+        raise ConfigError(f"overrides must be a list of texts, such as ['rounds=3'], got {overrides!r}")
+    if options := [each for each in overrides if each.startswith("-")]:
+        raise ConfigError(f"overrides must be settings, {options[0]} is an option of the command line")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

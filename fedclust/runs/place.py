@@ -1,5 +1,6 @@
 """Find the cluster of a client that was not in a run: fedclust place FOLDER ROWS."""
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
     print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
     if found.cluster is not None:
         print(f"with {', '.join(site.label for site in served.sites if site.cluster == found.cluster)}")
-        print(f"to predict: fedclust predict {given.folder} {given.rows} --cluster {found.cluster}")
+        paths = shlex.join([str(given.folder), str(given.rows)])
+        print(f"to predict: fedclust predict {paths} --cluster {found.cluster}")
     return 0
 
 

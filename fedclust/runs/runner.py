@@ -19,7 +19,7 @@ from torch import nn
 
 from fedclust.aggregation.flower import buffer_names
 from fedclust.data.input_encoders import to_values
-from fedclust.data.targets import to_values as values_of_target
+from fedclust.data.targets import Times, to_values as values_of_target
 from fedclust.federation import Descriptions, Federation, Measured, RunFailed, questions
 from fedclust.federation.clusters import Clusters, Observer
 from fedclust.federation.questions import Serving
@@ -302,6 +302,11 @@ class StrategyRun(Observer):
         steps = int(federation.num_steps(np.ones(1, dtype=np.int64))[0])
         simulated = federation.clients.simulated
         evaluations = 0 if privacy.exact(simulated) else -(-rounds // every)
+        if evaluations and federation.describe().target.kind == Times.kind:
+            raise RunFailed(
+                "privacy=patient_dp must have classes or amounts at sites, got times: a concordance compares "
+                "patients with each other, and noise hides none of them"
+            )
         return PatientPrivacy(privacy, Planned.of(privacy, rounds, steps, evaluations), simulated)
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:

@@ -20,9 +20,10 @@ from hydra.core.override_parser.types import Glob, IntervalSweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
+from fedclust.settings.checks import OURS
 from fedclust.settings.composition import ConfigError, options as group_options
 from fedclust.settings.run_options import VALIDATION
-from fedclust.support.checks import dumps_by_key, plural, replace_file
+from fedclust.support.checks import dumps_by_key, nearest, none_of, plural, replace_file
 
 # Settings that do not change a strategy's results.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
@@ -123,8 +124,10 @@ def check_sweeper(overrides: Sequence[str], composed: DictConfig, figure: str) -
     Raises
     ------
     ConfigError
-        If it takes choices only and an interval is given, or its direction leads to the worst job.
+        If it takes choices only and an interval is given, its direction leads to the worst job, or no run
+        has the figure.
     """
+    _check_objective(composed, figure)
     sweeper = composed.hydra.runtime.choices.get("hydra/sweeper")
     direction = OmegaConf.select(composed, "hydra.sweeper.direction")
     right = {VALIDATION: "minimize", "mean_client_accuracy": "maximize"}.get(figure)
@@ -140,6 +143,18 @@ def check_sweeper(overrides: Sequence[str], composed: DictConfig, figure: str) -
         return ""
     instead = f"objective={VALIDATION} hydra.sweeper.direction=minimize"
     return f"warning: objective={figure} is measured on test rows; to search by held-out rows: {instead}"
+
+
+def _check_objective(composed: DictConfig, figure: str) -> None:
+    """Raise ConfigError for a figure that no summary has; a method of the user's own may have others."""
+    from fedclust.data.targets import KINDS
+    from fedclust.results.summary import NUMBERS
+
+    figures = [name for kind in KINDS.values() for name in kind.figure_ranges]
+    known = {*NUMBERS, *figures, *(composed.get("metrics") or ())}
+    ours = composed.hydra.runtime.choices.get("strategy") in OURS
+    if figure not in known and (ours or nearest(figure, known)):
+        raise ConfigError(none_of("objective", figure, sorted(known)))
 
 
 def jobs(options: Sequence[Sequence[str]]) -> Iterator[list[str]]:

@@ -134,8 +134,17 @@ def show_help(arguments: Sequence[str] = ()) -> int:
             text = _text(name, choice)
             print("\n".join([text, *_settings(name, text)]).rstrip())
     else:
-        raise ValueError(none_of("help", name, [*VERBS, *_groups()]))
+        raise ValueError(none_of("help", name, [*VERBS, *_groups()]) + _of_setting(name))
     return 0
+
+
+def _of_setting(name: str) -> str:
+    """Write which help lists a setting, such as ``rounds`` or ``training.steps``; nothing if none does."""
+    group, dot, _ = name.partition(".")
+    if dot and group in _groups():
+        return f"; fedclust help {group} lists its choices, fedclust help {group}=CHOICE the settings of one"
+    known = re.findall(r"^(\w+):", (CONF / "config.yaml").read_text("utf-8"), re.M)
+    return "; fedclust --cfg job prints every setting" if name in known else ""
 
 
 def _text(group: str, choice: str) -> str:

@@ -16,7 +16,7 @@ from fedclust.support.layout import CONF
 _FRACTION = "partition.validation_fraction"
 _TABLES = "fedclust.data.tables.Tables"
 _PIXELS = "fedclust.models.encoders.PixelEncoder"
-_OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # which a test checks
+OURS = frozenset(path.stem for path in (CONF / "strategy").glob("*.yaml"))  # which a test checks
 
 
 def run_settings(config: DictConfig) -> RunSettings:
@@ -100,6 +100,8 @@ def check(config: DictConfig, *, light: bool = False) -> None:
     for key in ("output_dir", "client_app"):
         if not isinstance(text := config.get(key), str):
             raise ConfigError(f"{key} must be a text, got {text!r}")
+        if not text.strip():
+            raise ConfigError(f"{key} must be given, it is empty")
     composition.check_given_once(config.strategy)
     if problem := choices.wrong_option(config, light=light) or next(_conflicts(config, settings), None):
         raise ConfigError(problem)
@@ -108,7 +110,7 @@ def check(config: DictConfig, *, light: bool = False) -> None:
     for name in settings.compare:
         if name not in existing:
             raise ConfigError(none_of("compare", name, existing, "must name strategies, of"))
-        if name not in _OURS:
+        if name not in OURS:
             composition.check_given_once(composition.strategy_node(name, *places))
 
 

@@ -140,8 +140,8 @@ def compose_with_hydra(
             composed = hydra.compose(name, list(overrides), return_hydra_config=True)
             if name == "config" and (added := own_partition(composed, overrides)):
                 composed = hydra.compose(name, [*overrides, added], return_hydra_config=True)
-            if unread := _unread(composed, overrides, name):
-                raise ConfigError(unread)
+            if problem := _unread(composed, overrides, name) or _misplaced(composed):
+                raise ConfigError(problem)
             return with_choices(composed, composed.hydra), composed
         except ConfigError:
             raise
@@ -164,6 +164,15 @@ def _unread(composed: DictConfig, overrides: Sequence[str], name: str) -> str | 
             hint = f"did you mean {near!r}? " if (near := nearest(key, existing)) else ""
             return f"unknown key {key!r}, which nothing reads: {hint}there is {', '.join(existing)}"
     return None
+
+
+def _misplaced(composed: DictConfig) -> str | None:
+    """Name an experiment whose settings would stay below ``experiment``, or a choice that is a list."""
+    chosen = composed.hydra.runtime.choices
+    if isinstance(composed.get("experiment"), DictConfig):
+        return f"experiment/{chosen.experiment}.yaml must begin with the line '# @package _global_'"
+    lists = [key for key in chosen if isinstance(composed.get(key), ListConfig)]
+    return f"{lists[0]}/{chosen[lists[0]]}.yaml must have settings, each as 'key: value'" if lists else None
 
 
 def _not_utf8(folders: Sequence[str]) -> Path | str:
@@ -211,7 +220,17 @@ def _refuse_paths(overrides: Sequence[str]) -> None:
         for choice in value if isinstance(value, list) else [value]:
             if isinstance(choice, str) and not _CHOICE.fullmatch(choice):
                 listed = GlobalHydra.instance().config_loader().get_group_options(group)
-                raise ConfigError(none_of(group, choice, listed))
+                raise ConfigError(_no_choice(group, choice, listed))
+
+
+def _no_choice(group: str, chosen: object, known: Sequence[str]) -> str:
+    """Write that a group has no such choice; a file in place of a data set has a setting of its own."""
+    if group != "dataset" or not (Path(str(chosen)).suffix or "/" in str(chosen)):
+        return none_of(group, chosen, known)
+    reader = "csv" if Path(str(chosen)).suffix else "image_folder"
+    given = shlex.quote(f"dataset.path={chosen}")
+    rule = f"{group} must be one of {', '.join(known)}, got {chosen!r}"
+    return f"{rule}; a file is given so: dataset={reader} {given}"
 
 
 def options(group: str, searchpath: Sequence[str] = ()) -> list[str]:
@@ -602,7 +621,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         listed = chosen if isinstance(chosen, list) else [chosen]
         if known and not free and any(each not in known for each in listed):
             plugin = _PLUGINS.get(f"{key}={chosen}")
-            return none_of(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
+            return _no_choice(key, chosen, known) + (f"; pip install 'fedclust[{plugin}]'" if plugin else "")
         if override.is_sweep_override():
             swept = f"fedclust -m {override.input_line} runs each, {key}=[…] is one list"
             return f"{key} must have one value, got {str(override.input_line).partition('=')[2]}: {swept}"
@@ -613,7 +632,7 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         (deciding if decides else others).append(override)
     # Choices that cannot be combined, a file that is no YAML: their own message, below.
     with suppress(HydraException, yaml.YAMLError):
-        base = hydra.compose(name, [str(override.input_line) for override in deciding])
+        base = hydra.compose(name, [str(each.input_line) for each in deciding], return_hydra_config=True)
         for override in others:
             if problem := _unknown(base, override):
                 return problem
@@ -649,6 +668,16 @@ def _searchpath(overrides: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield from ((_SEARCHPATH, str(folder)) for folder in folders)
 
 
+_ALSO = {"lr": "learning_rate", "clients": "num_clients"}  # as others call them
+
+
+def _paths(config: DictConfig, name: str) -> Iterator[str]:
+    """List the settings of all groups that have a name."""
+    for group in config.hydra.runtime.choices:
+        if isinstance(node := config.get(group), DictConfig) and name in node:
+            yield f"{group}.{name}"
+
+
 def _unknown(config: DictConfig, override: Override) -> str | None:
     """List the valid keys next to an unknown one."""
     key, parent = override.key_or_group, ""
@@ -660,10 +689,13 @@ def _unknown(config: DictConfig, override: Override) -> str | None:
             listed = f"is a list, and set as a whole ({parent}=[…])"
             what = listed if isinstance(node, ListConfig) else "has no keys below it"
             return f"{parent} {what}, got {override.input_line}"
-        where, parent = f"{parent} has" if parent else "there is", f"{parent}.{name}".lstrip(".")
+        chosen = config.hydra.runtime.choices.get(parent)  # another choice may have the key
+        where = f"{parent}={chosen} has" if chosen else f"{parent} has" if parent else "there is"
+        parent = f"{parent}.{name}".lstrip(".")
         if name not in node:
-            existing = sorted(map(str, node))
-            hint = f"did you mean {near!r}? " if (near := nearest(name, existing)) else ""
+            existing = sorted(str(key) for key in node if key not in ("_target_", "hydra"))
+            near = list(_paths(config, _ALSO.get(name, name))) or [*filter(None, [nearest(name, existing)])]
+            hint = f"did you mean {' or '.join(map(repr, near[:3]))}? " if near else ""
             return f"unknown key {parent!r}: {hint}{where} {', '.join(existing) or 'nothing'}"
     return None
 

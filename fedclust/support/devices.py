@@ -63,6 +63,8 @@ def check_device(device: str | int) -> None:
         torch.empty(0, device="cpu" if device == "auto" else device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).partition("\n")[0]
+        if reason.startswith("Expected one of"):  # some 20 names of devices
+            reason = "those of PyTorch are cpu, cuda, cuda:1, mps, xpu and so on"
         raise ValueError(
             f"device must be auto or a device of this machine, got {device!r}: {reason}"
         ) from error

@@ -17,6 +17,7 @@ from fedclust.messages.coalitions import ALL_ROWS, ScoresQuestion, SiteFiguresQu
 from fedclust.messages.models import from_state, to_state
 from fedclust.messages.training import Instruction
 from fedclust.proof.coalitions import FOLDS, Fit
+from fedclust.support.reasons import discreet
 from fedclust.training import LocalTraining
 
 RATE = 0.5
@@ -188,5 +189,10 @@ def test_a_site_that_cannot_score_is_an_error(site) -> None:
     answers, errors = coalitions.scores(site, {0: asked})
     assert answers == {}
     assert errors[0].startswith("ValueError: client 0: state must have the model's tensors, lacks ['bias']")
+    with discreet():  # as on a deployed node: an error of a network may quote a row
+        _, errors = coalitions.scores(site, {0: asked})
+        _, more = coalitions.figures(site, {1: SiteFiguresQuestion((wrong,), np.zeros(3))})
+    told = "the client's work failed on this node with ValueError, its log has the reason"
+    assert (errors, more) == ({0: told}, {1: told})
     answers, errors = coalitions.figures(site, {0: SiteFiguresQuestion((wrong,), np.zeros(3))})
     assert (answers, sorted(errors)) == ({}, [0])

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from torch.nn import functional
 from fedclust.clients.evaluate import evaluate, figure
 from fedclust.clients.node import Node, node_of_objects
 from fedclust.data.arrays import from_arrays
+from fedclust.data.targets import Amounts
 from fedclust.messages import description, evaluation
 from fedclust.messages.codec import SERVER, BadReply, Reading, decode, encode
 from fedclust.messages.models import from_state, to_state
@@ -71,15 +73,15 @@ def _loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # -- Figures ------------------------------------------------------------------------------------------------
 
 
-def _patients() -> Node:
+def _patients(labels: torch.Tensor = torch.ones(6, dtype=torch.int64), **options: Any) -> Node:  # noqa: B008
     """A client with test rows of three patients, all of class 1: of four rows, one and one."""
     inputs = torch.tensor([[1.0], [1.0], [1.0], [-1.0], [1.0], [-1.0]])
-    labels = torch.ones(6, dtype=torch.int64)
-    data = from_arrays([((inputs, labels), None, (inputs, labels))], num_classes=2)
+    data = from_arrays([((inputs, labels), None, (inputs, labels))], **options or {"num_classes": 2})
     persons = np.zeros(len(data.inputs), dtype=np.int64)
     persons[data.test[0]] = [5, 5, 5, 5, 6, 7]
     training = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1)
-    return node_of_objects(dataclasses.replace(data, persons=persons), nn.Linear(1, 2), training, seed=3)
+    network = nn.Linear(1, data.num_outputs)
+    return node_of_objects(dataclasses.replace(data, persons=persons), network, training, seed=3)
 
 
 def test_an_accuracy_with_noise_is_over_patients_and_is_all_that_leaves() -> None:
@@ -101,6 +103,16 @@ def test_an_accuracy_with_noise_is_over_patients_and_is_all_that_leaves() -> Non
     assert answer.outcomes is None
     read = decode(evaluation.Evaluation, encode(answer), Reading(0, asked=asked))
     assert read.metrics["accuracy"] == answer.metrics["accuracy"]
+
+
+def test_an_accuracy_with_noise_counts_amounts_that_are_near_enough() -> None:
+    # 10 where the input is 1 and 0 where it is -1; of patients of 9, within 2 as above: (3/4 + 1 + 0)/3.
+    line = {"weight": torch.tensor([[1.25]]), "bias": torch.zeros(1)}
+    asked = evaluation.EvaluateQuestion(from_state(line), noise=1e-9, published_noise=True)
+    node = _patients(torch.full((6,), 9.0), target=Amounts(0.0, 10.0, (5.0,)))
+    answers, errors = evaluate(node, {0: asked})
+    assert errors == {}
+    assert answers[0].metrics["accuracy"] == pytest.approx(1.75 / 3)
 
 
 @pytest.mark.parametrize(("config", "refused"), [({"allow": "*"}, False), ({}, True), ({"data": "/x"}, True)])

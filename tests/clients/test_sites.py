@@ -210,3 +210,12 @@ def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> Non
             # Four rows have stage B, which is too few: they are encoded like an unknown category.
             assert inputs[:, 1:].sum(axis=0).tolist() == [36.0, 0.0]
             assert inputs[0, 0] == np.float32((30.5 - 40) / 5)
+
+
+@pytest.mark.parametrize("key", ["rule", "Rules", "encoders", "model"])
+def test_a_node_with_a_misspelt_key_does_not_go_on_without_it(tmp_path: Path, key: str) -> None:
+    (tmp_path / "a.csv").write_text("\n".join(ROWS) + "\n")
+    found = own_sites(context(OWN, data=str(tmp_path / "a.csv"), name="north", **{key: "x", "batch": 3}))
+    assert found is not None
+    hint = f"--node-config of this site has {key}: did you mean {key.lower().rstrip('s')}"
+    assert found.registered().refused["north"].startswith(hint)

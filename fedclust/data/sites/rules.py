@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from fedclust.support.checks import Checked, few, read_as
+from fedclust.support.checks import Checked, few, read_as, suggestion
+from fedclust.support.layout import CONF
 from fedclust.support.reasons import Sendable, reason_of
 
 
@@ -43,7 +44,8 @@ class Rules(Checked):
     rounds_per_day
         Most training messages that the site answers a day, of all runs together; None: any number.
     min_cell
-        Least number of rows that a count, class, category, mean or figure is of.
+        Least number of rows that a count, class, category, mean or figure is of: 1, or 3 or more, as a mean
+        and a spread of two rows tell both.
     max_values
         Most classes of the label, and most categories of a column.
     clip
@@ -90,6 +92,8 @@ class Rules(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.min_cell == 2:
+            raise ValueError("site.toml: min_cell must be 1, or >= 3: mean and spread of two rows tell both")
         if self.noise and self.clip is None:
             raise ValueError(f"site.toml: noise needs a clip, which bounds what it hides, got {self.noise}")
         for name in ("patient_clip", "patient_epsilon"):
@@ -106,7 +110,7 @@ class Rules(Checked):
             If it cannot be read; its own words stay in the log.
         """
         try:
-            rules: Rules = read_as(cls, tomllib.loads(path.read_text(encoding="utf-8")))
+            rules: Rules = read_as(cls, tomllib.loads(path.read_text(encoding="utf-8-sig")))
         except (OSError, ValueError) as error:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
             raise RulesError(reason_of(error, "reading the site's rules")) from error
         return rules
@@ -190,12 +194,21 @@ class Rules(Checked):
             If the site does not take part in one.
         """
         if self.methods is not None and (others := [each for each in strategies if each not in self.methods]):
-            raise RulesError(
-                f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
-            )
+            rule = f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
+            raise RulesError(rule + _misspelt("methods", self.methods, "strategy"))
         if self.layers is not None and personal not in {"none", *self.layers}:
             allowed = few([*self.layers, "none"], 20)
-            raise RulesError(f"personal must be one of {allowed} for this site, got {personal}")
+            rule = f"personal must be one of {allowed} for this site, got {personal}"
+            raise RulesError(rule + _misspelt("layers", self.layers, "personal"))
+
+
+def _misspelt(rule: str, names: Iterable[str], group: str) -> str:
+    """Name the first of a rule's names that is none of `conf/`, but like one; empty if there is none."""
+    known = {path.stem for path in (CONF / group).glob("*.yaml")}
+    hints = [
+        f"; {rule} of its site.toml has {each}{hint}" for each in names if (hint := suggestion(each, known))
+    ]
+    return hints[0] if hints else ""
 
 
 OURS = (

@@ -247,13 +247,20 @@ def test_a_site_that_cannot_score_is_served_everyones_model(monkeypatch: pytest.
     assert result.sites["everyone_accuracy"].notna().all()
 
 
-def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("spoilt", "why"), [(["arm/0"], "no model in reply"), ([], "model must be finite")], ids=["lost", "NaN"]
+)
+def test_models_that_did_not_train_are_left_out_by_name(
+    spoilt: list, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train_arms = clients.train_arms
     from fedclust.clients import train
 
     def lying(node, asked, weights):
         made = train_arms(node, asked, weights)
-        for name, model in made[2].items():
+        for name in spoilt:
+            del made[2][name]
+        for name, model in made[2].items() if not spoilt else ():
             made[2][name] = ArrayRecord({key: Array(each.numpy() * np.nan) for key, each in model.items()})
         return made
 
@@ -261,7 +268,7 @@ def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.Monk
     result = run(sites(), 3)
     reasons = {(each["client"], each["reason"]) for line in result.rounds["failures"] for each in line}
     assert {client for client, _ in reasons} == {2}
-    assert any("arm/0: model must be finite" in why for _, why in reasons)
+    assert any(f"arm/0: {why}" in reason for _, reason in reasons)
     assert result.sites["chosen_accuracy"][1] > 0.8
 
 

@@ -118,9 +118,9 @@ def test_what_cannot_redraw_gets_plain_lines(options: dict[str, object]) -> None
         (10, 1, [6], (2, 3), 10, "about 1:54 to go by the first round: 9 more rounds, and 1 compared"),
         (10, 1, [6], (2, 2), 0, "about 0:54 to go by the first round: 9 more rounds"),
         (10, 6, [6], (1, 1), 0, None),  # 24 s
-        # The first round warms up, the next two take 0.3 s: 2.1 s in three rounds, and 97 of 0.7 s.
-        (100, 1, [1.5, 0.3, 0.3], (1, 1), 0, "about 1:08 to go by the first 3 rounds: 97 more rounds"),
-        (100, 41, [1.5, 0.3, 0.3], (1, 1), 0, "about 0:40 to go by the first 3 rounds: 57 more rounds"),
+        # The first round warms up, the next two take 0.4 and 0.2 s: 197 of 0.3 s, 157 of a resumed run.
+        (200, 1, [1.5, 0.4, 0.2], (1, 1), 0, "about 1:00 to go by the first 3 rounds: 197 more rounds"),
+        (200, 41, [1.5, 0.4, 0.2], (1, 1), 0, "about 0:48 to go by the first 3 rounds: 157 more rounds"),
         (100, 1, [0.5, 0.5, 0.5], (1, 1), 0, None),  # 1.5 s are too short to judge by
     ],
 )

@@ -45,7 +45,7 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
     ("arguments", "said"),
     [
         (["federation.clients=3"], "unknown key 'federation': did you mean 'selection'? there is aggregator"),
-        (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset has _target_"),
+        (["dataset.options.no.depth=3"], "unknown key 'dataset.options': dataset=digits has "),
         (["rounds.first=3"], "rounds has no keys below it, got rounds.first=3"),
         (["model.hidden.x=3"], "model.hidden is a list, and set as a whole (model.hidden=[…])"),
         (["compare={a:1}"], "compare={a:1}: Cannot merge"),

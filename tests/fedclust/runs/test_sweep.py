@@ -58,7 +58,7 @@ def test_failures_are_named_when_they_happen_and_at_the_end(tmp_path, capsys) ->
 
 def _composed(sweeper: str, direction: object = None) -> DictConfig:
     """Return what a sweeper's configuration has of it; Hydra's own has no direction."""
-    chosen = {"runtime": {"choices": {"hydra/sweeper": sweeper}}}
+    chosen = {"runtime": {"choices": {"hydra/sweeper": sweeper, "strategy": "fmcl"}}}
     return OmegaConf.create({"hydra": chosen | ({"sweeper": {"direction": direction}} if direction else {})})
 
 
@@ -88,6 +88,29 @@ def test_no_sweeper_searches_for_the_worst(direction: str, figure: str, right: s
     rule = f"^hydra.sweeper.direction must be {right} for objective={figure}, got {direction}$"
     with pytest.raises(ConfigError, match=rule):
         check_sweeper([], _composed("optuna", direction), figure)
+
+
+@pytest.mark.parametrize(
+    ("figure", "strategy", "metrics", "refused"),
+    [
+        ("rmse", "fmcl", {}, False),
+        ("concordance", "fmcl", {}, False),
+        ("kappa", "fmcl", {}, True),
+        ("kappa", "mine", {}, False),  # its findings may have it
+        ("mean_client_acuracy", "mine", {}, True),
+        ("top_two", "fmcl", {"top_two": 1}, False),
+    ],
+)
+def test_an_objective_that_no_summary_has_ends_before_the_first_job(
+    figure: str, strategy: str, metrics: dict[str, int], refused: bool
+) -> None:
+    composed = _composed("basic", None)
+    composed.hydra.runtime.choices.strategy, composed.metrics = strategy, metrics
+    if not refused:
+        assert check_sweeper([], composed, figure) == ""
+        return
+    with pytest.raises(ConfigError, match=f"^objective must be one of .*auc, .* got '{figure}'"):
+        check_sweeper([], composed, figure)
 
 
 def test_the_objective_is_a_number_of_the_summary() -> None:

@@ -43,7 +43,7 @@ def test_every_choice_composes(choice: str) -> None:
         ("strategy=fedawg", "strategy must be one of .*fedavg.*fedgwc.*, got 'fedawg'"),
         ("round=3", "unknown key 'round': did you mean 'rounds'?"),
         ("strategy.parameters.kernel_with=1", "kernel_with"),
-        ("aggregator.foo=1", "unknown key 'aggregator.foo': aggregator has .*min_train_nodes"),
+        ("aggregator.foo=1", "unknown key 'aggregator.foo': aggregator=fedavg has .*min_train_nodes"),
         (
             "seed=0,1",
             r"seed must have one value, got 0,1: fedclust -m seed=0,1 runs each, seed=\[…\] is one list",
@@ -102,10 +102,12 @@ def test_another_configuration_to_start_from(mine: Path) -> None:
 
 
 def test_keys_are_those_of_the_choice() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'alpha'. partition has .*min_samples"):
+    with pytest.raises(ConfigError, match="did you mean 'alpha'. partition=dirichlet has .*min_samples"):
         compose(["partition=dirichlet", "partition.alhpa=0.1"])
     # Dirichlet takes `self_balancing`, the default partition does not.
-    with pytest.raises(ConfigError, match="unknown key 'partition.self_balancing': partition has .*groups"):
+    with pytest.raises(
+        ConfigError, match="unknown key 'partition.self_balancing': partition=conventions has .*groups"
+    ):
         compose(["partition.self_balancing=true"])
 
 

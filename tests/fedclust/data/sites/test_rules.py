@@ -15,6 +15,8 @@ def test_a_file_says_what_is_limited_and_the_rest_has_safe_defaults(tmp_path: Pa
     assert rules == Rules(labels=("ill",), min_cell=10, clip=1.0, noise=0.5)
     assert rules.line == 'labels = ["ill"]; min_cell = 10; max_values = 100; clip = 1.0; noise = 0.5'
     assert Rules.from_json(rules.to_json()) == rules
+    path.write_text("min_cell = 7\n", encoding="utf-8-sig")  # as Windows' editor saves it
+    assert Rules.read(path) == Rules(min_cell=7)
     assert Rules().line == "min_cell = 5; max_values = 100"
     assert Rules(own_models=False).line.startswith("own_models = false")
 
@@ -23,6 +25,7 @@ def test_a_file_says_what_is_limited_and_the_rest_has_safe_defaults(tmp_path: Pa
     ("text", "reason"),
     [
         ("min_cell = 0", "site.toml: min_cell must be >= 1, got 0"),
+        ("min_cell = 2", "min_cell must be 1, or >= 3: mean and spread of two rows tell both"),
         ("noise = 1.0", "noise needs a clip, .* got 1.0"),
         ('labels = "ill"', "labels: must be"),
         ("lables = []", "must have the values .*, got lables"),
@@ -57,6 +60,14 @@ def test_a_site_answers_all_questions_of_ours_or_those_that_it_lists() -> None:
     [
         (Rules(methods=("fedavg",)), ["fedavg"], "none", ""),
         (Rules(methods=("fedavg",)), ["fedavg", "fmcl"], "none", "must be fedavg for this site, got fmcl"),
+        (
+            Rules(methods=("mine", "fedgcw")),
+            ["fedgwc"],
+            "none",
+            r"got fedgwc; methods of its site.toml has fedgcw \(did you mean 'fedgwc'\?\)$",
+        ),
+        (Rules(methods=("mine",)), ["fedgwc"], "none", "must be mine for this site, got fedgwc$"),
+        (Rules(layers=("piror",)), ["fedavg"], "prior", r"got prior; layers .* \(did you mean 'prior'\?\)$"),
         (Rules(layers=()), ["fedavg"], "none", ""),
         (Rules(layers=("prior",)), ["fedavg"], "finetune", "one of prior, none for this site, got finetune"),
         (Rules(), ["fmcl"], "finetune", ""),

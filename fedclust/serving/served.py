@@ -310,6 +310,8 @@ class Served:
         if not isinstance(rows, str | Path):
             return rows, None
         path = Path(rows)
+        if not path.exists():
+            raise ValueError(f"rows must be a file or folder that exists, got {path}")
         if isinstance(self.encoder, ImageEncoder):
             if path.is_dir():
                 names = [name for name in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]

@@ -6,6 +6,7 @@ model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Men
 "Federated survival analysis with discrete-time Cox models", 2020.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -773,6 +774,17 @@ class Times(Numbers):
         values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
         happened = (values[:, 1] > 0) != turned
         return *concordance_by_row(values[:, 0], happened, self.risks(outputs)), int(happened.sum())
+
+    def least_errors(self, values: FloatArray) -> dict[str, float]:
+        """Return that of concordance: of a model that says nothing, each event's share of pairs is uniform.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).least_errors(np.array([[5.0, 1.0], [20.0, 1.0], [30.0, 1.0], [40.0, 0.0]]))
+        {'concordance': 0.16666666666666666}
+        """
+        events = int((np.asarray(values).reshape(-1, 2)[:, 1] > 0).sum())
+        return {"concordance": 1 / math.sqrt(12 * events)} if events else {}
 
     turns_events: ClassVar[bool] = True
 

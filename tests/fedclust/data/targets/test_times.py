@@ -133,6 +133,17 @@ def test_the_score_is_proper_whatever_the_censoring(censored: float) -> None:
         assert target.scores(outputs(slope), values).mean() > true
 
 
+@pytest.mark.parametrize("events", [1, 3])
+def test_few_events_in_order_have_the_error_of_chance(events: int) -> None:
+    # A share of pairs that is uniform has the variance 1/12. Leaving out rows finds no error: all are
+    # in order, or without the only event there is no pair.
+    values = np.stack([np.arange(1.0, 21.0), np.arange(20) < events], axis=1)
+    outputs = np.tile(-np.arange(20.0)[:, None] / 10, 4)
+    (scores,) = TIMES.measured(np.array([20]), np.zeros(20), values, [outputs], 8, full=True)
+    assert scores.figures["concordance"] == 1
+    assert scores.figures["concordance_error"] == pytest.approx((1 / 12 / events) ** 0.5)
+
+
 def test_a_correction_is_the_root_of_its_likelihood() -> None:
     values, outputs = rows(9, 200), np.random.default_rng(10).normal(size=(200, 4))
     found = TIMES.correction(outputs, values)

@@ -351,8 +351,8 @@ def headlines(claims_page: str) -> str:
     for claim in (each for each in read()[1] if each.headline):
         (found,) = [cells for (name, _), cells in stand.items() if name == claim.claim]
         cells = dict(zip(HEAD, found, strict=True))
-        rows.append([claim.paper, claim.headline, cells["published"], cells["ours"], cells["word"]])
-    return table(["method", "claim", "published", "ours", "word"], rows)
+        rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["word"]])
+    return table(["claim", "published", "ours", "word"], rows)
 
 
 def main() -> int:

@@ -38,6 +38,7 @@ _SCORED = 4  # intervals at most
 _PARTS = 5  # of a calibration
 _COUNTED = 1 / 3  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
+_FEWEST_EVENTS = 5  # of a site that chooses with whom it trains
 _CLEAR = 0.5  # of concordance: events that are coded the other way, not censoring that depends on the risk
 _FURTHEST = 10.0  # from what a correction starts at
 
@@ -132,6 +133,22 @@ class TimeWords(NumberWords):
             )
             for site in np.flatnonzero(shown).tolist()
         }
+
+    def few(self, counts: IntArray) -> str:
+        """Return that a site has hardly any event: what little there is to compare agrees by chance.
+
+        Examples
+        --------
+        >>> TimeWords().few(np.array([90, 3, 40, 1]))
+        'Only 4 of its training rows had the event, too few to choose by.'
+        >>> TimeWords().few(np.array([90, 3, 40, 2]))
+        ''
+        """
+        events = self.counted(0, counts)
+        if events >= _FEWEST_EVENTS or not np.any(counts):
+            return ""
+        number = f"Only {events}" if events else "None"
+        return f"{number} of its training rows had the event, too few to choose by."
 
     def miscoded(self, counts: IntArray) -> dict[int, str]:
         """Return the sites whose share of events is the others' share of censored rows.

@@ -172,6 +172,19 @@ def test_who_codes_events_the_other_way_is_named() -> None:
     assert words.miscoded(np.array([few, [0, 2], few])) == {}
 
 
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ([9, 0, 9, 0], "None of its training rows had the event, too few to choose by."),
+        ([9, 2, 9, 2], "Only 4 of its training rows had the event, too few to choose by."),
+        ([9, 2, 9, 3], ""),
+        ([0, 0, 0, 0], ""),  # it has not stated how many
+    ],
+)
+def test_a_site_with_fewer_than_five_events_does_not_choose(counts: list[int], text: str) -> None:
+    assert TimeWords().few(np.array(counts)) == text
+
+
 def test_honest_sites_are_not_named_as_miscoded() -> None:
     draws, words, named = np.random.default_rng(12), TimeWords(), 0
     for _ in range(200):

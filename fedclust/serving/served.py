@@ -167,7 +167,8 @@ class Served:
         """
         encoder = run.inputs.get("encoder")
         if encoder is None:
-            raise ValueError(f"inputs.json must have the encoder of the inputs, {run.folder} has none")
+            must = f"inputs.json must have the encoder of the inputs, {run.folder} has none"
+            raise ValueError(f"{must} (clients did not say, or privacy=client_dp, which asks for nothing)")
         names = next((array for name, array in run.matrices() if name == "class_names"), None)
         counts, table = run.label_counts, run.clients
         if table is None:

@@ -111,7 +111,7 @@ def from_arrays(
         class_names=names,
         fingerprint=_fingerprint(inputs, truth, parts),
         target=agreed,
-        values=truth if agreed.numeric else None,
+        values=truth if agreed.bin_names() else None,
         named_groups=tuple(map(str, groups or ())),
         grouped_by="group" if groups else "",
     )

@@ -41,6 +41,7 @@ from fedclust.data.dataset import (
     Statistics,
 )
 from fedclust.data.targets import CLASSES, Target, kind_of
+from fedclust.data.targets.classes import name_of
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -218,7 +219,7 @@ class Source(Checked):
         if root.is_file():
             return root.parent, [root]
         if not root.is_dir():
-            raise SourceError(f"there is no file or folder {root}; {self._ways()}")
+            raise SourceError(f"{root} must be a file or folder that exists; {self._ways()}")
         names = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
         names = [name for name in names if not re.search(r"(^|/)cache-[^/]*\.arrow$", name)]  # of `datasets`
         kinds = (".parquet",), (".arrow",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
@@ -580,11 +581,6 @@ def rows_digest(parts: Sequence[Part], columns: Sequence[str]) -> str | None:
     return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
 
 
-def name_of(value: Any) -> str:
-    """Write a label or an owner; a column of whole numbers becomes floats when some are missing."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
-
-
 def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
     rows = values.to_pylist()
     if not all(isinstance(row, str | list) for row in rows):
@@ -705,11 +701,11 @@ class SourcedDataset(Source, DatasetBuilder):
         if self.error != "squared" and not hasattr(kind, "error"):
             rule = f"dataset.error must be squared with dataset.target={kind.kind}, which have another loss"
             raise SourceError(f"{rule}, got {self.error}")
-        if kind.numeric and self.per_position:
-            raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
-        if kind.numeric and self.class_names is not None:
-            rule = f"dataset.class_names must be null with dataset.target={kind.kind}"
-            raise SourceError(f"{rule}, got {few(self.class_names)}")
+        for name, unset in (("per_position", False), ("class_names", None)) if kind.numeric else ():
+            if (given := getattr(self, name)) != unset:
+                got = few(given) if given is not True else "true"
+                rule = f"dataset.{name} must be {'null' if unset is None else 'false'}"
+                raise SourceError(f"{rule} with dataset.target={kind.kind}, got {got}")
 
     @property
     def kind(self) -> type[Target]:
@@ -776,23 +772,21 @@ class SourcedDataset(Source, DatasetBuilder):
         SourceError
             If the source is missing or unreadable, lacks the label column, or its labels are no classes.
         """
-        import pandas as pd
-
         with self.opened() as parts:
-            if self.kind.numeric:
-                return {"num_classes": self.count(parts[0])[0]}
-            labels = pd.Series(self.read_labels(parts[:1])[0][0].ravel(), name=str(self.label))
-            for wrong in not_classes(labels):
-                raise SourceError(wrong.line)
-            return {"num_classes": labels.nunique()}
+            return {"num_classes": self.count(parts[0])[0]}
 
     def count(self, part: Part) -> tuple[int, BoolArray]:
         """Count the classes, or the bins, of the training part; return its rows that are kept, too."""
         if self.kind.numeric:
-            labels = self.encode_values([part])
-            return len(labels.class_names), labels.kept
-        (labels_of_rows,), kept = self.read_labels([part])
-        return len(set(labels_of_rows.tolist())), kept
+            numbers = self.encode_values([part])
+            return len(numbers.class_names), numbers.kept
+        import pandas as pd
+
+        (array,), kept = self.read_labels([part])
+        labels = pd.Series(array.ravel(), name=str(self.label))
+        for wrong in not_classes(labels):
+            raise SourceError(wrong.line)
+        return labels.nunique(), kept
 
     def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
         """Read the label column unchanged.

@@ -30,7 +30,6 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
-from fedclust.data.source import name_of
 from fedclust.data.targets import Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
@@ -67,7 +66,7 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
@@ -494,14 +493,8 @@ class Result:
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
-        if labels is not None and not served.target.numeric:
-            codes = {str(code): code for code in range(len(served.class_names))}
-            codes |= {name: code for code, name in enumerate(served.class_names)}
-            named = [name_of(label) for label in labels]
-            if unknown := sorted(set(named) - codes.keys()):
-                known = ", ".join(served.class_names)
-                raise ValueError(f"labels must be among {known}, got {few(unknown)}")
-            labels = [codes[name] for name in named]
+        if labels is not None:
+            labels = served.target.coded(labels, served.class_names)
         return torch.from_numpy(served.encoder.encode(rows).copy()), labels
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:

@@ -480,8 +480,8 @@ def main() -> None:
     there = {row["seed"] for row in rows}
     first = given.seed
     while sum(map(trained, rows)) < given.number:
-        seeds = [seed for seed in range(first, first + _BATCH * 2 * given.workers) if seed not in there]
-        first += _BATCH * 2 * given.workers
+        seeds = [seed for seed in range(first, first + _BATCH * 20) if seed not in there]
+        first += _BATCH * 20
         parts = [(given.folder, tuple(seeds[at : at + _BATCH])) for at in range(0, len(seeds), _BATCH)]
         for place, _, done in side_by_side(some, parts, given.workers):
             with kept.open("a", encoding="utf-8") as file:

@@ -3,12 +3,14 @@
     python benchmarks/claims.py FOLDER               what is in FOLDER/own and FOLDER/encoder
     python benchmarks/claims.py FOLDER --commands    the commands that make all these runs
     … --write                                        into docs/CLAIMS.md, where rows without runs stay
+    python benchmarks/claims.py --readme             README's table, of what docs/CLAIMS.md has
 
 benchmarks/claims.yaml has the claims: that a row of a table is ahead of others, in the mean of its columns.
 The difference of each seed is one measurement; their mean has a 95 % interval (Student's t). Words are by the
 last round. Where the paper has the round with the best mean over the seeds, that one has a column, too.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import yaml
-from common import arguments, over_seeds, show, table
+from common import ROOT, arguments, over_seeds, show, table
 from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of, summaries
 from published_rows import tables_of
 from scipy import stats
@@ -53,6 +55,8 @@ class Claim:
         Of one core, for all runs of the last way.
     missing
         Why it cannot be run here.
+    headline
+        The claim in README's words; empty if it is not there.
     """
 
     paper: str
@@ -66,6 +70,7 @@ class Claim:
     ways: tuple[str, ...] = ("own", "encoder")
     hours: float = 0
     missing: str = ""
+    headline: str = ""
 
     def lead(self, figures: Mapping[str, float]) -> tuple[float, float]:
         """Return the figures of the row ahead and of the best one behind."""
@@ -340,8 +345,26 @@ def page(folder: Path, before: str = "") -> str:
     return "\n\n".join(parts)
 
 
+def headlines(claims_page: str) -> str:
+    """Write README's table from the page of claims."""
+    stand = standing(claims_page)
+    rows = []
+    for claim in (each for each in read()[1] if each.headline):
+        (found,) = [cells for (name, _), cells in stand.items() if name == claim.claim]
+        cells = dict(zip(HEAD, found, strict=True))
+        rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["word"]])
+    return table(["claim", "published", "ours", "word"], rows)
+
+
 def main() -> int:
     """Run the command line."""
+    if sys.argv[1:] == ["--readme"]:
+        readme = ROOT / "README.md"
+        text = headlines((ROOT / "docs/CLAIMS.md").read_text(encoding="utf-8"))
+        there = re.compile(rf"^{re.escape(text.splitlines()[0])}$(\n\|.*)+", re.MULTILINE)
+        changed = there.sub(lambda _: text, readme.read_text(encoding="utf-8"), count=1)
+        readme.write_text(changed, encoding="utf-8")
+        return 0
     parser = arguments(__doc__, page="CLAIMS", folder=True)
     parser.add_argument("--commands", action="store_true")
     given = parser.parse_args()

@@ -180,8 +180,8 @@ def _head_then_body(
     heads: list[cohort.Job] = []
     bodies: dict[int, cohort.Job] = {}
     for job, total in zip(full.values(), steps.tolist(), strict=True):
-        of_head = max(1, round(share * total))
-        of_body = max(1, total - of_head)
+        of_head = max(1, min(round(share * total), total - 1))
+        of_body = max(1, total - of_head)  # a single step is one of each, on the same batch, with one loss
         heads.append(replace(job, steps=of_head))
         bodies[job.client] = replace(job, steps=of_body, first=total - of_body)
     head = list(heads[0].own)
@@ -192,7 +192,7 @@ def _head_then_body(
         for client, row in update.rows().items():
             own = {name: update.state[name][row] for name in head}
             ready.append(replace(bodies[client], own=own))
-            losses[client] = update.losses[row]
+            losses[client] = update.losses[row][: bodies[client].first]
         for client, reason in update.failed.items():
             yield cohort.untrained([full[client]], reason)
     for update in node.trainer.only(body).train(ready, server_round, proximal_mu=proximal_mu):

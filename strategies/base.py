@@ -45,7 +45,6 @@ from fedclust.federation.run import (
 )
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.layers.standard import standard_layers
-from fedclust.messages.evaluation import LossesQuestion
 from fedclust.messages.models import join_models
 from fedclust.messages.packer import pack, unpack
 from fedclust.messages.replies import Reply, by_cluster, weighted_loss
@@ -56,7 +55,6 @@ from fedclust.personal.layers import NoLayer, Personal
 from fedclust.proof import Evidence, prove_grouping
 from fedclust.proof.verdict import Verdict
 from fedclust.proof.votes import MARGIN
-from fedclust.proof.words import CLASSES
 from fedclust.results.outcome import Ended, Kept, Outcome
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
@@ -581,8 +579,10 @@ class ClusteredStrategy(Strategy):
         result.arrays = join_models(self.clusters.models)
         result.assignment, result.models = self.assignment, self.clusters.models
         result.nodes = list(everyone.clients.places)[: self.clusters.num_clients]
-        if everyone.clients.plain and prove and self.forms_groups:
-            result.verdict = self.tested() or self._proved(everyone, initial_arrays, timeout, *sent, buffers)
+        app = everyone.clients
+        if isinstance(app, AnyApp) and prove and self.forms_groups:
+            facts = initial_arrays, timeout, *sent, buffers
+            result.verdict = self.tested() or self._proved(everyone, app, *facts)
         run, number = self.run, len(result.nodes)
         result.ended = Ended(
             "fedavg" if type(self) is ClusteredStrategy else type(self).__name__.lower(),
@@ -625,6 +625,7 @@ class ClusteredStrategy(Strategy):
     def _proved(
         self,
         everyone: Federation,
+        app: AnyApp,
         model: ArrayRecord,
         timeout: float,
         train_config: Mapping[str, Any],
@@ -633,7 +634,8 @@ class ClusteredStrategy(Strategy):
     ) -> Verdict:
         """Train one model for all as long, and have clients compare it with their cluster's."""
         clusters, federation, name = self.clusters, self.run.federation, type(self).__name__
-        if LossesQuestion.kind in federation.asked:
+        chose, late = app.chose, np.flatnonzero(federation.joined).tolist()
+        if not chose <= {*late}:  # those that joined were only placed by their losses
             text = f"No verdict: {name}'s clients chose groups by the losses that it would compare"
             return Verdict(text, grouped=False)
         measured: Mapping[int, Evidence] = {}
@@ -644,9 +646,9 @@ class ClusteredStrategy(Strategy):
             for _ in common.run_rounds(everyone, model, *rounds, buffers=buffers):
                 pass
             one, groups = ((each.assignment, each.clusters.models) for each in (common, self))
-            measured, _ = ask_differences(federation, one, groups, margin=MARGIN)
-        words = everyone.clients.words if isinstance(everyone.clients, AnyApp) else CLASSES
-        return prove_grouping(self.assignment, measured, {}, method=name, words=words).verdict
+            answers, _ = ask_differences(federation, one, groups, margin=MARGIN)
+            measured = {client: each for client, each in answers.items() if client not in chose}
+        return prove_grouping(self.assignment, measured, {}, method=name, words=app.words).verdict
 
     def run_rounds(
         self,

@@ -103,6 +103,17 @@ def test_how_commands_are_read(line: str, overrides: list[str]) -> None:
     assert overrides_of(line) == overrides
 
 
+def test_the_first_page_is_short() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= 150
+
+
+@pytest.mark.parametrize("page", ["start", "concepts", "which_method", "faq", "DEPLOYMENT", "../README"])
+def test_who_decides_on_a_page_learns_that_more_than_classes_is_predicted(page: str) -> None:
+    text = (DOCS / f"{page}.md").read_text("utf-8")
+    assert "amount" in text
+    assert "TARGETS.md" in text
+
+
 def test_every_strategy_is_on_a_page() -> None:
     text = "\n".join(page.read_text("utf-8") for page in (DOCS / "methods").glob("*.md"))
     for path in (CONF / "strategy").glob("*.yaml"):

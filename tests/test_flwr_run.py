@@ -184,6 +184,24 @@ def test_relative_paths_are_the_callers_and_not_the_superlinks(flower: Flower) -
     assert (clients["num_train"] + clients["num_test"]).tolist() == [60, 60], printed
 
 
+def test_the_example_of_a_flower_app_finds_its_groups(flower: Flower) -> None:
+    """Its ServerApp and its PyTorch clients, as ``flwr run`` starts them."""
+    given = (
+        "--run-config",
+        'num-server-rounds=17 report="example"',
+        "--federation-config",
+        "num-supernodes=10",
+    )
+    process = flower.start("run", str(APP / "examples" / "flower_app"), "--stream", *given)
+    printed, _ = process.communicate(timeout=600)
+    summary = SavedRun(flower.folder / "home" / "example").summary
+    # Node ids are random, so that clients' numbers are, too: five nodes of one cluster, five of the other.
+    assert summary["cluster_sizes"] == [5, 5], printed
+    assert summary["mean_client_accuracy"] > 0.9
+    assert "for 10 of 10 clients" in summary["verdict"]["text"]
+    assert summary["failed_replies"] == 0
+
+
 def test_a_wrong_override_fails_with_one_line(flower: Flower, refused: subprocess.Popen) -> None:
     printed, _ = refused.communicate(timeout=600)
     state = flower.state(printed)

@@ -89,6 +89,14 @@ GAPS = PLAIN.replace("ill", "NA").replace("47.5,", ",")
         (_lines("x,y", "1{k:02}/{k},{y}"), [], UNIT),
         (_lines("x,y", "3{k}.5 C,{y}"), [], UNIT),
         (_lines("x,y", "{k}.5 kg,{y}").replace("7.5 kg", "7500 g"), [], UNIT),
+        (_lines("x,y", "€ 1{k}.5,{y}"), [], UNIT),
+        (_lines("x,y", "{k}-5{k},{y}"), [], UNIT),
+        (_lines("x,y", "\u22125{k},{y}"), [], "x: texts in a column of numbers, in 40 of 40 rows"),
+        (
+            _lines("age, y", "4{k}.5, {y}"),
+            [],
+            "label must be a column of the source, got y; did you mean ' y'?",
+        ),
         # Two columns of one name: the target's, another one, and one that is so in another form of Unicode.
         (_lines("age,y,y", "4{k}.5,{y},{y}"), [], NAMES.format("y")),
         (_lines("age,age,y", "4{k}.5,{k},{y}"), [], NAMES.format("age")),
@@ -155,7 +163,7 @@ ALIKE = "x: the values of another column in all rows"
         ("{age}", "check", f"{ALIKE} (age); leave one out, as with 'dataset.ignore=[x]'", 1),
         ("{age}0", "pooled", f"warning: {ALIKE} (age); leave one out", 1),  # 47.50: the same number
         ("{y}", "pooled", f"warning: {ALIKE} (y); leave one out", 1),
-        ("{y}", "sites", f"{ALIKE};", 4),  # of each site, at the end, too
+        ("{y}", "sites", f"{ALIKE};", 3),  # of each site, and of both at the end
     ],
 )
 def test_columns_that_are_of_no_use_are_named_in_one_line(
@@ -209,6 +217,36 @@ def test_columns_of_other_types(run: Run, tmp_path: Path, values: Any, expected:
     outcome = run(*ONE, *TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
     assert outcome.code == (0 if fine else 2), outcome
     assert fine or (outcome.complained.count("\n") == 1 and "dataset.ignore=[x]" in outcome.complained)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (["x"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        (["x", "age"], "3 columns\n  a run would send: class names (2), names and kinds of 2 column(s)"),
+        ([], "2 columns\n  a run would send: class names (2), names and kinds of 1 column(s)"),
+        (["key"], "error: key: values that look like identifiers"),
+    ],
+)
+def test_an_index_of_pandas_is_a_column_if_it_has_a_name(
+    run: Run, tmp_path: Path, index: list[str], expected: str
+) -> None:
+    held = {"x": np.arange(40) % 7 + 0.5, "key": [f"p{k}" for k in range(40)]}
+    table = _table(**{name: held[name] for name in index if name != "age"})
+    shuffled = table.sample(frac=1, random_state=0)  # numbers of rows, which pandas writes as an index
+    (shuffled.set_index(index) if index else shuffled).to_parquet(tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert expected in outcome.printed, outcome.printed
+    given = (*TABLE, "dataset.path=a.parquet", "partition=iid", "partition.num_clients=2")
+    assert "key" in index or run(*ONE, *given).code == 0
+
+
+@pytest.mark.parametrize("twice", ["age", "y"])
+def test_a_parquet_file_has_each_column_once(run: Run, tmp_path: Path, twice: str) -> None:
+    table = pa.Table.from_pandas(_table())
+    pq.write_table(table.append_column(twice, table[twice]), tmp_path / "a.parquet")
+    outcome = run("check", "a.parquet", "--target", "y")
+    assert NAMES.format(twice).replace("a.csv", "a.parquet") in outcome.printed
 
 
 @pytest.mark.parametrize(
@@ -326,6 +364,11 @@ def test_new_rows_are_read_like_those_of_training(run: Run, tmp_path: Path) -> N
     assert composed.code == 0
     assert composed == other  # without a note about an unknown category
     (tmp_path / "cut.csv.gz").write_bytes(ZIPPED[:-12])
+    for arguments, reason in {
+        ("none.csv",): "rows must be a file or folder that exists, got none.csv",
+        ("one.csv", "--out", "sites"): "--out must be a file that can be written, got sites: ",
+    }.items():
+        assert f"fedclust predict: {reason}" in run("predict", "out", *arguments, "--site", "a").complained
     cut = run("predict", "out", "cut.csv.gz", "--site", "a")
     assert cut.code == 2
     assert cut.complained.startswith("fedclust predict: cannot read ")
@@ -345,6 +388,31 @@ def test_sites_with_texts_agree_on_their_words(run: Run, tmp_path: Path, odd: bo
     assert "words with their counts" in outcome.printed
     clients = pd.read_parquet(tmp_path / "out" / "clients.parquet")
     assert clients["accuracy"].tolist() == [1.0, 1.0]  # short texts, of which padding is the largest part
+
+
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        (["", None], "review must have a text in some row, it is empty in all"),
+        ([" ", "\t"], "review must have a text in some row, it is empty in all"),
+        ([["kalt", "nass"]] * 2, "review must hold one text or number in each row, got list<"),
+        ([{"de": "kalt"}] * 2, "review must hold one text or number in each row, got struct<"),
+    ],
+)
+@pytest.mark.parametrize("site", [True, False])
+def test_a_column_without_texts_is_refused(
+    run: Run, tmp_path: Path, texts: list[Any], reason: str, site: bool
+) -> None:
+    good = pa.table({"review": ["warm", "kalt"] * 16, "stars": [1, 0] * 16})
+    (tmp_path / "sites").mkdir()
+    for name, table in {"a": good, "b": good, "odd": good.set_column(0, "review", [texts * 16])}.items():
+        pq.write_table(table, tmp_path / "sites" / f"{name}.parquet")
+    network = ["model=embedding_dense", "dataset=text", "dataset.text=review", "dataset.label=stars"]
+    pooled = (*ONE, *network, "dataset.path=sites/odd.parquet", "partition=iid", "partition.num_clients=2")
+    outcome = run(*OWN, *network) if site else run(*pooled)
+    assert outcome.code == (0 if site else 2), outcome
+    line = f"odd is refused: {reason}" if site else f"fedclust: dataset text: {reason}"
+    assert line in outcome.printed + outcome.complained
 
 
 @pytest.mark.parametrize("held", ["nested", "text", "gone"])
@@ -629,6 +697,8 @@ def test_an_embedding_is_trained_alike_in_every_mode(
         (["privacy.epsilon=3"], "unknown key 'privacy.epsilon': privacy=none has label_counts"),
         (["device=gpu"], "got 'gpu': those of PyTorch are cpu, cuda, cuda:1, mps, xpu and so on"),
         (["output_dir="], "output_dir must be given, it is empty"),
+        (["seed=range(0,3", "-m"], "; a bracket is open: seed=range(0,3)"),
+        (["--cfg"], "argument --cfg/-c: expected one argument; fedclust run --help lists the options"),
         (["help", "rounds"], "(did you mean 'run'?); fedclust --cfg job prints every setting"),
         (["help", "model.hidden"], "; fedclust help model lists its choices, fedclust help model=CHOICE the"),
         (["-m", "objective=acuracy", "seed=0,1"], "objective must be one of ad, adjusted_rand_index, auc"),

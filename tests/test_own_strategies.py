@@ -118,7 +118,7 @@ def test_a_client_that_cannot_choose_stays(by_loss, toy, watch) -> None:
 @pytest.mark.parametrize(
     ("name", "setting", "message"),
     [
-        ("by_size", "treshold=5", "unknown key 'strategy.treshold': did you mean 'threshold'? strategy has "),
+        ("by_size", "treshold=5", "unknown key 'strategy.treshold': did you mean 'threshold'? strategy=by_s"),
         ("by_size", "threshold=x", "strategy.threshold must be a whole number, got 'x'"),
         ("by_size", "threshold=0", "strategy.threshold must be >= 1, got 0"),
         ("by_loss", "parameters.num_clusters=0", "strategy.parameters.num_clusters must be >= 1, got 0"),

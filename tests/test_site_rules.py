@@ -43,7 +43,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
     config = compose(
         expand(
             [
-                *("dataset=csv", "dataset.label=ill", "partition=own", "partition.settle=0", "wait=1"),
+                *("dataset=csv", "dataset.label=ill", "partition=own", "partition.settle=0", "wait=0.05"),
                 "dataset.ignore=[days,died]",
                 *("model=mlp", "training.steps=2", "rounds=2", "compare=[]", f"output_dir={folder / 'out'}"),
                 *overrides,

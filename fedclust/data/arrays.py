@@ -111,7 +111,7 @@ def from_arrays(
         class_names=names,
         fingerprint=_fingerprint(inputs, truth, parts),
         target=agreed,
-        values=truth if agreed.numeric else None,
+        values=truth if agreed.bin_names() else None,
         named_groups=tuple(map(str, groups or ())),
         grouped_by="group" if groups else "",
     )
@@ -175,7 +175,10 @@ def _tensor(values: Any) -> torch.Tensor:
         except ValueError as error:  # rows of different lengths
             raise ValueError(f"must be arrays, {error}") from error
         if array.dtype.kind not in "buif":
-            raise ValueError(f"arrays must hold numbers, got {array.dtype}")
+            how = (
+                "; np.unique(labels, return_inverse=True) numbers classes" if array.dtype.kind in "US" else ""
+            )
+            raise ValueError(f"arrays must hold numbers, got {array.dtype}{how}")
         # Without a copy, torch warns about read-only arrays; it rejects those of a foreign byte order.
         values = torch.from_numpy(array.astype(array.dtype.newbyteorder("="), copy=True))
     if values.is_complex():

@@ -252,7 +252,7 @@ class DatasetBuilder(Checked, ABC):
         target: Target = CLASSES,
     ) -> None:
         """Write ``dataset.json``: all values that are not arrays, and a fingerprint of the files' content."""
-        num_classes = len(class_names) if target.numeric else self.num_classes
+        num_classes = len(target.bin_names()) or self.num_classes
         values = self.name, num_classes, *statistics, class_names, num_train
         names = "name", "num_classes", "mean", "std", "class_names", "num_train"
         description: dict[str, Any] = dict(zip(names, values, strict=True))

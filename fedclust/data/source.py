@@ -41,6 +41,7 @@ from fedclust.data.dataset import (
     Statistics,
 )
 from fedclust.data.targets import CLASSES, Target, kind_of
+from fedclust.data.targets.classes import name_of
 from fedclust.support.checks import Checked, few, nearest
 from fedclust.support.reasons import is_open
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -94,6 +95,7 @@ _OTHERS = {
     ".json": _SAVE,
 }
 _OTHERS |= dict.fromkeys([".jsonl", ".ods", ".sav", ".dta", ".rds", ".feather"], _SAVE)
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")  # as pandas writes it
 _LONGER = re.compile(r"Expected (\d+) fields in line (\d+), saw (\d+)")
 PART_WORDS = {"train": {"train", "training"}, "test": {"test", "testing"}, "validation": _VALIDATION}
 
@@ -217,7 +219,7 @@ class Source(Checked):
         if root.is_file():
             return root.parent, [root]
         if not root.is_dir():
-            raise SourceError(f"there is no file or folder {root}; {self._ways()}")
+            raise SourceError(f"{root} must be a file or folder that exists; {self._ways()}")
         names = [name for name in walk(root) if not any(fnmatch.fnmatch(name, glob) for glob in self.exclude)]
         names = [name for name in names if not re.search(r"(^|/)cache-[^/]*\.arrow$", name)]  # of `datasets`
         kinds = (".parquet",), (".arrow",), (".csv", ".csv.gz"), IMAGE_SUFFIXES
@@ -229,13 +231,14 @@ class Source(Checked):
     def _open_files(self, root: Path, files: list[Path]) -> Part:
         import pyarrow as pa
         import pyarrow.dataset as ds
+        import pyarrow.parquet as pq
 
         kind = files[0].name.lower()
         names = [file.relative_to(root).as_posix() for file in files]
         place = str(files[0]) if len(files) == 1 else f"{root} ({few(names, 3)})"
         if kind.endswith(".parquet"):
             for file in files:  # one by one, so that an error names its file
-                self._read(file, lambda file: ds.dataset(file, format="parquet"))
+                self._read(file, lambda file: _check_names(pq.read_schema(file).names, str(file)))
             return _part(ds.dataset([str(file) for file in files], format="parquet"), root, place)
         if kind.endswith(".arrow"):  # as datasets' save_to_disk writes them
             tables = [self._read(file, _read_arrow) for file in files]
@@ -425,9 +428,18 @@ class Labels:
 
 
 def _part(rows: "ds.Dataset", root: Path | None, place: str) -> Part:
-    """Return a part whose columns have composed names, each once."""
+    """Return a part whose columns have composed names, each once.
+
+    An index of pandas with a name is a column like others; one without is of no use.
+    """
     import pyarrow.dataset as ds
 
+    schema = rows.schema
+    about = {key: each for key, each in (schema.metadata or {}).items() if key != b"pandas"}
+    unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
+    for name in unnamed:
+        schema = schema.remove(schema.get_field_index(name))
+    rows = rows.replace_schema(schema.with_metadata(about))
     names = [_composed(name) for name in rows.schema.names]
     _check_names(names, place)
     if names != rows.schema.names:
@@ -488,7 +500,8 @@ def find_column(part: Part, wanted: str | Sequence[str], role: str) -> str:
     for name in map(_composed, names):
         if name in existing:
             return name
-    hint = f"did you mean {near}? " if (near := nearest(names[0], existing)) else ""
+    near = nearest(names[0], existing) or ""
+    hint = f"did you mean {near if near == near.strip() else repr(near)}? " if near else ""
     rule = f"{role} must be a column of the source, got {' or '.join(names)}"
     setting = "" if "." in role else f"; {'partition' if role == 'group' else 'dataset'}.{role}= names it"
     raise SettingError(rule, f"; {hint}columns are {', '.join(existing)}{setting}")
@@ -566,11 +579,6 @@ def rows_digest(parts: Sequence[Part], columns: Sequence[str]) -> str | None:
         table = part.rows.to_table(columns=list(columns)).to_pylist()
         rows += [json.dumps([name_of(row[name]) for name in columns]) for row in table]
     return hashlib.sha256("\n".join(sorted(rows)).encode()).hexdigest()
-
-
-def name_of(value: Any) -> str:
-    """Write a label or an owner; a column of whole numbers becomes floats when some are missing."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def _positions(values: "pa.ChunkedArray", name: str) -> NDArray[Any]:
@@ -693,11 +701,11 @@ class SourcedDataset(Source, DatasetBuilder):
         if self.error != "squared" and not hasattr(kind, "error"):
             rule = f"dataset.error must be squared with dataset.target={kind.kind}, which have another loss"
             raise SourceError(f"{rule}, got {self.error}")
-        if kind.numeric and self.per_position:
-            raise SourceError(f"dataset.per_position must be false with dataset.target={kind.kind}, got true")
-        if kind.numeric and self.class_names is not None:
-            rule = f"dataset.class_names must be null with dataset.target={kind.kind}"
-            raise SourceError(f"{rule}, got {few(self.class_names)}")
+        for name, unset in (("per_position", False), ("class_names", None)) if kind.numeric else ():
+            if (given := getattr(self, name)) != unset:
+                got = few(given) if given is not True else "true"
+                rule = f"dataset.{name} must be {'null' if unset is None else 'false'}"
+                raise SourceError(f"{rule} with dataset.target={kind.kind}, got {got}")
 
     @property
     def kind(self) -> type[Target]:
@@ -764,23 +772,21 @@ class SourcedDataset(Source, DatasetBuilder):
         SourceError
             If the source is missing or unreadable, lacks the label column, or its labels are no classes.
         """
-        import pandas as pd
-
         with self.opened() as parts:
-            if self.kind.numeric:
-                return {"num_classes": self.count(parts[0])[0]}
-            labels = pd.Series(self.read_labels(parts[:1])[0][0].ravel(), name=str(self.label))
-            for wrong in not_classes(labels):
-                raise SourceError(wrong.line)
-            return {"num_classes": labels.nunique()}
+            return {"num_classes": self.count(parts[0])[0]}
 
     def count(self, part: Part) -> tuple[int, BoolArray]:
         """Count the classes, or the bins, of the training part; return its rows that are kept, too."""
         if self.kind.numeric:
-            labels = self.encode_values([part])
-            return len(labels.class_names), labels.kept
-        (labels_of_rows,), kept = self.read_labels([part])
-        return len(set(labels_of_rows.tolist())), kept
+            numbers = self.encode_values([part])
+            return len(numbers.class_names), numbers.kept
+        import pandas as pd
+
+        (array,), kept = self.read_labels([part])
+        labels = pd.Series(array.ravel(), name=str(self.label))
+        for wrong in not_classes(labels):
+            raise SourceError(wrong.line)
+        return labels.nunique(), kept
 
     def read_labels(self, parts: Sequence[Part]) -> tuple[list[Any], BoolArray]:
         """Read the label column unchanged.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedclust.data.cache import new_array
 from fedclust.data.dataset import Refit, SourceError, Statistics
 from fedclust.data.input_encoders import TextEncoder
-from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, find_column
+from fedclust.data.source import Labels, Part, SourcedDataset, cells_of, check_plain, find_column
 from fedclust.typing import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -75,12 +75,17 @@ class Text(SourcedDataset):
         Raises
         ------
         SourceError
-            If the text column is missing.
+            If the text column is missing, its cells are lists, or no row has a text.
         """
-        name = find_column(parts[0], self.text, "text")
-        for _, texts in cells_of(parts, name, kept, CHUNK):
-            if texts:
-                yield ["" if text is None else normalize("NFC", str(text)) for text in texts]
+        name, empty = find_column(parts[0], self.text, "text"), True
+        check_plain(parts[0], name)
+        for _, cells in cells_of(parts, name, kept, CHUNK):
+            if cells:
+                texts = ["" if cell is None else normalize("NFC", str(cell)) for cell in cells]
+                empty = empty and not any(map(str.strip, texts))
+                yield texts
+        if empty:
+            raise SourceError(f"{name} must have a text in some row, it is empty in all")
 
     def tokeniser(self, words: Sequence[str]) -> Callable[[list[str]], IntArray]:
         """Return a function from texts to tokens, (n, tokens): pretrained, or with `words` as vocabulary."""

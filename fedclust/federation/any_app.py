@@ -15,6 +15,7 @@ What a method needs besides is a further record of the reply, which :mod:`fedclu
 import logging
 import math
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -29,6 +30,7 @@ from fedclust.messages.codec import (
     ARRAYS,
     CONFIG,
     LARGEST_LOSS,
+    LARGEST_NUMBER,
     MOST_EXAMPLES,
     BadReply,
     Numbers,
@@ -121,6 +123,8 @@ class AnyApp:
         Flower's id of each client's node, shape (K,).
     words
         What a verdict says of these clients' comparisons.
+    chose
+        Clients whose cluster was chosen by their losses, by which they cannot also compare models.
     """
 
     plain = True
@@ -141,12 +145,17 @@ class AnyApp:
         compare_rows: bool = False,
     ) -> None:
         self._compare_rows = compare_rows
+        self.chose = set[int]()
         self.words: Words = CLASSES if compare_rows else LOSSES
         self._grid, self._model, self._buffers = grid, model, frozenset(buffers)
         self._train_config, self._evaluate_config = dict(train_config), dict(evaluate_config)
         self._meter, self._refused = Meter(), set[int]()
-        while len(found := sorted(grid.get_node_ids())) < min_nodes:
-            logger.info("%d of at least %d nodes are connected, waiting for more", len(found), min_nodes)
+        self._whole, self._lacking = set[str](), defaultdict[str, set[int]](set)  # by what reads the replies
+        before = -1
+        while (number := len(found := sorted(grid.get_node_ids()))) < min_nodes:
+            if number != before:
+                logger.info("%d of at least %d nodes are connected, waiting for more", number, min_nodes)
+            before = number
             time.sleep(_PAUSE)
         self.nodes = found
 
@@ -331,9 +340,10 @@ class AnyApp:
     def _losses(self, asked: Mapping[int, LossesQuestion], timeout: float, at: Any) -> Answers[Any]:
         models = {client: each.models for client, each in asked.items()}
         losses, failures = self._several(models, timeout, at)
+        self.chose |= asked.keys()
         replies: dict[int, Losses] = {}
         for client, own in losses.items():
-            if max(map(abs, own)) <= LARGEST_LOSS:  # NaN is not
+            if max(map(abs, own)) <= LARGEST_NUMBER:  # NaN is not
                 replies[client] = Losses(np.array(own))
             else:
                 failures[client] = str(at(client).bad(f"{LOSS} must be finite, got {own}"))
@@ -430,7 +440,7 @@ class AnyApp:
         replies: dict[int, Any] = {}
         failures: dict[int, str] = {}
         up: dict[int, int] = {}
-        lacking: Lacking | None = None
+        lacking: dict[int, Lacking] = {}
         for client in contents:
             try:
                 if (message := arrived.get(self.nodes[client])) is None:
@@ -441,10 +451,15 @@ class AnyApp:
                 replies[client] = read(message.content, client)
             except BadReply as error:
                 failures[client] = str(error)
-                lacking = lacking or (error if isinstance(error, Lacking) else None)
+                if isinstance(error, Lacking):
+                    lacking[client] = error
         self._meter.count("up", sum(up.values()), up)
-        if lacking is not None and not replies:
-            raise FederationError(str(lacking))
+        what = read.__qualname__
+        self._whole |= {what} if replies else set()
+        self._lacking[what] |= lacking.keys()
+        # One client does not end a run for others that were not asked; nobody does once a reply was whole.
+        if lacking and what not in self._whole and len(self._lacking[what]) >= min(2, self.num_clients):
+            raise FederationError(str(next(iter(lacking.values()))))
         return Answers(replies, failures)
 
 
@@ -534,6 +549,8 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
         rows, loss, numbers = _rows(metrics, at(client)), _loss(metrics), _numbers_of(metrics)
         if loss is None:
             _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
+        if math.isfinite(loss) and abs(loss) > LARGEST_NUMBER:  # one that is not may be the model's fault
+            raise at(client).bad(f"{LOSS} must be at most {LARGEST_NUMBER:g}, got {loss}")
         usual: dict[str, float | None] = {name: numbers[name] for name in CLIENT_FIGURES if name in numbers}
         usual["accuracy"] = _only(numbers, "accuracy", "accuracy", "acc")
         shares = {name: each for name, each in usual.items() if each is not None and 0 <= each <= 1}
@@ -551,7 +568,11 @@ def _changes(
         checked: Mapping[str, Array] = canonical(model, start)
     except ValueError as error:
         raise at.bad(str(error)) from error
-    return {
+    changes: dict[str, FloatArray] = {
         name: to_numpy(checked[name]).astype(np.float64) - to_numpy(start[name]).astype(np.float64)
         for name in names
     }
+    for name, change in changes.items():
+        if not (np.abs(change) <= LARGEST_NUMBER).all():
+            raise at.bad(f"array {name!r} must have changed by at most {LARGEST_NUMBER:g}")
+    return changes

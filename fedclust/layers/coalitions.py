@@ -355,7 +355,8 @@ class Coalitions(Layer):
         suspicion, contradicted = self.trained.suspicion.copy(), self.trained.contradicted.copy()
         for reply in now.replies:
             starts = now.asked[reply.client].arms
-            pairs = [(reply.arms[name], starts[name]) for name in folds if {name} <= {*reply.arms, *starts}]
+            both = [name for name in folds if name in reply.arms and name in starts]
+            pairs = [(reply.arms[name], starts[name]) for name in both]
             if shared[id(reply.model)] > 1 or len(pairs) < FOLDS:
                 kept.append(reply)
                 continue
@@ -414,7 +415,7 @@ class Coalitions(Layer):
         mends = _mends(answers, ratios)
         turned = {*turned_sites(*tested), *words.miscoded(counts[list(sites)])}
         turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
-        scored = {site: answer.scores for site, answer in answers.items()}
+        scored = {site: each.scores for site, each in answers.items() if not words.few(counts[site])}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
         may = partners(tested[0], turned, harmful.tolist())
         choices: list[Choice | None] = [None] * clients

@@ -381,8 +381,8 @@ def findings(
     Returns
     -------
     ``client``, ``name``, ``kind`` and ``text`` of each: values are in another unit, its classes are turned
-    round, its updates harm the others, its censoring depends on the risk, it has only one class, or it is of
-    another population.
+    round, its updates harm the others, its rows are too few to choose by, its censoring depends on the risk,
+    it has only one class, or it is of another population.
 
     Examples
     --------
@@ -439,6 +439,8 @@ def findings(
         elif at in harmful:
             text = "Its updates harm the others, so nobody trains with it: its data or node may be damaged."
             add(site, "harmful", text)
+        elif few := words.few(counts[at]):
+            add(site, "few", few)
         elif learnt and at in measured:
             add(site, "censoring", measured[at])
         elif only := words.only(counts[site.client], counts.sum(axis=0), classes):

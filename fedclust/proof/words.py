@@ -296,6 +296,16 @@ class Words:
         """
         return {}
 
+    def few(self, counts: IntArray) -> str:  # noqa: ARG002
+        """Return why a site with enough rows still has too little to choose by; empty if it does not.
+
+        Parameters
+        ----------
+        counts
+            Training rows of each bin, shape (C,).
+        """
+        return ""
+
     must_learn = False
     """Whether a site is named as turned round only if the models have learnt anything."""
 

@@ -30,7 +30,8 @@ LOWER = (
 """Keys of ``summary.json`` of which the lowest value is the best."""
 
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
-_QUALITY = (*SERVED_FIGURES, "rand_index", "adjusted_rand_index", "was", "wadb", *_NEWCOMERS)
+_OWN = tuple(name for kind in targets.KINDS.values() for name in kind.figure_ranges)
+_QUALITY = (*SERVED_FIGURES, *_OWN, "rand_index", "adjusted_rand_index", "was", "wadb", *_NEWCOMERS)
 REFERENCE = "fedavg"
 """The strategy that all others are compared with, unless another one is named or it did not run."""
 

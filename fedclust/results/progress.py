@@ -39,7 +39,10 @@ class Progress:
     then
         Rounds of the runs after this one, each counted by how long it takes: 25.0 are 25 rounds of this run.
     summarised
-        Whether someone else prints how the run ended: no line is printed at the end.
+        Whether someone else prints how the run ended: no line is printed at the end, and how long it will
+        take only in the `first` of several.
+    first
+        Whether it is the first job of a sweep, whose others take about as long.
     later
         What follows the rounds and changes the models that serve, such as ``("proof", "layers")``: the
         accuracy is named as that before it.
@@ -60,6 +63,7 @@ class Progress:
         then: float = 0.0,
         later: Sequence[str] = (),
         summarised: bool = False,
+        first: bool = False,
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
@@ -69,6 +73,7 @@ class Progress:
         """What the clients' figure is."""
         self._before = f" before {' and '.join(later)}" if later else ""
         self._summarised, self._then, self._after = summarised, then, task[1] - task[0]
+        self._of_several = first
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -134,9 +139,10 @@ class Progress:
         passed = self._updated - self._started
         each = passed if done == 1 else (passed - self._first) / (done - 1)  # the first one also warms up
         seconds = each * (left + self._then)
-        if seconds >= _SECONDS_BETWEEN_LINES and not self._summarised:
+        if seconds >= _SECONDS_BETWEEN_LINES and (self._of_several or not self._summarised):
             by = "the first round" if done == 1 else f"the first {done} rounds"
             what = f"{left} more rounds" + f", and {self._after} compared" * bool(self._after)
+            what += "; each of the sweep's jobs may take as long" * self._of_several
             line = f"{self._title}: about {_duration(seconds)} to go by {by}: {what}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 

@@ -228,8 +228,18 @@ def rules_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def warning_lines(summary: Mapping[str, Any]) -> list[str]:
-    """List what the sites' keepers should look at in their data, a line each."""
-    return _first_lines([f"Check the data of {line}" for line in summary.get("data_warnings") or ()])
+    """List what the sites' keepers should look at in their data, a line each; sites with the same share one.
+
+    Examples
+    --------
+    >>> warning_lines({"data_warnings": ["north: x: one value", "east: x: one value"]})
+    ['Check the data of north, east: x: one value']
+    """
+    sites: dict[str, list[str]] = {}
+    for line in summary.get("data_warnings") or ():
+        site, _, what = str(line).partition(": ")
+        sites.setdefault(what, []).append(site)
+    return _first_lines([f"Check the data of {few(each)}: {what}" for what, each in sites.items()])
 
 
 def collapsed_line(summary: Mapping[str, Any]) -> str | None:

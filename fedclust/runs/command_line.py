@@ -78,7 +78,9 @@ def main() -> None:
         gc.disable()  # looking through all that is imported takes half a second, too
         try:
             sys.argv[1:] = folders.expand(sys.argv[1:])
-            arguments, unknown = get_args_parser().parse_known_args(sys.argv[1:])
+            parser = get_args_parser()
+            parser.error = _refuse  # type: ignore[method-assign]
+            arguments, unknown = parser.parse_known_args(sys.argv[1:])
             if unknown:
                 raise ConfigError(_without_dashes(unknown[0], sys.argv[1:]))
             run, folder_made = _checked(arguments)
@@ -123,6 +125,10 @@ def _answer(verb: str, arguments: Sequence[str]) -> int:
     except (ValueError, OSError, LookupError, ModuleNotFoundError) as error:
         print(f"fedclust {verb}: {_with_extra(error)}", file=sys.stderr)
         return 2
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ConfigError(f"{message}; fedclust run --help lists the options")
 
 
 def _without_dashes(option: str, given: Sequence[str]) -> str:

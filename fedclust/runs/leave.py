@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
 
     result = load(given.folder, allow=given.allow)
     left = result.without(given.site)
-    result.export(given.target, formats=given.formats, without=given.site)
+    result.export(given.target, formats=given.formats, without=left)
     for line in left.lines:
         print(line)
     print(f"models without {left.label}: {given.target / 'README.md'}")

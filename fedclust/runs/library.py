@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
+from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TextIO, cast
@@ -29,7 +30,6 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
-from fedclust.data.source import name_of
 from fedclust.data.targets import Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
@@ -67,7 +67,7 @@ from fedclust.settings.composition import ConfigError, build, compose, parameter
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
@@ -188,8 +188,8 @@ class Result:
         IndexError
             If there is no such client.
         """
-        if not 0 <= client < len(self.assignment):
-            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client}")
+        if not (isinstance(client, Integral) and 0 <= client < len(self.assignment)):
+            raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client!r}")
         network = self.model_of(cluster := int(self.assignment[client]))
         if (own := self._kept_for(cluster).get(client)) is not None:
             network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
@@ -330,7 +330,7 @@ class Result:
         formats: Sequence[str] = (),
         example: torch.Tensor | None = None,
         sites: Sequence[str | int] | None = None,
-        without: str | int | None = None,
+        without: str | int | Left | None = None,
     ) -> Path:
         """Write the models for use without the run: a folder per cluster, with a model card each.
 
@@ -350,7 +350,7 @@ class Result:
             Names or ids of the clients whose fine-tuned models are written, see :meth:`finetuned`; unless
             given, all if they are at most 50, otherwise none.
         without
-            Name or id of a site that leaves, see :meth:`without`.
+            Name or id of a site that leaves, or what :meth:`without` has returned.
 
         Returns
         -------
@@ -371,7 +371,8 @@ class Result:
         frozen = encoder if isinstance(encoder, Mapping) and self._embedder is not None else None
         served, run = self.served(), self.saved
         if without is not None:
-            served, run = (left := self.without(without)).served, left.run
+            left = without if isinstance(without, Left) else self.without(without)
+            served, run = left.served, left.run
         return write_export(served, run, Path(target), known, formats, example, sites, frozen)
 
     def without(self, site: str | int) -> Left:
@@ -494,14 +495,8 @@ class Result:
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str):
             labels = rows[labels]
-        if labels is not None and not served.target.numeric:
-            codes = {str(code): code for code in range(len(served.class_names))}
-            codes |= {name: code for code, name in enumerate(served.class_names)}
-            named = [name_of(label) for label in labels]
-            if unknown := sorted(set(named) - codes.keys()):
-                known = ", ".join(served.class_names)
-                raise ValueError(f"labels must be among {known}, got {few(unknown)}")
-            labels = [codes[name] for name in named]
+        if labels is not None:
+            labels = served.target.coded(labels, served.class_names)
         return torch.from_numpy(served.encoder.encode(rows).copy()), labels
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:
@@ -945,8 +940,10 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     ...     print(result.num_clusters, len(result.clients))  # partition.num_clients is 30
     1 30
     """
-    if isinstance(overrides, str):
-        raise ConfigError(f"overrides must be a list of texts, got {overrides!r}")
+    if isinstance(overrides, str | Mapping) or not all(isinstance(each, str) for each in overrides or ()):
+        raise ConfigError(f"overrides must be a list of texts, such as ['rounds=3'], got {overrides!r}")
+    if options := [each for each in overrides if each.startswith("-")]:
+        raise ConfigError(f"overrides must be settings, {options[0]} is an option of the command line")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

@@ -49,7 +49,12 @@ def main(argv: Sequence[str]) -> int:
     if predicted := served.target.named(table.to_numpy(), served.class_names):
         table.insert(0, _PREDICTED, list(map(_inert, predicted)), allow_duplicates=True)
     table.columns = pd.Index(map(_inert, table.columns))
-    table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
+    try:
+        table.to_csv(given.out or sys.stdout, index=table.index.name is not None or table.index.nlevels > 1)
+    except OSError as error:
+        if given.out is None:  # the reader of standard output may be gone
+            raise
+        raise ValueError(f"--out must be a file that can be written, got {given.out}: {error}") from error
     return 0
 
 

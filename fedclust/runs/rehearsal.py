@@ -64,6 +64,8 @@ def written_rules(given: argparse.Namespace, stated: Statement) -> Iterator[str]
     stated
         What the site's file would be described as.
     """
+    if given.rules.is_dir():
+        raise ValueError(f"--rules must be a file, got the folder {given.rules}")
     if not given.rules.exists():
         inputs = [name for name, column in stated.columns.items() if not column.unfit]
         lists = {"labels": [each for each in (given.target, given.event) if each], "inputs": inputs}

@@ -241,7 +241,7 @@ class StrategyRun(Observer):
         findings = strategy.findings(strategy.clusters)
         federation.take_failures()  # earlier ones ended the run or are in its records
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
-        if self.confusion and not described.target.numeric:
+        if self.confusion and "confusion" not in described.target.words.without:
             matrices |= questions.confuse_clusters(federation, strategy.clusters)
         self._late = summaries.named(federation.take_failures(), described.client_names)
         if described.class_names:

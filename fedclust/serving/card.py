@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Sequence
+from functools import cache
 from importlib import resources
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -82,12 +83,8 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
             "finetune": int(np.sum(layered == FINETUNE)),
             "own": sum(site.is_tuned and cluster in (None, site.cluster) for site in served.sites),
         }
-    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
-    environment.filters |= {"plain": _name, "number": _number, "few": few}
-    environment.filters |= {"compress": compress, "repr": repr}
-    text = (resources.files("fedclust.serving") / "card.md").read_text(encoding="utf-8")
     choices = run.config.get("choices") or {}
-    return environment.from_string(text).render(
+    return _template().render(
         served=served,
         run=run,
         cluster=cluster,
@@ -96,6 +93,16 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         words=words,
         **of_clients,
     )
+
+
+@cache
+def _template() -> jinja2.Template:
+    """Compile the card's template once: an export has a card for each cluster."""
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    environment.filters |= {"plain": _name, "number": _number, "few": few}
+    environment.filters |= {"compress": compress, "repr": repr}
+    text = (resources.files("fedclust.serving") / "card.md").read_text(encoding="utf-8")
+    return environment.from_string(text)
 
 
 def _as_answered(clients: "pd.DataFrame", here: Collection[int]) -> "pd.DataFrame":

@@ -167,7 +167,8 @@ class Served:
         """
         encoder = run.inputs.get("encoder")
         if encoder is None:
-            raise ValueError(f"inputs.json must have the encoder of the inputs, {run.folder} has none")
+            must = f"inputs.json must have the encoder of the inputs, {run.folder} has none"
+            raise ValueError(f"{must} (clients did not say, or privacy=client_dp, which asks for nothing)")
         names = next((array for name, array in run.matrices() if name == "class_names"), None)
         counts, table = run.label_counts, run.clients
         if table is None:
@@ -310,6 +311,8 @@ class Served:
         if not isinstance(rows, str | Path):
             return rows, None
         path = Path(rows)
+        if not path.exists():
+            raise ValueError(f"rows must be a file or folder that exists, got {path}")
         if isinstance(self.encoder, ImageEncoder):
             if path.is_dir():
                 names = [name for name in walk(path) if name.lower().endswith(IMAGE_SUFFIXES)]

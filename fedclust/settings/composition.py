@@ -646,6 +646,8 @@ def _quoting(text: str) -> str:
     """Return how to quote an override that does not parse; nothing if that does not help."""
     key, equals, value = text.partition("=")
     quoted_text = f"{key}={quoted(value)}"
+    if unclosed := [pair for pair in ("()", "[]", "{}") if text.count(pair[0]) > text.count(pair[1])]:
+        return f"; a bracket is open: {text}{unclosed[0][1]}"
     if not equals or value[:1] in ("[", "{", "'", '"'):
         return ""
     try:

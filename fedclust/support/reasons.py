@@ -71,12 +71,13 @@ def reason_of(error: BaseException, what: str = "the client's work") -> str:
 
     Returns
     -------
-    Its type and text, or the text alone if it may be sent; from a deployed node, a fixed text.
+    Its type and text, or the text alone if it is of ours or may be sent; from a deployed node, a fixed text.
     """
     if isinstance(error, Sendable):
         return str(error)
     if is_open():
-        return f"{type(error).__name__}: {error}"
+        ours = type(error).__module__.startswith("fedclust.") and str(error)  # says itself what is wrong
+        return str(error) if ours else f"{type(error).__name__}: {error}"
     setting = next(iter(getattr(error, "__notes__", ())), what)
     _logger.error("%s failed", setting, exc_info=error)
     return f"{setting} failed on this node with {type(error).__name__}, its log has the reason"

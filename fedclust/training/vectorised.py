@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -313,8 +313,8 @@ def find_mlp(working: WorkingModel, example_dims: int) -> list[Layer] | None:
             return None
     linear = [layer for layer in layers if isinstance(layer, Linear)]
     parameters = [name for layer in linear for name in (layer.weight, layer.bias) if name is not None]
-    # No layer twice, nothing frozen, nothing unused, no buffers.
-    whole = sorted(parameters) == sorted(working.trainable_names) and len(parameters) == len(working.tensors)
+    # No layer twice, nothing unused, no buffers; what is not trained is held.
+    whole = sorted(parameters) == sorted(working.tensors) and not working.tied
     return layers if linear and whole and (flattens or example_dims == 1) else None
 
 
@@ -343,16 +343,21 @@ class MlpKernel:
     layers
         The model's layers, in order.
     state
-        Stacked parameters of n clients, updated in place.
+        Stacked parameters of n clients; those that are trained are updated in place.
+    trained
+        Names of these.
     update
-        Applies their gradients, in the order of `state`.
+        Applies their gradients, in the order of `trained`.
     """
 
-    def __init__(self, layers: Sequence[Layer], state: State, update: LocalUpdate) -> None:
+    def __init__(
+        self, layers: Sequence[Layer], state: State, trained: Collection[str], update: LocalUpdate
+    ) -> None:
         self._layers = layers
         # No gradient is needed for what comes before this layer.
-        self._first = next(layer for layer in layers if isinstance(layer, Linear))
-        self._state = state
+        linear = [layer for layer in layers if isinstance(layer, Linear)]
+        self._first = next(layer for layer in linear if not {*layer}.isdisjoint(trained))
+        self._state, self._trained = state, trained
         self._update = update
 
     def narrow(self, clients: int) -> None:
@@ -403,19 +408,24 @@ class MlpKernel:
                 of_outputs = gradient
                 if layer is not self._first:
                     gradient = torch.bmm(of_outputs, self._state[layer.weight])
+                weight = layer.weight if layer.weight in self._trained else None
+                bias = layer.bias if layer.bias in self._trained else None
                 if plain is None:
-                    gradients[layer.weight] = torch.bmm(of_outputs.mT, saved)
-                    if layer.bias is not None:
-                        gradients[layer.bias] = of_outputs.sum(1)
+                    if weight is not None:
+                        gradients[weight] = torch.bmm(of_outputs.mT, saved)
+                    if bias is not None:
+                        gradients[bias] = of_outputs.sum(1)
                 else:
                     kept, rate = plain
-                    self._state[layer.weight].baddbmm_(of_outputs.mT, saved, beta=kept, alpha=-rate)
-                    if layer.bias is not None:
-                        self._state[layer.bias].mul_(kept).sub_(of_outputs.sum(1), alpha=rate)
+                    if weight is not None:
+                        self._state[weight].baddbmm_(of_outputs.mT, saved, beta=kept, alpha=-rate)
+                    if bias is not None:
+                        self._state[bias].mul_(kept).sub_(of_outputs.sum(1), alpha=rate)
                 if layer is self._first:
                     break
         if plain is None:
-            self._update.step(list(self._state.values()), [gradients[name] for name in self._state])
+            names = self._trained
+            self._update.step([self._state[each] for each in names], [gradients[each] for each in names])
 
 
 def _cross_entropy(logits: Tensor, labels: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -601,7 +611,9 @@ class VectorisedTraining:
         parameters = {name: state[name] for name in self.used}
         update = LocalUpdate(list(parameters.values()), self._training, work, stacked=True)
         mlp = self.mlp
-        kernel = VmapKernel(self, state, update) if mlp is None else MlpKernel(mlp, parameters, update)
+        kernel: VmapKernel | MlpKernel = VmapKernel(self, state, update)
+        if mlp is not None:
+            kernel = MlpKernel(mlp, state, self.used, update)
         places = torch.arange(batches.rows.shape[2], device=self._data.device)
         active_at = (batches.sizes > 0).sum(axis=0).tolist()
         widths = batches.sizes.max(axis=0).tolist()

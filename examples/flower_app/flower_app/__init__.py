@@ -1,1 +1,1 @@
-"""Digits on ten nodes, in three frameworks: a Flower app whose server trains a model per cluster."""
+"""Digits on ten nodes, in four frameworks: a Flower app whose server trains a model per cluster."""

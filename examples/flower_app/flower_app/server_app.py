@@ -21,5 +21,7 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=config["num-server-rounds"],
         min_available_nodes=config["num-nodes"],
     )
+    if config["report"]:
+        result.report(config["report"])
     print(f"clusters: {result.assignment.tolist()}")
     print(f"verdict: {result.verdict.text if result.verdict else None}")

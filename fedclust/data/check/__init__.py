@@ -39,12 +39,13 @@ _MARKERS = {
     *("inf", "-inf", "#n/a", "#value!"),
 }
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?", re.IGNORECASE)
-_NEARLY = re.compile(r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
+_NEARLY = re.compile(r"[<>≤≥~=]*\s*[+\-\u2212]?\d+(?:[.,]\d+)*\s*[?*+!]*")  # <500, 27,5, 1,200, 38.1?
 _COMMA = re.compile(r"[+-]?\d+,\d+")
-# 1,259 or 1.259,5; 97%, 37.5 °C or 120/80
+# 1,259 or 1.259,5; 97%, 37.5 °C, € 12, 120/80 or 3-8
 _GROUPED = re.compile(r"[+-]?[1-9]\d{0,2}([,.'’ \u00a0\u202f])\d{3}(?:\1\d{3})*([.,]\d+)?")
 _UNIT = re.compile(
-    r"[<>≤≥~=]*\s*[+-]?\d+(?:[.,]\d+)?\s*(?:([^\W_\d][^\s\d]*|[%‰°][^\s\d]*)|(/)\s*\d+(?:[.,]\d+)?)"
+    r"[<>≤≥~=]*\s*(?:([€$£¥])\s*[+-]?\d+(?:[.,]\d+)*|"
+    r"[+-]?\d+(?:[.,]\d+)?\s*(?:([^\W_\d][^\s\d]*|[%‰°€$£¥][^\s\d]*)|([/–-])\s*\d+(?:[.,]\d+)?))"
 )
 _RULES = {",": "thousands", ".": "points"}  # others: "grouped"
 
@@ -58,9 +59,13 @@ _ERRORS = {
     ),
     "comma": (
         "numbers with a decimal comma",
-        "give 'dataset.csv_options.decimal=\",\"', or 'dataset.csv_options.thousands=\",\"' if 1,259 is 1259",
+        "give 'dataset.csv_options.decimal=\",\"', or 'dataset.csv_options.thousands=\",\"' if 1,259 is "
+        "1259; in Parquet store numbers",
     ),
-    "thousands": ("numbers with a comma between thousands", "give 'dataset.csv_options.thousands=\",\"'"),
+    "thousands": (
+        "numbers with a comma between thousands",
+        "give 'dataset.csv_options.thousands=\",\"'; in Parquet store numbers",
+    ),
     "points": (
         "numbers with a point between thousands",
         "give 'dataset.csv_options.thousands=\".\"' and 'dataset.csv_options.decimal=\",\"'",

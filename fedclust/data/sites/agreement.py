@@ -32,7 +32,7 @@ from fedclust.data.input_encoders import (
     other_units,
     size_of,
 )
-from fedclust.data.targets import KINDS, Block, Classes, Numbers, from_text, to_text
+from fedclust.data.targets import KINDS, Block, Classes, from_text, to_text
 from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray
 
@@ -516,11 +516,10 @@ def _predicted(
     left: Mapping[str, Statement], wanted: Wanted
 ) -> tuple[tuple[Label, ...], tuple[str, ...], str]:
     """Return the labels, the names of the classes or bins, and the target as text."""
-    if not issubclass(kind := KINDS[wanted.kind], Numbers):
-        return *_classes(left, wanted), ""
     blocks = (block for each in left.values() for block in each.values)
-    target = kind.from_stated(blocks, **wanted.chosen)
-    return (), target.bin_names(), to_text(target)
+    target = KINDS[wanted.kind].from_stated(blocks, **wanted.chosen)
+    labels, names = ((), bins) if (bins := target.bin_names()) else _classes(left, wanted)
+    return labels, names, to_text(target)
 
 
 def _classes(left: Mapping[str, Statement], wanted: Wanted) -> tuple[tuple[Label, ...], tuple[str, ...]]:

@@ -34,7 +34,7 @@ from fedclust.data.source import (
     whole_numbers,
 )
 from fedclust.data.tables import Kind, Tables
-from fedclust.data.targets import Numbers, from_text
+from fedclust.data.targets import from_text
 from fedclust.data.text import Text, count_words, tokenizer_of
 from fedclust.support.reasons import about, is_open, reason_of
 from fedclust.support.rng import generator
@@ -236,7 +236,7 @@ def read_site(
         if rules:
             builder = _ruled(builder, parts, rules)
         findings = _checked(builder, parts)
-        read = builder.read_values if issubclass(builder.kind, Numbers) else partial(_classes, builder, rules)
+        read = builder.read_values if builder.kind.numeric else partial(_classes, builder, rules)
         labels, kept, num_train = read(parts)
         with _as_site_error():
             ranks = builder.kind.strata(labels)
@@ -415,7 +415,7 @@ def _without_path(text: str, path: str) -> str:
         text = text.partition(pooled_advice)[0]
     for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
         if len(root) > 1:
-            text = re.sub(re.escape(root) + r"[^\s,;:()]*", "its data", text)
+            text = re.sub(re.escape(root) + r"[^\s,;:()']*", "its data", text)
     return " ".join(text.split())
 
 
@@ -433,7 +433,7 @@ def describe(rows: SiteRows) -> agreement.Statement:
         raise SiteError(f"a site must train on at least {floor} rows")
     warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
     statement = agreement.Statement((), warnings=tuple(line[:900] for line in warnings))
-    if issubclass(builder.kind, Numbers):
+    if builder.kind.numeric:
         if not (values := builder.kind.stated(rows.labels[rows.trained], floor)):
             raise SiteError(f"a site must train on at least {floor} rows with the event, or without it")
         statement = dataclasses.replace(statement, values=values)
@@ -625,7 +625,7 @@ def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     target = from_text(agreed.target)
     if target.kind != rows.builder.kind.kind:
         raise SiteError(f"the encoding must be of {rows.builder.kind.kind}, as the run, got {target.kind}")
-    if target.numeric:
+    if target.bin_names():
         np.save(folder / "labels.npy", target.bins(rows.labels))
         np.save(folder / VALUES, rows.labels)
     else:

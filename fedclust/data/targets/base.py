@@ -237,6 +237,47 @@ class Target(ABC):
         """
         yield from ()
 
+    @classmethod
+    @abstractmethod
+    def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
+        """Describe a site's training values, so that sites can agree on a target.
+
+        Parameters
+        ----------
+        values
+            Shape (n,), or (n, 2).
+        floor
+            Least number of rows of a block.
+        """
+
+    @classmethod
+    @abstractmethod
+    def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
+        """Make the target of all sites' blocks, and of other attributes.
+
+        Raises
+        ------
+        ValueError
+            If the values are no target's, or there are none.
+        """
+
+    def coded(self, labels: Any, class_names: Sequence[str]) -> Any:  # noqa: ARG002
+        """Return rows' values as :meth:`read` takes them, from what a table has.
+
+        Parameters
+        ----------
+        labels
+            A column, or columns.
+        class_names
+            Names of the C classes.
+
+        Raises
+        ------
+        ValueError
+            If a label is not among the names, nor an index of them.
+        """
+        return labels
+
     @abstractmethod
     def outputs(self, num_bins: int) -> int:
         """Return how many outputs O a network needs."""
@@ -507,7 +548,7 @@ class NumberWords(Words):
     score = "score"
     certain = ""
     order_in = "concordance"
-    without = ("balanced_accuracy", "macro_f1", "auc", "answer")
+    without = ("balanced_accuracy", "macro_f1", "auc", "answer", "confusion")
     must_learn = True
 
     @property
@@ -590,17 +631,10 @@ class Numbers(Target):
 
     @classmethod
     def stated(cls, values: FloatArray, floor: int) -> tuple["Block", ...]:
-        """Describe a site's training values, so that sites can agree on a target.
+        """Return blocks of neighbouring rows.
 
         Rows are sorted by amount or time, with and without the event apart, and cut into at most 200 blocks
         of nearly equal numbers of rows, each of `floor` rows or more. Fewer rows than that are left out.
-
-        Parameters
-        ----------
-        values
-            Shape (n,), or (n, 2).
-        floor
-            Least number of rows of a block.
         """
         table = np.asarray(values, dtype=np.float64).reshape(len(values), -1)
         parts = [table] if table.shape[1] == 1 else [table[table[:, 1] == event] for event in (0, 1)]
@@ -616,15 +650,9 @@ class Numbers(Target):
 
     @classmethod
     def from_stated(cls, blocks: Iterable["Block"], **given: Any) -> "Target":
-        """Make the target of all sites' blocks, and of other attributes.
+        """Make the target of blocks, whose rows lie at equal distances.
 
-        Rows of a block lie at equal distances. From blocks of one or two rows, the target is that of
-        :meth:`agreed`.
-
-        Raises
-        ------
-        ValueError
-            If the values are no target's, or there are none.
+        From blocks of one or two rows, the target is that of :meth:`agreed`.
         """
         listed = list(blocks)
         if not listed:
@@ -654,6 +682,10 @@ class Numbers(Target):
     @abstractmethod
     def figures(self, outputs: FloatArray, values: FloatArray | IntArray) -> dict[str, float]:
         """Compute the figures of :attr:`figure_ranges`; NaN where undefined."""
+
+    def least_errors(self, values: FloatArray) -> dict[str, float]:  # noqa: ARG002
+        """Return the least standard errors of figures, by name, from test rows' values; none unless given."""
+        return {}
 
     @abstractmethod
     def order(
@@ -750,15 +782,17 @@ class Numbers(Target):
         """Compute the figures, and their standard errors by the jackknife.
 
         Source: Quenouille, "Notes on bias in estimation", Biometrika 43, 1956, and Tukey: of n groups of
-        rows, of which one is left out in turn, the error is √((n − 1)/n · Σ(θᵢ − θ̄)²).
+        rows, of which one is left out in turn, the error is √((n − 1)/n · Σ(θᵢ − θ̄)²). Few rows may all
+        agree by chance, so that no error is below :meth:`least_errors`.
         """
+        least = self.least_errors(values)
         figures, group = self.figures(outputs, values), np.arange(len(values)) % _GROUPS
         without = [self.figures(outputs[group != each], values[group != each]) for each in np.unique(group)]
         for name in self.figure_ranges:
             parts = np.array([each[name] for each in without])
             n = len(parts)
             error = math.sqrt((n - 1) / n * np.square(parts - parts.mean()).sum()) if n > 1 else math.nan
-            figures[error_of(name)] = error
+            figures[error_of(name)] = float(np.fmax(error, least.get(name, math.nan)))
         return figures
 
     def _counted(self, outputs: FloatArray, values: FloatArray, num_bins: int) -> Outcomes:

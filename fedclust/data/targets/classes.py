@@ -1,15 +1,16 @@
 """Classes: one of several names per row."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedclust.data.targets.base import Scores, Target, check_no_moments
+from fedclust.data.targets.base import Block, Scores, Target, check_no_moments
 from fedclust.metrics import auc, classification_by_client, outcomes
 from fedclust.proof.coalitions import Fit, balance, fit_of, ranking
 from fedclust.proof.scores import brier_scores, hits
+from fedclust.support.checks import few
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -127,6 +128,31 @@ class Classes(Target):
         """Return the most probable class of each row."""
         return [class_names[label] for label in table.argmax(-1).ravel().tolist()]
 
+    def coded(self, labels: Iterable[Any], class_names: Sequence[str]) -> list[int]:
+        """Return the class indices of names, or of what names are written from.
+
+        Examples
+        --------
+        >>> Classes().coded(["well", 0.0], ["ill", "well"])
+        [1, 0]
+        """
+        codes = {str(code): code for code in range(len(class_names))}
+        codes |= {name: code for code, name in enumerate(class_names)}
+        named = [name_of(label) for label in labels]
+        if unknown := sorted(set(named) - codes.keys()):
+            raise ValueError(f"labels must be among {', '.join(class_names)}, got {few(unknown)}")
+        return [codes[name] for name in named]
+
+    @classmethod
+    def stated(cls, values: FloatArray, floor: int) -> tuple[Block, ...]:  # noqa: ARG003
+        """Return nothing: sites state their labels."""
+        return ()
+
+    @classmethod
+    def from_stated(cls, blocks: Iterable[Block], **given: Any) -> "Classes":  # noqa: ARG003
+        """Return classes."""
+        return CLASSES
+
     def bins(self, values: FloatArray | IntArray) -> IntArray:
         """Return the classes themselves."""
         return np.asarray(values, dtype=np.int64)
@@ -199,6 +225,11 @@ class Classes(Target):
         return scores_by_client(
             counts, losses, np.asarray(values), kept[0], num_bins, kept[1] if full else None
         )
+
+
+def name_of(value: Any) -> str:
+    """Write a label or an owner; a column of whole numbers becomes floats when some are missing."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 CLASSES = Classes()

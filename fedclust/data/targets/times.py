@@ -6,6 +6,7 @@ model for neural networks", PeerJ 7, 2019; for federations, Andreux, Manoel, Men
 "Federated survival analysis with discrete-time Cox models", 2020.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +38,7 @@ _SCORED = 4  # intervals at most
 _PARTS = 5  # of a calibration
 _COUNTED = 1 / 3  # largest hazard that is scored
 _STEPS = 50  # of Newton's method, which mostly needs five
+_FEWEST_EVENTS = 5  # of a site that chooses with whom it trains
 _CLEAR = 0.5  # of concordance: events that are coded the other way, not censoring that depends on the risk
 _FURTHEST = 10.0  # from what a correction starts at
 
@@ -131,6 +133,22 @@ class TimeWords(NumberWords):
             )
             for site in np.flatnonzero(shown).tolist()
         }
+
+    def few(self, counts: IntArray) -> str:
+        """Return that a site has hardly any event: what little there is to compare agrees by chance.
+
+        Examples
+        --------
+        >>> TimeWords().few(np.array([90, 3, 40, 1]))
+        'Only 4 of its training rows had the event, too few to choose by.'
+        >>> TimeWords().few(np.array([90, 3, 40, 2]))
+        ''
+        """
+        events = self.counted(0, counts)
+        if events >= _FEWEST_EVENTS or not np.any(counts):
+            return ""
+        number = f"Only {events}" if events else "None"
+        return f"{number} of its training rows had the event, too few to choose by."
 
     def miscoded(self, counts: IntArray) -> dict[int, str]:
         """Return the sites whose share of events is the others' share of censored rows.
@@ -773,6 +791,17 @@ class Times(Numbers):
         values = np.asarray(values, dtype=np.float64).reshape(-1, 2)
         happened = (values[:, 1] > 0) != turned
         return *concordance_by_row(values[:, 0], happened, self.risks(outputs)), int(happened.sum())
+
+    def least_errors(self, values: FloatArray) -> dict[str, float]:
+        """Return that of concordance: of a model that says nothing, each event's share of pairs is uniform.
+
+        Examples
+        --------
+        >>> Times((10.0,), 90.0).least_errors(np.array([[5.0, 1.0], [20.0, 1.0], [30.0, 1.0], [40.0, 0.0]]))
+        {'concordance': 0.16666666666666666}
+        """
+        events = int((np.asarray(values).reshape(-1, 2)[:, 1] > 0).sum())
+        return {"concordance": 1 / math.sqrt(12 * events)} if events else {}
 
     turns_events: ClassVar[bool] = True
 

@@ -298,7 +298,7 @@ def test_a_configuration_of_texts_needs_the_path_and_the_columns_only(tmp_path: 
     ("overrides", "message"),
     [
         ([], "^dataset text: has no source; give dataset.path="),
-        (["dataset.path=nowhere.csv"], "^dataset text: there is no file or folder .*nowhere.csv; "),
+        (["dataset.path=nowhere.csv"], "^dataset text: .*nowhere.csv must be a file or folder that exists; "),
     ],
 )
 def test_errors_in_the_data_are_one_line(overrides: list[str], message: str) -> None:

@@ -5,8 +5,9 @@ import io
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedclust.federation import FederationError
 from fedclust.grids.local_grid import FIRST_NODE_ID, LocalGrid
 from fedclust.results import SavedRun, print_report
 from fedclust.results.outcome import Outcome
+from fedclust.selection import HACCS
 from fedclust.strategies import (
     CFL,
     FLHC,
@@ -73,7 +75,7 @@ class Apart:
 
         app.train()(answer)
         app.evaluate()(answer)
-        self.grid = LocalGrid(app, {}, num_nodes)
+        self.app, self.grid = app, LocalGrid(app, {}, num_nodes)
 
     def start(self, strategy: ClusteredStrategy, num_rounds: int, **settings: object) -> Outcome:
         """Run a strategy from the model 0."""
@@ -215,6 +217,101 @@ def test_a_node_that_fails_costs_its_own_reply(caplog: pytest.LogCaptureFixture)
     assert f"train: client 1 (node {FIRST_NODE_ID + 1}): RuntimeError: disk full" in caplog.text
 
 
+LACKS_LOSS = 'no metrics["loss"] in reply, add: metrics["loss"] = loss'
+
+
+@pytest.mark.parametrize(
+    ("kind", "record", "entries", "why"),
+    [
+        ("train", "arrays", [np.zeros((2, 2))], "array '0' must have shape (1, 2), got (2, 2)"),
+        ("train", "arrays", [np.zeros((1, 2))] * 2, "arrays must be named ['0'], got ['0', '1']"),
+        ("train", "arrays", [np.full((1, 2), math.nan)], "model must be finite, array '0' is not"),
+        ("train", "arrays", [np.array([["a", "b"]])], "array '0' must hold numbers as float64 does, got <U1"),
+        ("train", "metrics", {"num-examples": 0}, "num-examples must be in [1, 281474976710656], got 0"),
+        ("train", "metrics", {"num-examples": 2.5}, "num-examples must be a whole number, got 2.5"),
+        ("evaluate", "metrics", {"eval_loss": math.nan}, "loss must be finite, got nan"),
+        ("evaluate", "metrics", {"eval_loss": 1e39}, "loss must be at most 3.40282e+38, got 1e+39"),
+        ("evaluate", "metrics", {"eval_loss": [0.1]}, LACKS_LOSS),
+        ("evaluate", "metrics", {"own_loss": 0.1}, LACKS_LOSS),
+    ],
+)
+@pytest.mark.parametrize("strategy", [ClusteredStrategy(), GROUPED[1]], ids=["FedAvg", "CFL"])
+def test_what_cannot_be_used_costs_its_own_reply(
+    kind: str, record: str, entries: Any, why: str, strategy: ClusteredStrategy
+) -> None:
+    def change(content: RecordDict, message: Message, node: int) -> None:
+        if node == 1 and message.metadata.message_type == kind:
+            if record == "arrays":
+                content["arrays"] = ArrayRecord(entries)
+            else:
+                content["metrics"].update(entries)
+
+    rounds = Apart(4, change).start(strategy, 2, prove=False).rounds
+    failures = [each for line in rounds for each in line["failures"] if each["phase"] == kind]
+    assert [each["client"] for each in failures] == [1, 1]
+    assert all(why in each["reason"] for each in failures)
+    assert all(math.isfinite(line["test_loss"]) for line in rounds)
+
+
+def test_one_client_that_is_asked_alone_does_not_end_the_run() -> None:
+    alone = ClusteredStrategy(participation=0.25)
+    rounds = Apart(4, _without("metrics")).start(alone, 12).rounds
+    failed = [line["cohort"] for line in rounds if line["failures"]]
+    assert failed == [[1]] * len(failed) != []
+
+
+def test_a_change_too_long_for_numbers_costs_its_own_reply() -> None:
+    def change(content: RecordDict, message: Message, node: int) -> None:
+        if node == 1 and message.metadata.message_type == "train":
+            content["arrays"] = ArrayRecord([np.full((1, 2), 1e300)])
+
+    (line,) = Apart(4, change).start(GROUPED[1], 1, prove=False).rounds
+    why = f"client 1 (node {FIRST_NODE_ID + 1}), round 1: array '0' must have changed by at most 3.40282e+38"
+    assert line["failures"] == [{"client": 1, "phase": "train", "reason": why}]
+
+
+class Away(LocalGrid):
+    """Nodes that are away in some rounds; 0 is what is asked before round 1."""
+
+    def __init__(self, app: ClientApp, num_nodes: int, away: Mapping[int, Collection[int]]) -> None:
+        super().__init__(app, {}, num_nodes)
+        self._away, self._round = away, 0
+
+    def get_node_ids(self) -> list[int]:
+        gone = {FIRST_NODE_ID + node for node, rounds in self._away.items() if self._round in rounds}
+        return [node for node in super().get_node_ids() if node not in gone]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        sent, there = [*messages], self.get_node_ids
+        self._round = max([self._round, *(int(each.content["config"]["server-round"]) for each in sent)])
+        arrive = [each for each in sent if each.metadata.dst_node_id in there()]
+        return super().send_and_receive(arrive, timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("away", "missing", "events", "voters"),
+    [
+        ({3: {3, 4}}, [3, 4], [(3, "left", [3]), (5, "back", [3])], 10),  # it comes back
+        ({3: range(3, 99)}, range(3, 9), [(3, "left", [3])], 9),
+        ({9: range(6)}, [], [(7, "joined", [9])], 9),  # it comes late, and is placed by its losses
+        ({9: range(6), 8: range(2)}, [], [(3, "joined", [8]), (7, "joined", [9])], 8),  # more than needed
+    ],
+)
+def test_nodes_that_come_and_go(away: Mapping[int, Collection[int]], missing, events, voters: int) -> None:
+    apart = Apart(10)
+    apart.grid = Away(apart.app, 10, away)
+    result = apart.start(FeSEM(), 8, min_available_nodes=4)
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert [line["round"] for line in result.rounds if line["failures"]] == [*missing]
+    assert {each["reason"] for line in result.rounds for each in line["failures"]} <= {"no reply"}
+    noted = [(line["round"], name, line[name]) for line in result.rounds for name in line if name in EVENTS]
+    assert noted == events
+    assert f"for {voters} of {voters} clients" in result.verdict.text
+
+
+EVENTS = {"left", "back", "joined"}
+
+
 def _without(record: str, key: str | None = None) -> Change:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 1 and message.metadata.message_type == ("evaluate" if key == "eval_loss" else "train"):
@@ -311,6 +408,15 @@ def test_what_clients_report_before_round_1_parts_them(method: type[ClusteredStr
     assert groups[0] != groups[1]
 
 
+def test_haccs_takes_the_fastest_of_clients_with_alike_labels() -> None:
+    chosen = ClusteredStrategy(selection=HACCS(latencies=range(1, 11)), participation=0.2)
+    rounds = Apart(10, reported).start(chosen, 4, prove=False).rounds
+    # Even and odd nodes are a group each, whose first is the fastest; drawn twice it gives two.
+    cohorts = [line["cohort"] for line in rounds]
+    assert all(each in ([0, 1], [0, 2], [1, 3]) for each in cohorts)
+    assert [0, 1] in cohorts != [[0, 1]] * 4
+
+
 def test_fedgwc_reads_the_losses_of_each_step() -> None:
     seen: list[list[float]] = []
 
@@ -360,8 +466,11 @@ def test_what_the_page_says_runs() -> None:
     )
 
 
-@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "pytorch_client"])
+@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "pytorch_client", "jax_client"])
 def test_the_example_finds_its_groups(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip(
+        "jax", reason="needs JAX, which fedclust does not"
+    ) if client == "jax_client" else None
     monkeypatch.syspath_prepend(ROOT / "examples" / "flower_app")
     grid = LocalGrid(importlib.import_module(f"flower_app.{client}").app, {}, 10)
     model = ArrayRecord([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])

@@ -17,11 +17,13 @@ import fedclust
 from fedclust.clients import coalitions as clients
 from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
+from fedclust.data.targets.times import TimeWords
 from fedclust.federation import FederationError
 from fedclust.layers.coalitions import _contradiction, notes, worthwhile
 from fedclust.messages.coalitions import ScoresQuestion
 from fedclust.messages.replies import Reply
 from fedclust.proof.verdict import NO_BETTER
+from fedclust.proof.words import Words
 from fedclust.results import SavedRun, print_report
 from fedclust.strategies import Auto
 from fedclust.training import LocalTraining
@@ -247,13 +249,20 @@ def test_a_site_that_cannot_score_is_served_everyones_model(monkeypatch: pytest.
     assert result.sites["everyone_accuracy"].notna().all()
 
 
-def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("spoilt", "why"), [(["arm/0"], "no model in reply"), ([], "model must be finite")], ids=["lost", "NaN"]
+)
+def test_models_that_did_not_train_are_left_out_by_name(
+    spoilt: list, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train_arms = clients.train_arms
     from fedclust.clients import train
 
     def lying(node, asked, weights):
         made = train_arms(node, asked, weights)
-        for name, model in made[2].items():
+        for name in spoilt:
+            del made[2][name]
+        for name, model in made[2].items() if not spoilt else ():
             made[2][name] = ArrayRecord({key: Array(each.numpy() * np.nan) for key, each in model.items()})
         return made
 
@@ -261,7 +270,7 @@ def test_models_that_did_not_train_are_left_out_by_name(monkeypatch: pytest.Monk
     result = run(sites(), 3)
     reasons = {(each["client"], each["reason"]) for line in result.rounds["failures"] for each in line}
     assert {client for client, _ in reasons} == {2}
-    assert any("arm/0: model must be finite" in why for _, why in reasons)
+    assert any(f"arm/0: {why}" in reason for _, reason in reasons)
     assert result.sites["chosen_accuracy"][1] > 0.8
 
 
@@ -339,3 +348,25 @@ def test_an_update_is_compared_with_those_without_a_fold(own, why, turned) -> No
 def test_the_parameter_is_checked() -> None:
     with pytest.raises(ValueError, match="coalitions must be all or none or None"):
         Parameters(coalitions="some")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("chooses", [False, True])
+def test_a_site_with_three_events_is_served_everyone_s_model(
+    chooses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its events follow another column than the others', so that by its scores it would leave."""
+    draws, data = np.random.default_rng(3), []
+    for site in range(3):
+        inputs = draws.normal(size=(80, 2)).astype(np.float32)
+        last = np.argsort(-inputs[:, 0 if site else 1])
+        happened = np.isin(np.arange(80), last[: 40 if site else 3])
+        time = np.where(happened, 1 + last.argsort(), 90 + np.arange(80))
+        rows = inputs, np.stack([time, happened], axis=1).astype(np.float32)
+        data.append((rows, None, rows))
+    if chooses:
+        monkeypatch.setattr(TimeWords, "few", Words.few)
+    training = LocalTraining(learning_rate=0.3, epochs=4, batch_size=20)
+    result = fedclust.simulate(Auto(), nn.Linear(2, 8), data, rounds=6, training=training, device="cpu")
+    served = result.summary["sites"][0]
+    assert (len(served["train_with"]) == 2) is not chooses
+    assert ("Only 3 of its training rows had the event" in served["text"]) is not chooses

@@ -241,6 +241,23 @@ def test_a_part_that_stays_is_trained_as_by_a_loop_over_clients(
         )
 
 
+@pytest.mark.parametrize(("epochs", "share"), [(1, 0.5), (1, 0.9), (2, 0.9)])
+def test_head_and_body_have_a_step_each_where_there_are_few(epochs: int, share: float) -> None:
+    # With all rows in a batch an epoch is one step; 0.9 of two would leave none for the body.
+    training = _training(epochs=epochs, batch_size=64)
+    result = _run(FedRep(head_share=share), _mlp(), None, rounds=1, training=training)
+    assert result.rounds["failures"].tolist() == [[]]
+    state, bodies = _saved(result.folder, 1), []
+    for client, ((inputs, labels), _, _) in enumerate(_clients()):
+        network, names = _mlp(), [name for name, _ in _mlp().named_parameters()]
+        for part in names[2:], names[:2]:
+            _step(network, part, torch.from_numpy(inputs), torch.from_numpy(labels))
+        bodies.append(network[0].weight.detach().numpy() * ROWS[client] / sum(ROWS))
+        kept = _kept_in(state)[client].tensors["2.weight"].numpy()
+        np.testing.assert_allclose(kept, network[2].weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(state.models[0]["0.weight"].numpy(), sum(bodies), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.parametrize("choice", ["fedper", "fedrep", "fedbn", "ditto", "apfl"])
 def test_an_interrupted_run_ends_the_same_to_the_bit(choice: str, tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"

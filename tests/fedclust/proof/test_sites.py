@@ -264,6 +264,13 @@ def test_events_are_coded_the_other_way_only_where_much_is_gained(right, gain, l
     ]
 
 
+def test_a_site_with_few_events_is_told_so() -> None:
+    sites = [replace(each, words=TimeWords(), coalition=ALL) for each in SITES]
+    matrix, counts = fits(0.8), np.array([[30, 4], [30, 5], [30, 9], [30, 9]])
+    (odd,) = findings(sites, matrix, matrix[1], counts, ("censored", "event"))
+    assert (odd["client"], odd["kind"], odd["text"][:6]) == (0, "few", "Only 4")
+
+
 def test_a_site_that_harms_the_others_is_named() -> None:
     matrix, counts = fits(0.9), np.full((4, 2), 9)
     (odd,) = findings(SITES, matrix, matrix[0], counts, CLASSES, harmful=[2])

@@ -138,12 +138,14 @@ def test_the_time_is_estimated_by_the_first_rounds(
     assert len(written(console).splitlines()) == (expected is not None) + 1  # the end's line
 
 
-def test_a_job_of_a_sweep_prints_no_end() -> None:
-    console, clock = Console(file=io.StringIO()), Clock()
-    with Progress(10, "fedgwc", console, clock, summarised=True) as progress:
+@pytest.mark.parametrize("first", [True, False])
+def test_a_job_of_a_sweep_prints_no_end_and_the_first_one_how_long_it_takes(first: bool) -> None:
+    console, clock = Console(file=io.StringIO(), width=200), Clock()
+    with Progress(10, "fedgwc", console, clock, summarised=True, first=first) as progress:
         clock.seconds += 6.0
         progress.update({"round": 1})
-    assert written(console) == ""
+    line = "fedgwc: about 0:54 to go by the first round: 9 more rounds; "
+    assert written(console) == f"{line}each of the sweep's jobs may take as long\n" * first
 
 
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "cannot read .*No columns to parse from file"),
+        (b"", "a.csv must have rows, it is empty"),
         (b"y\na\nb\n", "y: .*|errors: 0"),
         ("größe;y\n2;ä\n".encode("latin-1"), "; set its encoding, for example --encoding latin-1"),
         ("x,y\n1,a\n2,b\n".encode("utf-16-le"), "; set its encoding, for example --encoding utf-16-le"),

@@ -216,6 +216,25 @@ def test_latex_has_the_best_set_in_bold(tmp_path: Path, capsys) -> None:
     assert lines[2].startswith(caption + "with at least 5 seeds, those not significantly worse (at 0.05, ")
 
 
+@pytest.mark.parametrize(
+    ("key", "first"), [("rmse", "FedAvg"), ("mae", "FedAvg"), ("r2", "FMCL"), ("concordance", "FMCL")]
+)
+def test_latex_has_the_least_error_of_amounts_and_the_best_order_of_times_in_bold(
+    tmp_path: Path, capsys, key: str, first: str
+) -> None:
+    for method, values in {"fedavg": (2.0, 2.1, 2.2, 2.1, 2.0), "fmcl": (4.0, 4.1, 4.3, 4.0, 4.1)}.items():
+        for seed, value in enumerate(values):
+            (folder := tmp_path / f"{method}{seed}").mkdir()
+            summary = {"strategy": method, "seed": seed, key: value}
+            (folder / "summary.json").write_text(json.dumps(summary))
+    assert main([str(tmp_path), "--metrics", key, "--format", "latex"]) == 0
+    rows = capsys.readouterr().out.splitlines()[7:9]
+    assert [(row.split(" & ")[0], "textbf" in row) for row in rows] == [
+        (first, True),
+        ({"FedAvg", "FMCL"}.difference([first]).pop(), False),
+    ]
+
+
 def test_with_too_few_seeds_for_a_test_the_best_alone_is_bold(sweep: Path, capsys) -> None:
     assert main([str(sweep), "--format", "latex", "--metrics", "adjusted_rand_index"]) == 0
     lines = capsys.readouterr().out.splitlines()

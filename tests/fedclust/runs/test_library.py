@@ -411,6 +411,17 @@ def test_run_takes_what_the_command_line_takes(tmp_path: Path, monkeypatch: pyte
     ):
         with pytest.raises(ConfigError, match=said):
             fedclust.run([*small, *overrides, "output_dir=bad"])
+    for wrong in ({"rounds": 3}, [3], "rounds=3"):
+        with pytest.raises(
+            ConfigError, match=r"^overrides must be a list of texts, such as \['rounds=3'\], got"
+        ):
+            fedclust.run(wrong)
+    with pytest.raises(
+        ConfigError, match="^overrides must be settings, -m is an option of the command line$"
+    ):
+        fedclust.run(["-m", "seed=0,1"])
+    with pytest.raises(IndexError, match="^client must be in 0 to 5, got 'north'$"):
+        found.model_for("north")
     assert not (tmp_path / "bad").exists()
     with pytest.raises(FileExistsError):
         fedclust.run([*small, "output_dir=here"])

@@ -217,7 +217,7 @@ def test_who_does_not_fit_is_refused_by_name_and_the_others_train(
     assert about["refused"] == {
         "bern": "it lacks the columns sex, which most sites have",
         "cork": "a client must have at least 2 rows, got 1",
-        "dover": "there is no file or folder its data",
+        "dover": "its data must be a file or folder that exists",
         "essen": "labels must be texts as at most sites, got numbers",
     }
     printed = capsys.readouterr().out

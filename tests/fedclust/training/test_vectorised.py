@@ -78,13 +78,25 @@ def test_a_written_layer() -> None:
         nn.Sequential(nn.ReLU(), nn.Linear(4, 4)),
         nn.Sequential(nn.Linear(4, 4), nn.Dropout1d(0.1)),
         nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)),
-        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).requires_grad_(False)),
         nn.Sequential(nn.Flatten()),
     ],
     ids=lambda model: type(model).__name__ + str(len(list(model.children()))),
 )
 def test_what_is_no_mlp(model: nn.Module) -> None:
     assert mlp_of(model) is None
+
+
+@pytest.mark.parametrize("options", [{"weight_decay": 0.1}, {"momentum": 0.5, "clip_norm": 0.3}], ids=str)
+@pytest.mark.parametrize("held", ["1.weight 1.bias", "3.weight 3.bias", "1.bias 3.weight"])
+def test_what_is_not_trained_is_held(small, held: str, options: dict[str, float]) -> None:
+    model = small.build("linear")
+    for name in held.split():
+        model.get_parameter(name).requires_grad_(False)
+    assert mlp_of(model, example_dims=3)
+    made = small.set_up(model, mode="vectorised", **options)
+    small.assert_as_literal(made)
+    for state, _ in small.by_client(list(made.trainer.train(made.jobs, 3))).values():
+        assert {name for name in state if torch.equal(state[name], made.start[name])} == {*held.split()}
 
 
 def test_the_data_is_freed_at_once() -> None:

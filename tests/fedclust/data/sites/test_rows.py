@@ -30,7 +30,7 @@ def _csv(path: Path, *lines: str) -> Path:
         (("x,y", '1,"a', "2,b"), {}, "cannot read its data"),
         (("x;y", "1;a", "2;b"), {}, "its data has one column"),
         (("x,ward,y", "1,b\a,p", "2,b\a,q"), {"natural": "ward"}, "at most 300 printable characters"),
-        ((), {}, "there is no file or folder its data"),
+        ((), {}, "its data must be a file or folder that exists"),
         (
             ("x,y", "1,3.5", "2,3.5"),
             {"target": "amounts"},

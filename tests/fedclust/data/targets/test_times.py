@@ -133,6 +133,17 @@ def test_the_score_is_proper_whatever_the_censoring(censored: float) -> None:
         assert target.scores(outputs(slope), values).mean() > true
 
 
+@pytest.mark.parametrize("events", [1, 3])
+def test_few_events_in_order_have_the_error_of_chance(events: int) -> None:
+    # A share of pairs that is uniform has the variance 1/12. Leaving out rows finds no error: all are
+    # in order, or without the only event there is no pair.
+    values = np.stack([np.arange(1.0, 21.0), np.arange(20) < events], axis=1)
+    outputs = np.tile(-np.arange(20.0)[:, None] / 10, 4)
+    (scores,) = TIMES.measured(np.array([20]), np.zeros(20), values, [outputs], 8, full=True)
+    assert scores.figures["concordance"] == 1
+    assert scores.figures["concordance_error"] == pytest.approx((1 / 12 / events) ** 0.5)
+
+
 def test_a_correction_is_the_root_of_its_likelihood() -> None:
     values, outputs = rows(9, 200), np.random.default_rng(10).normal(size=(200, 4))
     found = TIMES.correction(outputs, values)
@@ -159,6 +170,19 @@ def test_who_codes_events_the_other_way_is_named() -> None:
     assert words.miscoded(np.array([few, many])) == {}
     assert words.miscoded(np.array([few, [45, 55], few])) == {}
     assert words.miscoded(np.array([few, [0, 2], few])) == {}
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ([9, 0, 9, 0], "None of its training rows had the event, too few to choose by."),
+        ([9, 2, 9, 2], "Only 4 of its training rows had the event, too few to choose by."),
+        ([9, 2, 9, 3], ""),
+        ([0, 0, 0, 0], ""),  # it has not stated how many
+    ],
+)
+def test_a_site_with_fewer_than_five_events_does_not_choose(counts: list[int], text: str) -> None:
+    assert TimeWords().few(np.array(counts)) == text
 
 
 def test_honest_sites_are_not_named_as_miscoded() -> None:

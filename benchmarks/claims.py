@@ -10,6 +10,7 @@ The difference of each seed is one measurement; their mean has a 95 % interval (
 last round. Where the paper has the round with the best mean over the seeds, that one has a column, too.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -359,10 +360,10 @@ def main() -> int:
     """Run the command line."""
     if sys.argv[1:] == ["--readme"]:
         readme = ROOT / "README.md"
-        before, _, rest = readme.read_text(encoding="utf-8").partition("<!-- claims -->")
         text = headlines((ROOT / "docs/CLAIMS.md").read_text(encoding="utf-8"))
-        after = rest.partition("<!-- /claims -->")[2]
-        readme.write_text(f"{before}<!-- claims -->\n\n{text}\n\n<!-- /claims -->{after}", encoding="utf-8")
+        there = re.compile(rf"^{re.escape(text.splitlines()[0])}$(\n\|.*)+", re.MULTILINE)
+        changed = there.sub(lambda _: text, readme.read_text(encoding="utf-8"), count=1)
+        readme.write_text(changed, encoding="utf-8")
         return 0
     parser = arguments(__doc__, page="CLAIMS", folder=True)
     parser.add_argument("--commands", action="store_true")

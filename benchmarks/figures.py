@@ -41,6 +41,7 @@ class Figure:
     needs: tuple[str, ...]
     beyond_results: bool = False  # it shows times, or what a user reads of a fault
     same: tuple[str, ...] = ()  # commits that change nothing in it, though they do in others
+    moved: tuple[str, ...] = ()  # commits that change it, though they do nothing else
 
     @property
     def name(self) -> str:
@@ -74,7 +75,7 @@ class Figure:
         if found[2]:
             return f"measured on {found[1]} with files that were changed"
         commits = found[1].split(" and ")
-        facts = self.needs, self.beyond_results, self.same
+        facts = self.needs, self.beyond_results, self.same, self.moved
         return next(filter(None, (_since(each, *facts) for each in commits)), None)
 
 
@@ -93,7 +94,7 @@ def _figures_of(each: Mapping[str, Any], sets: Mapping[str, list[str]]) -> Itera
     script = f"benchmarks/{each['command'].split()[0]}"
     for part in each.get("parts", [None]):
         command = each["command"].replace("PART", part or "")
-        further = each.get("beyond_results", False), tuple(each.get("same", ()))
+        further = each.get("beyond_results", False), *(tuple(each.get(key, ())) for key in ("same", "moved"))
         yield Figure(ROOT / each["page"], part, command, each["hours"], (*needs, script), *further)
 
 
@@ -101,14 +102,17 @@ def _figures_of(each: Mapping[str, Any], sets: Mapping[str, list[str]]) -> Itera
 
 
 @cache
-def _since(commit: str, needs: tuple[str, ...], beyond_results: bool, alone: tuple[str, ...]) -> str | None:
+def _since(
+    commit: str, needs: tuple[str, ...], beyond_results: bool, alone: tuple[str, ...], moved: tuple[str, ...]
+) -> str | None:
     """Find the last commit that changed what a file means, without those shown to move no figure."""
     asked = ["git", "merge-base", "--is-ancestor", commit, "HEAD"]
     if subprocess.run(asked, cwd=ROOT, capture_output=True).returncode:
         return f"{commit} is not an ancestor"
     same = (*_table()["same"], *alone, *(() if beyond_results else _same_results()))
     later = git("log", "--format=%H %s", f"{commit}..HEAD", "--", *needs).splitlines()
-    found = (each for each in later if not each.startswith(same) and _means_more(each[:40], needs))
+    counts = (each for each in later if each.startswith(moved) or not each.startswith(same))
+    found = (each for each in counts if _means_more(each[:40], needs))
     return next((f"{each[:8]} {each[41:]}" for each in found), None)
 
 

@@ -17,7 +17,9 @@ def descriptors(node: Node, question: DescriptorQuestion, clients: list[int]) ->
     state = to_state(question.arrays)
 
     def described(some: list[int]) -> list[Descriptor]:
-        jobs = [Job(client, node.data.train[client], state) for client in some]
+        jobs = [
+            Job(client, node.data.train[client], node.whole(client, state, serving=False)) for client in some
+        ]
         return [_descriptor(node, question.num_classes, job) for job in jobs]
 
     return together(clients, described)
@@ -25,8 +27,7 @@ def descriptors(node: Node, question: DescriptorQuestion, clients: list[int]) ->
 
 def _descriptor(node: Node, num_classes: int, job: Job) -> Descriptor:
     latent, ((logits, labels),) = node.trainer.latent(job), node.trainer.logits([job])
-    own = latent.astype(np.float64)
-    right = int((logits.argmax(axis=-1) == labels).sum())
-    return Descriptor(
-        flux.moments(own, labels, num_classes), own.shape[1], float(own.max()), right, len(labels)
-    )
+    own = latent.astype(np.float64).reshape(-1, latent.shape[-1])  # each position of a row that has several
+    right = int((logits.argmax(axis=-1) == labels).reshape(len(labels), -1).mean(axis=1).sum())
+    moments = flux.moments(own, labels.ravel(), num_classes)
+    return Descriptor(moments, own.shape[1], float(own.max()), right, len(labels))

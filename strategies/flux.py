@@ -24,6 +24,8 @@ class Groups:
     ----------
     model
         The model under which clients were described.
+    width
+        Number of latent features.
     most, low, high
         The largest latent feature, and the ranges by which descriptors are scaled, shape (2 + 2 C, 1).
     centres
@@ -31,6 +33,7 @@ class Groups:
     """
 
     model: ArrayRecord
+    width: int
     most: float
     low: FloatArray
     high: FloatArray
@@ -91,6 +94,7 @@ class FLUX(ClusteredStrategy):
         if len(answers) < 2 or not flux.levelled(memory.accuracies, self.parameters):
             return replace(clusters, memory=memory)
         most = max(each.most for each in answers.values())
+        width = next(iter(answers.values())).width
         found = _centred(list(answers.values()), most)
         low, high = flux.ranges(found)
         described = flux.scaled(found, low, high)
@@ -99,7 +103,7 @@ class FLUX(ClusteredStrategy):
         assignment[list(answers)] = found_in
         parts = (described[found_in == each, :2] for each in range(found_in.max() + 1))
         centres = np.stack([part.mean(axis=0) for part in parts])
-        memory = replace(memory, groups=Groups(clusters.models[0], most, low, high, centres))
+        memory = replace(memory, groups=Groups(clusters.models[0], width, most, low, high, centres))
         split = clusters.split(0, assignment) if assignment.any() else clusters
         return replace(split, memory=memory)
 
@@ -111,7 +115,7 @@ class FLUX(ClusteredStrategy):
         if groups is None or len(np.unique(clusters.assignment)) == 1:
             return super().place(clusters, newcomers, server_round, federation)
         placed = {}
-        for client, answer in _asked(groups.model, newcomers, federation).items():
+        for client, answer in _asked(groups.model, newcomers, federation, groups.width).items():
             described = flux.scaled(_centred([answer], groups.most), groups.low, groups.high)[0, :2]
             apart = np.linalg.norm((groups.centres - described).reshape(len(groups.centres), -1), axis=1)
             evidence = {"distances": apart.tolist()}
@@ -132,12 +136,14 @@ class FLUX(ClusteredStrategy):
         return Findings(summary={"accuracies": clusters.memory.accuracies.tolist()})
 
 
-def _asked(model: ArrayRecord, clients: Iterable[int], federation: Federation) -> dict[int, Descriptor]:
-    """Ask clients for descriptors, and leave out those of another width than most."""
+def _asked(
+    model: ArrayRecord, clients: Iterable[int], federation: Federation, width: int = 0
+) -> dict[int, Descriptor]:
+    """Ask clients for descriptors, and leave out those of another width than that given, or than most."""
     question = DescriptorQuestion(model, federation.describe().num_classes)
     answers = dict(federation.ask(question, clients).replies)
     widths = [each.width for each in answers.values()]
-    usual = max(set(widths), key=widths.count, default=0)
+    usual = width or max(set(widths), key=widths.count, default=0)
     for client in [client for client, each in answers.items() if each.width != usual]:
         why = f"client {client}: width must be {usual}, got {answers.pop(client).width}"
         federation.failed(client, DescriptorQuestion.kind, why)

@@ -8,6 +8,9 @@ from flwr.app import ArrayRecord
 from fedclust.messages import codec
 from fedclust.typing import FloatArray
 
+MOST_FEATURES = 2**16
+"""Of a last linear layer's input: the server makes axes of that width."""
+
 
 @dataclass(frozen=True, eq=False)
 class Descriptor:
@@ -28,7 +31,7 @@ class Descriptor:
     """
 
     moments: Annotated[FloatArray, codec.Values("f8", "m c")]
-    width: Annotated[int, codec.Whole(1)]
+    width: Annotated[int, codec.Whole(1, MOST_FEATURES)]
     most: Annotated[float, codec.Real()]
     right: Annotated[int, codec.Whole(0, codec.train_rows)]
     num_examples: Annotated[int, codec.Whole(1, codec.train_rows)]

@@ -36,6 +36,8 @@ class Difference:
         --------
         >>> Difference.of(0.04, 0.01, rows=80).text
         '0.04 (0.02 to 0.06)'
+        >>> Difference.of(-0.001, 0.0, rows=80).text
+        '0.00 (0.00 to 0.00)'
         """
         reach = NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * error
         return cls(mean, mean - reach, mean + reach, rows)
@@ -60,7 +62,7 @@ class Difference:
     @property
     def text(self) -> str:
         """The mean and its interval."""
-        return f"{self.mean:.2f} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self.mean:z.2f} ({self.low:z.2f} to {self.high:z.2f})"
 
     @property
     def turned(self) -> "Difference":

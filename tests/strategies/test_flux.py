@@ -4,6 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -99,7 +100,9 @@ def test_newcomers_go_where_latent_features_are_alike_whatever_their_labels() ->
         answers, _ = descriptors.descriptors(node, dict.fromkeys(clients, question))
         return SimpleNamespace(replies=answers)
 
-    federation = SimpleNamespace(describe=lambda: described, ask=ask, server_round=4, failed=None)
+    failed: list[int] = []
+    facts = {"describe": lambda: described, "ask": ask, "server_round": 4}
+    federation = SimpleNamespace(**facts, failed=lambda client, *_: failed.append(client))
     strategy = FLUX(parameters=Parameters(min_gain=1.0))
     memory = Memory(np.array([0.5, 0.6]))
     before = Clusters(np.zeros(6, dtype=int), (model,), memory)
@@ -108,6 +111,42 @@ def test_newcomers_go_where_latent_features_are_alike_whatever_their_labels() ->
     assert not groups[0] & groups[1]  # few rows: some clients are apart
     placed = strategy.place(clusters, range(6, 12), 4, federation)
     assert all(placed[client].cluster in groups[client >= 9] for client in range(6, 12))
+    # One that names another width, alone among newcomers, is not described by the groups' axes.
+    federation.ask = lambda question, clients: SimpleNamespace(
+        replies={each: replace(one, width=2) for each, one in ask(question, clients).replies.items()}
+    )
+    strategy.place(clusters, [6], 4, federation)
+    assert failed == [6]
+
+
+@pytest.mark.parametrize("personal", ["fedper", "ditto"])
+def test_clients_that_keep_layers_are_clustered(personal: str) -> None:
+    rows = from_arrays(_parts(6), num_classes=CLASSES)
+    strategy = FLUX(parameters=Parameters(min_gain=1.0))
+    result = fedclust.simulate(
+        strategy, _network(), rows, rounds=ROUNDS, training=HOW, personal=personal, seed=1
+    )
+    assert result.rounds["failures"].tolist() == [[]] * ROUNDS
+    assert not {*result.assignment[:3].tolist()} & {*result.assignment[3:].tolist()}
+
+
+def test_each_position_of_a_row_is_described() -> None:
+    draws = np.random.default_rng(0)
+    inputs, labels = draws.normal(size=(12, 2, 4)).astype("f4"), draws.integers(0, CLASSES, (12, 2))
+    rows, network = from_arrays([(inputs, labels)], num_classes=CLASSES), _network()
+    node = node_of_objects(rows, network, HOW, seed=0, device="cpu")
+    question = DescriptorQuestion(from_state(network.state_dict()), CLASSES)
+    found, errors = descriptors.descriptors(node, {0: question})
+    assert errors == {}
+    own = rows.train[0]
+    latent = network[:2](rows.inputs[own]).detach().double().numpy()
+    points = latent.reshape(-1, 5) @ flux.noise_axes(5, CLASSES)[0].T
+    np.testing.assert_allclose(found[0].moments[0], points.mean(axis=0))
+    here = points[rows.labels[own].numpy().ravel() == 1]
+    np.testing.assert_allclose(found[0].moments[4], here.mean(axis=0))
+    # A row counts for the share of its positions, so that no more are right than there are rows.
+    hits = (network(rows.inputs[own]).argmax(-1) == rows.labels[own]).sum().item()
+    assert (found[0].right, found[0].num_examples) == (hits // 2, len(own))
 
 
 def test_a_client_that_does_not_answer_or_of_another_width_goes_with_the_largest_cluster(toy) -> None:

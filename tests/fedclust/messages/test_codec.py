@@ -357,7 +357,7 @@ _MOST = {  # of the same run, of which client 0 has 2^20 rows, and 1,000 are ask
     "Responsibilities": {"sums": _ROWS * (1 + 1e-6)},
     "Descriptor": {
         "moments": _NUMBER,
-        "width": _COUNT,
+        "width": 2**16,
         "most": _NUMBER,
         "right": _ROWS,
         "num_examples": _ROWS,

@@ -164,10 +164,10 @@ def _tiles(run: SavedRun, done: int, of: str, costs: Sequence[Any]) -> list[tupl
     beside = few((f"{name} {_accuracy(each)}" for name, each in run.compared.items()), 4)
     parts = f"of {report.some(sizes, 6)} clients" if len(sizes) > 1 else ""
     last = "" if "strategy" in run.summary else ", last round"
-    share = run.target.words.share
+    share, number = run.target.words.share, _last(run, "num_clusters")
     return [
         (f"mean client {share}{last}", _accuracy(run), beside),
-        ("clusters", report.number(_last(run, "num_clusters"), 0), parts),
+        ("cluster" if number == 1 else "clusters", report.number(number, 0), parts),
         ("rounds", f"{done:,}", of),
         ("sent and received", report.size((costs[2] or 0) + (costs[3] or 0)), ""),
         ("time", report.duration(costs[1]), ""),

@@ -2,8 +2,10 @@
 
     python benchmarks/bench.py FOLDER [--datasets digits] [--seeds 51 52 53] [--workers 2]
     python benchmarks/bench.py FOLDER --datasets fashion_mnist --out docs/BENCH_FASHION_MNIST.md
+    python benchmarks/bench.py FOLDER --further fedrc feddrift flux
 
 Makes the runs that FOLDER lacks, then writes docs/BENCH.md, or --out, and its picture; --no-run writes only.
+With --further only those of these methods and FedAvg, and their accuracies into docs/methods/baselines.md.
 """
 
 import sys
@@ -12,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
-from common import commit_of, grid_arguments, over_seeds, records
+from common import DOCS, commit_of, grid_arguments, over_seeds, records, show, table
 from federations import DATASETS, PARTITIONS, Cell, Method, clients_trained, run, summaries
 
 from fedclust.clustering.shared import wording
@@ -246,6 +248,21 @@ def told_apart(ranks: Mapping[str, float], difference: float) -> str:
     )
 
 
+def further(grid: Sequence[Cell]) -> str:
+    """Write the accuracies of some methods beside FedAvg's, with the adjusted Rand index."""
+    found = read(grid)
+    names = list(dict.fromkeys(name for by_method in found.values() for name in by_method))
+
+    def cell(each: Figures) -> str:
+        return over_seeds(each.accuracy) + (f" ({np.mean(each.rand):.2f})" if each.rand else "")
+
+    rows = [
+        [f"{dataset}: {PARTITIONS[kind].title}", *(cell(by_method.get(name, Figures())) for name in names)]
+        for (dataset, kind), by_method in found.items()
+    ]
+    return table(["federation", *names], rows)
+
+
 def write(
     grid: Sequence[Cell], small: Sequence[Cell], out: Path, seeds: Sequence[int], commit: str, *, times: bool
 ) -> None:
@@ -295,6 +312,7 @@ def main() -> int:
     parser.add_argument(
         "--no-times", action="store_true", help="leave out times, of runs beside which other work went on"
     )
+    parser.add_argument("--further", nargs="+", choices=sorted(methods(2)), default=[])
     options = parser.parse_args()
     left_out = (f"holdout_clients={options.holdout_clients:g}",) if options.holdout_clients else ()
     grid = [
@@ -302,6 +320,14 @@ def main() -> int:
         for cell in cells(options.folder.resolve(), options.datasets, options.seeds)
         if cell.partition in options.partitions
     ]
+    if options.further:
+        only = {_COMMON, *options.further}
+        grid = [replace(cell, methods={n: e for n, e in cell.methods.items() if n in only}) for cell in grid]
+        whole = options.no_run or run(grid, options.folder, options.workers)
+        seeds = ", ".join(map(str, options.seeds))
+        about = f"Mean client accuracy without layers; in brackets the adjusted Rand index. Seed {seeds}."
+        show("further", f"{further(grid)}\n\n{about}", DOCS / "methods" / "baselines.md", options.folder)
+        return int(not whole)
     small = small_cells(options.folder.resolve(), options.seeds) if "digits" in options.datasets else []
     whole = options.no_run or run([*grid, *small], options.folder, options.workers)
     write(grid, small, options.out, options.seeds, commit_of(options.folder), times=not options.no_times)

@@ -45,7 +45,7 @@ from fedclust.settings.folders import expand
 
 CANARY, HUGE = "hunter2canary", 987_654_321.25
 SITES = {"north": 40, "east": 50, "south": 60}
-_BATCH = 25  # configurations of a process
+_BATCH = 10  # configurations of a process
 
 
 # -- The sites' data ----------------------------------------------------------------------------------------
@@ -386,6 +386,7 @@ def run(
 ) -> dict[str, Any]:
     """Make the run of a :func:`configuration`; return what became of it."""
     out, made = folder / f"run-{seed}", make_sites(folder / "sites")[files]
+    shutil.rmtree(out, ignore_errors=True)  # of a search that was broken off
     out.mkdir(parents=True)
     told: dict[str, Any] = {"seed": seed, "data": files, "given": given, "odd": odd, "rules": rules}
     grid = None
@@ -480,8 +481,8 @@ def main() -> None:
     there = {row["seed"] for row in rows}
     first = given.seed
     while sum(map(trained, rows)) < given.number:
-        seeds = [seed for seed in range(first, first + _BATCH * 2 * given.workers) if seed not in there]
-        first += _BATCH * 2 * given.workers
+        seeds = [seed for seed in range(first, first + _BATCH * 20) if seed not in there]
+        first += _BATCH * 20
         parts = [(given.folder, tuple(seeds[at : at + _BATCH])) for at in range(0, len(seeds), _BATCH)]
         for place, _, done in side_by_side(some, parts, given.workers):
             with kept.open("a", encoding="utf-8") as file:

@@ -1,47 +1,89 @@
-"""Accuracy with each personal layer, on FedAvg's model: the table of docs/PERSONAL.md.
+"""Accuracy with each personal layer, on FedAvg's model: the tables of docs/PERSONAL.md.
 
 python benchmarks/personal.py FOLDER [--seeds 21 22 23] [--write]
 """
 
-from common import arguments, over_seeds, show, table
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common import DATA, arguments, over_seeds, show, table
 from federations import PARTITIONS, Cell, run, summaries
 
 LAYERS = ("none", "prior", "finetune", "auto")
-STAYING = ("fedper", "fedrep", "ditto", "apfl")  # fedbn needs a network with normalisation layers
+STAYING = ("fedper", "fedrep", "ditto", "apfl")
 FEDERATIONS = {
     "digits": ("dirichlet-0.1", "dirichlet-0.5", "iid", "conventions-20-10", "rotation", "inversion"),
     "fashion_mnist": ("dirichlet-0.1", "dirichlet-0.5"),
 }
+SAME_ROWS = "partition.validation_fraction=0.1"  # as personal=auto holds out
+# FedBN's layers are those of a network of two blocks of convolutions with batch normalisation.
+NORMED = ("model=cnn_cifar10", "model.channels=[8,16]", "model.dropout=[0,0]", "model.hidden=32")
+NORMED += ("model.hidden_dropout=0", "rounds=20", "compare=[]", SAME_ROWS)
+
+
+@dataclass(frozen=True)
+class Hospitals(Cell):
+    """The four hospitals of Heart Disease."""
+
+    def overrides(self, name: str, data: Path | None) -> list[str]:
+        """List the settings of a run."""
+        own = ["dataset=heart_disease", f"dataset.path={DATA / 'heart_disease' / 'heart_disease.csv'}"]
+        own += ["partition=natural", "model=mlp", "rounds=60"]
+        made = Cell.overrides(replace(self, dataset="digits"), name, data)
+        replaced = ("dataset", "partition=", "partition.num_clients", "model", "rounds")
+        return own + [each for each in made if not each.startswith(replaced)]
+
+
+def title(cell: Cell) -> str:
+    """Name a cell's federation."""
+    if isinstance(cell, Hospitals):
+        return "Heart Disease: four hospitals"
+    return f"{cell.dataset}: {PARTITIONS[cell.partition].title}"
+
+
+def tabled(cells: Iterable[Cell], first: str) -> str:
+    """Tabulate the accuracies of runs; one with several layers has a column for each."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for cell, name, summary in summaries(cells):
+        row = found.setdefault(title(cell), {})
+        tried = (summary.get("personal") or {}).get("figures") or {name: summary}
+        for layer in tried if name != "fedavg" else LAYERS:
+            row.setdefault(layer, []).append(tried[layer]["mean_client_accuracy"])
+    head = [first, *(f"`{layer}`" for layer in next(iter(found.values())))]
+    return table(head, [[name, *map(over_seeds, row.values())] for name, row in found.items()])
 
 
 def main() -> int:
-    """Run what is missing, and write the table; return 1 if a run failed."""
+    """Run what is missing, and write the tables; return 1 if a run failed."""
     parser = arguments(__doc__, page="PERSONAL", folder=True)
     parser.add_argument("--seeds", type=int, nargs="+", default=[21, 22, 23])
     given = parser.parse_args()
     folder = given.folder.resolve()
     methods = {"fedavg": ("strategy=fedavg", "personal=auto")}
-    same_rows = "partition.validation_fraction=0.1"  # as personal=auto holds out
-    methods |= {each: ("strategy=fedavg", f"personal={each}", "compare=[]", same_rows) for each in STAYING}
+    methods |= {each: ("strategy=fedavg", f"personal={each}", "compare=[]", SAME_ROWS) for each in STAYING}
+
+    def cell(kind: type[Cell], dataset: str, name: str, seed: int, of: Mapping[str, tuple[str, ...]]) -> Cell:
+        return kind(dataset, name, seed, of, folder / dataset / name / f"seed-{seed}")
+
     cells = [
-        Cell(dataset, name, seed, methods, folder / dataset / name / f"seed-{seed}")
+        cell(Cell, dataset, name, seed, methods)
         for dataset, names in FEDERATIONS.items()
         for name in names
         for seed in given.seeds
     ]
-    whole = run(cells, folder, 1)
-    found: dict[str, dict[str, list[float]]] = {}
-    for cell, name, summary in summaries(cells):
-        row = found.setdefault(f"{cell.dataset}: {PARTITIONS[cell.partition].title}", {})
-        if name in STAYING:
-            row.setdefault(name, []).append(summary["mean_client_accuracy"])
-            continue
-        for layer in LAYERS:
-            figures = summary["personal"]["figures"][layer]
-            row.setdefault(layer, []).append(figures["mean_client_accuracy"])
-    head = ["FedAvg, 30 clients", *(f"`{layer}`" for layer in (*LAYERS, *STAYING))]
-    text = table(head, [[title, *map(over_seeds, row.values())] for title, row in found.items()])
-    show("layers", f"{text}\n\nSeeds {', '.join(map(str, given.seeds))}.", given.write, folder)
+    cells += [cell(Hospitals, "hospitals", "iid", seed, methods) for seed in given.seeds]
+    both = {each: ("strategy=fedavg", f"personal={each}", *NORMED) for each in ("none", "fedbn")}
+    kinds = ("rotation", "inversion")
+    normed = [
+        Cell("digits", kind, seed, both, folder / "normed" / kind / f"seed-{seed}")
+        for kind in kinds
+        for seed in given.seeds
+    ]
+    whole = run([*cells, *normed], folder, 1)
+    seeds = f"Seeds {', '.join(map(str, given.seeds))}."
+    first, second = tabled(cells, "FedAvg"), tabled(normed, "FedAvg, batch normalisation")
+    show("layers", f"{first}\n\n{second}\n\n{seeds}", given.write, folder)
     return int(not whole)
 
 

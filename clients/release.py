@@ -184,6 +184,8 @@ class Release:
             case evaluation.ProofAnswer() | evaluation.FigureAnswer() | coalitions.ScoresAnswer():
                 _check(rules, answer.count)
                 released = answer
+            case evaluation.Predictions(num_examples=number):
+                released = replace(answer, num_examples=number * (number >= rules.min_cell))
             case coalitions.SiteFigures():
                 _check(rules, len(data.test[client]))
                 released = answer

@@ -26,7 +26,7 @@ from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.models import to_vector, with_vector
 from fedclust.messages.replies import Reply, by_cluster
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
-from fedclust.privacy import FROM_SEED, ClientDP, PatientDP
+from fedclust.privacy import FROM_SEED, OF_ALL, ClientDP, PatientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
 from fedclust.typing import FloatArray, IntArray
 
@@ -302,7 +302,7 @@ class ClientPrivacy(Layer):
         summary = privacy_summary(
             self.settings,
             epsilons,
-            "" if self.exact else "the mean accuracy of all clients",
+            "" if self.exact else OF_ALL,
             self.simulated,
             final_clip=self.clip,
             neighbours="one client's contributions replaced by zeros",

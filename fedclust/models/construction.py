@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import prod
 from typing import Annotated, Any
 
@@ -11,11 +11,16 @@ from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import Tensor, nn
 
+from fedclust.support.checks import few
 from fedclust.support.hydra_versions import TRUSTED
 from fedclust.support.rng import torch_seed
 
 Size = Annotated[int, ">= 1"]
 Sizes = Annotated[Sequence[int], "numbers >= 1"]
+
+
+class WeightsError(ValueError):
+    """Weights are not those of the network that they are for."""
 
 
 def image_shape(input_shape: Sequence[int]) -> tuple[int, int, int]:
@@ -63,6 +68,46 @@ def build(config: Mapping[str, Any], seed: int) -> nn.Module:
     """
     model: nn.Module = construct(config, nn.Module, "model", seed)
     return model.train()
+
+
+def build_for(
+    config: Mapping[str, Any], seed: int, weights: Mapping[str, Sequence[int]], partial: bool = False
+) -> nn.Module:
+    """Build a network for weights that there are; one that they do not fit takes no memory.
+
+    Parameters
+    ----------
+    config, seed
+        As for :func:`build`.
+    weights
+        Shape of each array, by name.
+    partial
+        Whether the network may have further arrays.
+
+    Raises
+    ------
+    WeightsError
+        If the weights are not the network's; else as :func:`build`.
+
+    Examples
+    --------
+    >>> huge = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 10**9}
+    >>> build_for(huge, 0, {"weight": (3, 2), "bias": (3,)})
+    Traceback (most recent call last):
+        ...
+    fedclust.models.construction.WeightsError: weight must have shape (1000000000, 2), got (3, 2)
+    """
+    with suppress(NotImplementedError), torch.device("meta"):  # on which there are no values to compute with
+        wanted = {name: tuple(each.shape) for name, each in build(config, seed).state_dict().items()}
+        there = {name: tuple(each) for name, each in weights.items()}
+        more, less = sorted(there.keys() - wanted.keys()), sorted(wanted.keys() - there.keys())
+        if more or (less and not partial):
+            listed = f"unexpected are {few(more) or 'none'}, missing {few(less) or 'none'}"
+            raise WeightsError(f"weights must be the network's: {listed}")
+        for name, shape in there.items():
+            if shape != wanted[name]:
+                raise WeightsError(f"{name} must have shape {wanted[name]}, got {shape}")
+    return build(config, seed)
 
 
 def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes: int) -> None:

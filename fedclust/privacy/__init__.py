@@ -10,6 +10,7 @@ from fedclust.support.checks import check
 
 __all__ = [
     "FROM_SEED",
+    "OF_ALL",
     "ClientDP",
     "DifferentialPrivacy",
     "Disclosed",
@@ -23,6 +24,9 @@ Disclosed = Literal["labels", "sizes", "nothing"]
 """What clients disclose about their rows before round 1: number per class, total number, or nothing."""
 
 Evaluation = Literal["auto", "exact", "noised"]
+OF_ALL = "the mean accuracy of all clients"
+"""All that is measured of a run whose clients' figures stay with them."""
+
 FROM_SEED = "the run's seed, which config.yaml publishes, as clients are simulated: it protects nobody"
 """Source of a simulation's noise, as written to ``summary.json``."""
 

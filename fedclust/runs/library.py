@@ -66,6 +66,7 @@ from fedclust.settings.checks import check, run_settings
 from fedclust.settings.composition import ConfigError, build, compose, parameters_of, strategy_node
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
+from fedclust.support.array_bytes import to_numpy
 from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
@@ -108,7 +109,7 @@ class Result:
     def __init__(
         self,
         folder: Path | str,
-        module: Callable[[], nn.Module] | None = None,
+        module: Callable[[Mapping[str, Sequence[int]]], nn.Module] | None = None,
         loss: Loss = cross_entropy,
         encoder: Callable[[], Encoder] | None = None,
         clients: Clients | None = None,
@@ -232,7 +233,8 @@ class Result:
     def _fresh(self) -> nn.Module:
         if self._module is None:
             raise ValueError("model must be given to get networks: load(folder, model)")
-        return self._module()
+        shapes = {name: to_numpy(array).shape for name, array in self._state.models[0].items()}
+        return self._module(shapes)
 
     def _built(self, model: ArrayRecord) -> nn.Module:
         network = self._fresh()
@@ -895,7 +897,7 @@ def simulate(
     if isinstance(loss, WeightedCrossEntropy):
         loss = loss.fitted(data.label_counts().sum(axis=0).tolist())
     make_encoder = None if encoder is None else lambda: encoder
-    result = Result(where, partial(copy.deepcopy, network), loss, make_encoder, together)
+    result = Result(where, lambda _: copy.deepcopy(network), loss, make_encoder, together)
     if folder is None:
         weakref.finalize(result, shutil.rmtree, where, ignore_errors=True)
     return result
@@ -1004,9 +1006,11 @@ def load(
     built = [*(("model", "training") if model is None else ()), *(("encoder",) if encoder is None else ())]
     given = {name: config[name] for name in built if isinstance(config.get(name), Mapping)}
     check_folder(given, allow, saved.folder / "config.yaml", "load")
-    module, loss = None if model is None else partial(copy.deepcopy, copy.deepcopy(model)), cross_entropy
+    kept, loss = copy.deepcopy(model), cross_entropy
+    module: Any = None if model is None else lambda _: copy.deepcopy(kept)
     if "model" in given:
-        module = partial(construction.build, given["model"], int(config.get("seed", 0)))
+        stays, seed = "stays" in saved.summary, int(config.get("seed", 0))
+        module = partial(construction.build_for, given["model"], seed, partial=stays)
         counts = saved.label_counts
         loss = build(config["training"]).loss
         if isinstance(loss, WeightedCrossEntropy) and counts is not None:

@@ -500,15 +500,18 @@ def _network(
     elif config is None:
         raise ValueError(f"{where}: the export does not say how its network is built, model must be given")
     else:
-        made = _built(where / CLUSTER, config, allow)
+        made = None
     try:
         with safe_open(where / WEIGHTS, framework="pt") as file:
-            found, wanted = set(file.keys()), made.state_dict().keys()
+            weights = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        if made is None:
+            made = _built(where / CLUSTER, config, allow, weights)
+        found, wanted = set(weights), made.state_dict().keys()
         if found != wanted:
             more, less = few(sorted(found - wanted)) or "none", few(sorted(wanted - found)) or "none"
             raise RuntimeError(f"unexpected are {more}, missing {less}")
         made.load_state_dict(load_file(where / WEIGHTS))
-    except (SafetensorError, OSError, RuntimeError) as error:
+    except (SafetensorError, OSError, RuntimeError, construction.WeightsError) as error:
         reason = " ".join(str(error).split())[:500]
         raise ValueError(f"{where / WEIGHTS}: must hold the weights of the network: {reason}") from error
     if not all(torch.isfinite(value).all() for value in made.state_dict().values()):
@@ -516,7 +519,7 @@ def _network(
     return made.eval()
 
 
-def _built(path: Path, config: Any, allow: str) -> nn.Module:
+def _built(path: Path, config: Any, allow: str, weights: Mapping[str, Sequence[int]]) -> nn.Module:
     if not isinstance(config, Mapping) or not isinstance(config.get("_target_"), str):
         raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
     try:
@@ -524,7 +527,9 @@ def _built(path: Path, config: Any, allow: str) -> nn.Module:
     except RecursionError as error:
         raise ValueError(f"{path}: model must not be nested so deeply") from error
     try:
-        return construction.build(config, seed=0)
+        return construction.build_for(config, 0, weights)
+    except construction.WeightsError:
+        raise
     except (
         InstantiationException,
         ValueError,

@@ -122,6 +122,10 @@ def test_figures_of_a_few_test_rows_stay() -> None:
     assert (kept.figures, kept.losses, kept.chosen) == (layers.figures, layers.losses, "prior")
 
 
+def test_the_number_of_a_few_predictions_stays() -> None:
+    assert [released(evaluation.Predictions(rows)).num_examples for rows in (4, 5)] == [0, 5]
+
+
 def test_a_comparison_of_a_few_rows_stays() -> None:
     proof = evaluation.ProofAnswer(4, np.zeros(3), np.zeros(8))
     with pytest.raises(RulesError, match="fewer than 5 rows"):

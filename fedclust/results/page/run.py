@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.targets import LOWER
 from fedclust.metrics import error_of
+from fedclust.privacy import OF_ALL
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
@@ -281,9 +282,10 @@ def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]
             ]
             row["apart"] = ", ".join(named) or "none, beyond chance"
         if run.clients is not None:
-            own = run.clients.iloc[members]
-            row["samples"] = int(own["num_train"].sum())
-            if own["accuracy"].notna().any():
+            own, hidden = run.clients.iloc[members], _not_known(run)
+            if "num_train" not in hidden:
+                row["samples"] = int(own["num_train"].sum())
+            if own["accuracy"].notna().any() and "accuracy" not in hidden:
                 row["accuracy"] = own["accuracy"].mean()
                 row["range"] = report.span((own["accuracy"].min(), own["accuracy"].max()))
             row["loss"] = own["loss"].mean() if own["loss"].notna().any() else None
@@ -344,6 +346,15 @@ def _label_shares(run: SavedRun, classes: Sequence[str]) -> dict[str, Any] | Non
     return {"names": list(classes), "rows": rows, "most": float(np.max(shares))}
 
 
+def _not_known(run: SavedRun) -> set[str]:
+    """Return the columns that a private run only fills: with 0, or with one mean for all clients."""
+    table, privacy = run.clients, run.summary.get("privacy")
+    if table is None or not isinstance(privacy, dict):
+        return set()
+    hidden = {"num_test", "accuracy"} if str(privacy.get("figures")).startswith(OF_ALL) else set()
+    return hidden if table["num_train"].any() else hidden | {"num_train"}
+
+
 def _clients(run: SavedRun) -> dict[str, Any] | None:
     if run.assignment is None:
         return None
@@ -357,7 +368,14 @@ def _clients(run: SavedRun) -> dict[str, Any] | None:
     unknown = [name for name in table if name == "group" and table[name].isna().all()]
     words = run.target.words
     ends += [error_of(key) for key, _, _ in words.figures]
-    dropped = [*ends, *unknown, *_LEFT_OUT, *words.without, *(f"{name}_none" for name in words.without)]
+    dropped = [
+        *_not_known(run),
+        *ends,
+        *unknown,
+        *_LEFT_OUT,
+        *words.without,
+        *(f"{name}_none" for name in words.without),
+    ]
     table = table.drop(columns=dropped, errors="ignore")
     place = list(table).index("accuracy") + 1 if "accuracy" in table else len(table.columns)
     for name, other in reversed(_beside(run).items()):

@@ -20,6 +20,7 @@ from fedclust.federation import FederationError
 from fedclust.grids.local_grid import FIRST_NODE_ID, LocalGrid
 from fedclust.results import SavedRun, print_report
 from fedclust.results.outcome import Outcome
+from fedclust.selection import HACCS
 from fedclust.strategies import (
     CFL,
     FLHC,
@@ -405,6 +406,15 @@ def test_what_clients_report_before_round_1_parts_them(method: type[ClusteredStr
     groups = [{*result.assignment[first::2].tolist()} for first in (0, 1)]
     assert [len(each) for each in groups] == [1, 1]
     assert groups[0] != groups[1]
+
+
+def test_haccs_takes_the_fastest_of_clients_with_alike_labels() -> None:
+    chosen = ClusteredStrategy(selection=HACCS(latencies=range(1, 11)), participation=0.2)
+    rounds = Apart(10, reported).start(chosen, 4, prove=False).rounds
+    # Even and odd nodes are a group each, whose first is the fastest; drawn twice it gives two.
+    cohorts = [line["cohort"] for line in rounds]
+    assert all(each in ([0, 1], [0, 2], [1, 3]) for each in cohorts)
+    assert [0, 1] in cohorts != [[0, 1]] * 4
 
 
 def test_fedgwc_reads_the_losses_of_each_step() -> None:

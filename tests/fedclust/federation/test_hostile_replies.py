@@ -1,7 +1,10 @@
 """A table of hostile replies: each excludes its client, by name, and changes nothing for the others."""
 
 import copy
+import io
+import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -19,7 +22,7 @@ from fedclust.messages.codec import BadReply
 from fedclust.messages.training import Projection, UpdateQuestion
 from fedclust.personal.layers import Prior
 from fedclust.strategies import FMCL, PACFL, ClusteredStrategy, FedGWC
-from fedclust.support.array_bytes import from_numpy
+from fedclust.support.array_bytes import from_numpy, to_numpy
 
 ATTACKER, CLIENTS, ROUNDS = 2, 7, 2
 """Who is hostile, of how many; a node each, so that the attacker's node speaks for nobody else."""
@@ -669,3 +672,101 @@ def test_no_bad_answer_to_the_question_for_clients_ends_a_run_unnamed(toy) -> No
         assert line.isprintable()
         with pytest.raises(FederationError, match=named):
             ClientGrid(nodes, say=said.append, wait=0.0).connect()
+
+
+# -- Random damage ------------------------------------------------------------------------------------------
+
+FUZZED = int(os.environ.get("FEDCLUST_FUZZED", "8"))
+"""Replies of each kind that are damaged at random; 300 make 2,100."""
+_ODD: list[Any] = [NAN, INF, -INF, -1, 0, 1, 0.5, -0.0, 1e300, 1e-300, 2**62, "", "x" * 5000, b"", b"\0" * 9]
+_ODD += [True, [], [NAN], [1.0], [0, 0], [-1, 2**62], [""], ["\n"], [b"x"], [1.0] * 999]
+
+
+def _fuzz(draws: np.random.Generator) -> Damage:
+    """Draw what happens to a reply: one to three changes of records, entries, numbers and bytes."""
+
+    def number(value: float) -> Any:
+        return [NAN, INF, -value, value + 1, value * 1e6, value * (1 + 1e-9), 0.0][draws.integers(7)]
+
+    def listed(values: list[Any]) -> list[Any]:
+        changed = list(values)
+        if changed and isinstance(changed[0], int | float) and draws.random() < 0.7:
+            place = int(draws.integers(len(changed)))
+            changed[place] = number(float(changed[place]))
+            return list(map(float, changed))
+        return [changed * 2, changed[:-1], changed[::-1]][draws.integers(3)]
+
+    def array(old: Array) -> Array:
+        data = bytearray(old.data)
+        match draws.integers(4):
+            case 0:
+                for place in draws.integers(len(data), size=draws.integers(1, 9)):
+                    data[place] = draws.integers(256)
+            case 1:
+                del data[int(draws.integers(len(data))) :]
+            case 2:
+                values = to_numpy(old).copy()
+                if values.size:
+                    with np.errstate(all="ignore"):
+                        place = draws.integers(values.size)
+                        odd = np.array(number(float(values.flat[place]))).astype(values.dtype)
+                        values.flat[place] = odd
+                return from_numpy(values)
+            case _:
+                values = to_numpy(old)
+                shaped = [values[None], values.ravel(), values.astype("f8"), values * 2]
+                return from_numpy(shaped[draws.integers(4)])
+        return Array(old.dtype, old.shape, old.stype, bytes(data))
+
+    def once(content: RecordDict) -> None:
+        name = str(draws.choice([*content]))
+        record = content[name]
+        chance = draws.random()
+        if chance < 0.1 or not len(record):
+            del content[name]
+        elif chance < 0.15:
+            content[f"{name}2"] = copy.copy(record)
+        else:
+            entries = dict(record.items())
+            key = str(draws.choice([*entries]))
+            old = entries.pop(key)
+            if draws.random() < 0.85:
+                if isinstance(old, Array):
+                    with suppress(ValueError):  # it is damaged already
+                        old = array(old)
+                elif draws.random() < 0.4:
+                    old = _ODD[draws.integers(len(_ODD))]
+                elif isinstance(old, list):
+                    old = listed(old)
+                elif isinstance(old, int | float):
+                    old = number(float(old))
+                entries[key if draws.random() < 0.9 else f"{key}2"] = old
+            with suppress(TypeError, ValueError):  # Flower's own records refuse it
+                content[name] = type(record)(entries)
+
+    def damage(content: RecordDict) -> None:
+        for _ in range(draws.integers(1, 4)):
+            if len(content):
+                once(content)
+
+    return damage
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("what", ["train", "evaluate", *sorted(ASKED.keys() - {"personal", "confusion"})])
+def test_random_damage_blames_and_harms_nobody_else(what: str, toy, watch) -> None:
+    unharmed = 0
+    for number in range(FUZZED):
+        damage = _fuzz(np.random.default_rng([42, number]))
+        if what in ASKED:
+            found, failures = _told(what, damage, toy)
+            assert set(found) >= set(range(CLIENTS)) - {ATTACKER}, number
+        else:
+            watch.rounds.clear()
+            (_, models, *_), failures = _run(_grid(toy, what, damage), toy, watch, STRATEGIES["fedavg"]())
+            for data in (data for model in models for data in model.values()):
+                assert np.isfinite(np.load(io.BytesIO(data))).all(), number
+        assert {each["client"] for each in failures} <= {ATTACKER}, number
+        assert all("\n" not in each["reason"] and len(each["reason"]) < 1000 for each in failures), number
+        unharmed += not failures
+    assert unharmed < FUZZED * 0.9

@@ -177,6 +177,7 @@ HOSTILE = [
     ({"model": {"_target_": MLP, "inner": [{"_target_": "builtins.eval"}]}}, "builtins.eval"),
     ({"model": {"_target_": MLP, "hidden": "${oc.env:HOME}"}}, "must not be resolved"),
     ({"model": NINE}, "must hold the weights of the network"),
+    ({"model": NINE | {"hidden": [10**6, 10**6]}}, "must hold the weights of the network"),  # before 4 TB
     ({"model": {"_target_": MLP, "hidden": "x"}}, "model cannot be built"),
     ({"model": ["a"]}, "model must have a _target_"),
     ({"model": None}, "model must be given"),
@@ -209,6 +210,15 @@ def test_a_hostile_run_is_refused_in_one_line(local, folder, tmp_path, run, part
     # The folder says itself whether it is an export or a run: a run's folder is no way round the list.
     assert re.search(refused, run("predict", str(copy), str(folder / "patients.csv")).complained)
     assert not (tmp_path / "gone").exists()
+
+
+def test_a_huge_network_in_a_run_is_refused_before_it_is_built(local, tmp_path) -> None:
+    copy = shutil.copytree(local.folder, tmp_path / "copy")
+    config = yaml.safe_load((copy / "config.yaml").read_text())
+    config["model"] = NINE | {"hidden": [10**6, 10**6]}
+    (copy / "config.yaml").write_text(yaml.safe_dump(config))
+    with pytest.raises(ValueError, match="weights must be the network's: unexpected are "):
+        fedclust.load(copy).model_of(0)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from fedclust.privacy import OF_ALL
 from fedclust.results import Recorder
 from fedclust.results.page import run
 from fedclust.results.page.run import labels_apart, misread, tally, view_run
@@ -151,6 +153,19 @@ def test_every_section_of_a_summary(finished_run: Path) -> None:
     assert {"table-tests", "table-matrices"}.isdisjoint(page.tables)
     assert not any(name.startswith("gain") for name in page.tables["table-clusters"][0])
     assert any("its own cross-fitted scores favour" in text for text in page.texts)
+
+
+@pytest.mark.parametrize("figures", [f"{OF_ALL}, with noise", "each site's accuracy, with noise"])
+def test_a_private_run_shows_nothing_in_place_of_what_is_not_known(finished_run: Path, figures: str) -> None:
+    clients = pd.read_parquet(finished_run / "clients.parquet")
+    clients.assign(num_train=0).to_parquet(finished_run / "clients.parquet")
+    summary = json.loads((finished_run / "summary.json").read_text())
+    (finished_run / "summary.json").write_text(json.dumps(summary | {"privacy": {"figures": figures}}))
+    tables = Page(view_run(finished_run)).tables
+    assert "training rows" not in tables["table-clients"][0] + tables["table-clusters"][0]
+    each = not figures.startswith(OF_ALL)
+    assert ("accuracy" in tables["table-clients"][0]) == ("test rows" in tables["table-clients"][0]) == each
+    assert ("range" in tables["table-clusters"][0]) == each
 
 
 def test_models_across_clusters(finished_run: Path) -> None:

@@ -44,6 +44,7 @@ from fedclust.messages.evaluation import (
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
+from tests.compositions import each_choice_once
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
 settings.register_profile("fedclust", deadline=None)
@@ -78,6 +79,12 @@ def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> It
     """Prepare data below pytest's own folder, in this process and those it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDCLUST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _each_choice_once() -> Iterator[None]:
+    with each_choice_once():
         yield
 
 

@@ -130,6 +130,8 @@ class Chosen:
         compares with its own, or if that was chosen with everyone's.
     scores
         The cross-fitted scores of each site that answered.
+    informing
+        How many of its rows tell models apart, by site.
     """
 
     common: ArrayRecord
@@ -143,6 +145,7 @@ class Chosen:
     compared: Mapping[str, FigureAnswer] = field(default_factory=dict)
     scores: Mapping[str, Scores] = field(default_factory=dict)
     mends: Mapping[str, tuple[Mend, ...]] = field(default_factory=dict)
+    informing: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -416,13 +419,15 @@ class Coalitions(Layer):
         turned = {*turned_sites(*tested), *words.miscoded(counts[list(sites)])}
         turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
         scored = {site: each.scores for site, each in answers.items() if not words.few(counts[site])}
+        informing = {str(site): words.counted(each.count, counts[site]) for site, each in scored.items()}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
         may = partners(tested[0], turned, harmful.tolist())
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
             listed = [trained.coalitions[place] for place in own]
-            found = choose(listed, scored.get(site), apart=np.flatnonzero(~may[site]).tolist())
+            refused = np.flatnonzero(~may[site]).tolist()
+            found = choose(listed, scored.get(site), refused, informing.get(str(site)) or None)
             arm, everyone = (
                 Arm(own[each.coalition], each.corrected and may_correct)
                 for each in (found.arm, found.everyone)
@@ -439,7 +444,9 @@ class Coalitions(Layer):
         before = now.clusters.models[0], aggregation.pack_state(now.clusters.aggregators[0], fresh)
         kept = {str(site): each for site, each in scored.items()}
         units = {str(site): tuple(each) for site, each in mends.items()}
-        chosen = Chosen(*before, tuple(choices), corrected, fits, together, harmful, *measured, kept, units)
+        chosen = Chosen(
+            *before, tuple(choices), corrected, fits, together, harmful, *measured, kept, units, informing
+        )
         self.trained = replace(trained, chosen=chosen)
         clusters = replace(
             now.clusters,
@@ -570,7 +577,8 @@ def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
         own = trained.of(site)
         refused = {*trained.coalitions[0]} - {*trained.coalitions[choice.everyone.coalition]}
         listed = [trained.coalitions[place] for place in own]
-        found = choose(listed, chosen.scores.get(str(site)), apart={*refused, gone})
+        name = str(site)
+        found = choose(listed, chosen.scores.get(name), {*refused, gone}, chosen.informing.get(name) or None)
         arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
     return arms
 

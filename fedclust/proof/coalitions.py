@@ -409,7 +409,12 @@ class Choice:
     error: float = 0.0
 
 
-def choose(listed: Sequence[Coalition], scores: Scores | None, apart: Collection[int] = ()) -> Choice:
+def choose(
+    listed: Sequence[Coalition],
+    scores: Scores | None,
+    apart: Collection[int] = (),
+    informing: int | None = None,
+) -> Choice:
     """Choose the arm that serves a site.
 
     Parameters
@@ -422,6 +427,9 @@ def choose(listed: Sequence[Coalition], scores: Scores | None, apart: Collection
     apart
         Sites with which it must not train; *everyone* is the largest coalition without them. If that is the
         site alone, there is no choice, either.
+    informing
+        Rows that tell two models apart, >= 1: of times until an event, those that had it. The fewer they are,
+        the less certain are the errors. None for all.
 
     Examples
     --------
@@ -446,9 +454,11 @@ def choose(listed: Sequence[Coalition], scores: Scores | None, apart: Collection
     able[2 * alone :] = True
     tried = [place for place, arm in enumerate(arms) if able[place] and arm.coalition in allowed]
     against = {place: scores.difference(stands, place) for place in [stands, *tried]}
-    least = _standard_errors(2 * (len(allowed) - 1), scores.count)
+    least, ranked = _standard_errors(2 * (len(allowed) - 1), informing or scores.count), LEAVE
+    if informing is not None and informing < scores.count:
+        ranked = _standard_errors(1, informing)
     better = any(gain > least * error for gain, error in against.values())
-    if not better and lost[together] <= LEAVE * scores.auc_error[together]:
+    if not better and lost[together] <= ranked * scores.auc_error[together]:
         return Choice(arms[stands], arms[stands])
     best = min(tried, key=lambda place: float(scores.means[place]))
     behind = {place: scores.difference(place, best) for place in tried}

@@ -365,6 +365,7 @@ def test_a_site_with_three_events_is_served_everyone_s_model(
         data.append((rows, None, rows))
     if chooses:
         monkeypatch.setattr(TimeWords, "few", Words.few)
+        monkeypatch.setattr(TimeWords, "counted", Words.counted)
     training = LocalTraining(learning_rate=0.3, epochs=4, batch_size=20)
     result = fedclust.simulate(Auto(), nn.Linear(2, 8), data, rounds=6, training=training, device="cpu")
     served = result.summary["sites"][0]

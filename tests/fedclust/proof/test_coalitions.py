@@ -123,6 +123,15 @@ def test_alone_nothing_is_corrected_and_of_everyones_arms_the_one_that_stands_is
     assert choose([ALL, PAIR], scores_of(*columns)) == Choice(EVERYONE, EVERYONE)
 
 
+def test_errors_of_few_events_are_less_certain() -> None:
+    # 100 rows, better alone by 0.1 ± 0.398 a row: 0.1·√99/0.398 = 2.5 errors. Of two tests at 2.275 % in
+    # all, Student's quantile at 1.1375 % is 2.31 with 99 degrees of freedom and 2.74 with 9.
+    alone = 0.4 + 0.398 * np.tile([1.0, -1.0], 50)
+    doubtful = Scores.of(np.stack([np.full(100, 0.5)] * 2 + [alone] * 2))
+    leaves = [choose([(0, 1), (0,)], doubtful, informing=rows).arm.coalition for rows in (None, 100, 10)]
+    assert leaves == [1, 1, 0]
+
+
 def test_nothing_is_chosen_without_rows() -> None:
     few = Scores.of(np.array([[1.0] * 7, [1.0] * 7, [0.0] * 7, [0.0] * 7]))
     assert choose([ALL, ALONE], few) == choose([ALL, ALONE], None) == Choice(EVERYONE, EVERYONE)

@@ -16,8 +16,10 @@ from rich.console import Console
 from torch import nn
 
 import fedclust
+from fedclust.clients.app import WORK
 from fedclust.data.arrays import from_arrays
 from fedclust.data.dataset import FederatedData
+from fedclust.messages.evaluation import PersonalQuestion
 from fedclust.personal.layers import Auto, Finetune
 from fedclust.results import SavedRun, comparable, print_report
 from fedclust.results.page.run import view_run
@@ -416,3 +418,20 @@ def test_printed_is_served(
             _assert_card(tmp_path / f"export-{layer}" / f"cluster-{cluster}", network, four, by_site=False)
         if layer == "finetune":
             _assert_card(result.export(tmp_path / "bare", sites=[]), network, four, by_site=True)
+
+
+def test_a_correction_of_another_length_costs_its_client_the_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+    personal = WORK[PersonalQuestion.kind]
+
+    def lying(node, asked):
+        found, errors = personal(node, asked)
+        return found | {0: replace(found[0], shift=np.zeros(3))}, errors  # of amounts there is one output
+
+    monkeypatch.setitem(WORK, PersonalQuestion.kind, lying)
+    draws = np.random.default_rng(0)
+    inputs = [draws.normal(size=(40, 4)).astype("f4") for _ in range(3)]
+    training = fedclust.LocalTraining(learning_rate=0.1, batch_size=8, epochs=1)
+    clients = [(x, x.sum(1) + place) for place, x in enumerate(inputs)]
+    facts = {"rounds": 1, "target": "amounts", "training": training, "personal": "prior"}
+    result = fedclust.simulate("fedavg", nn.Sequential(nn.Linear(4, 1)), clients, **facts)
+    assert result.clients["personal"].tolist() == ["none", "prior", "prior"]

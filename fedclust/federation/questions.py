@@ -271,14 +271,20 @@ def ask_personal(
         model = models[int(assignment[client])]
         questions[client] = evaluation.PersonalQuestion.of(model, server_round, shift, personal.finetune)
     answers = federation.ask(questions)
-    failures = dict(answers.failures)
+    failures, replies = dict(answers.failures), dict(answers.replies)
     tests: dict[str, list[evaluation.Evaluation]] = {layer: [] for layer in personal.asked}
     losses = {layer: np.full(len(clients), np.nan) for layer in (NONE, *personal.asked)}
-    own_shifts = {client: each.shift for client, each in answers.replies.items() if each.shift is not None}
+    own_shifts = {client: each.shift for client, each in replies.items() if each.shift is not None}
     if own_shifts and shifts is not None:  # clients fitted theirs
-        shifts = np.zeros((len(clients), len(next(iter(own_shifts.values())))))
-        shifts[[*own_shifts]] = [*own_shifts.values()]
-    for client, answer in answers.replies.items():
+        described = federation.describe()
+        shifts = np.zeros((len(clients), described.target.outputs(described.num_classes)))
+        for client, own_shift in own_shifts.items():
+            if len(own_shift) == shifts.shape[1]:
+                shifts[client] = own_shift
+            else:
+                failures[client] = f"shift must have {shifts.shape[1]} values, got {len(own_shift)}"
+                del replies[client]
+    for client, answer in replies.items():
         for layer, reason in answer.failed.items():
             failures[client] = f"{layer}: {reason}"
         for layer, test in answer.tests.items():
@@ -292,7 +298,7 @@ def ask_personal(
     layers = {layer: Measured.of(tests[layer], len(clients)) for layer in personal.asked}
     if isinstance(personal, Auto):
         rows, own = federation.describe().num_validation, np.full(len(clients), NONE, dtype="<U16")
-        own[list(answers.replies)] = [answer.chosen for answer in answers.replies.values()]
+        own[list(replies)] = [answer.chosen for answer in replies.values()]
         together = choose_together(losses, rows, num_set_aside(int(np.count_nonzero(rows))))
         used[personal.choice] = np.where(rows >= OWN_ROWS, own, used.get(together, NONE))
     if chosen is not None and PRIOR in personal.asked:  # who can use it and has chosen it

@@ -10,7 +10,7 @@ from fedclust.support.layout import join_parts
 from fedclust.support.lazy import lazily
 
 join_parts()
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 if TYPE_CHECKING:
     from fedclust.runs.library import Result as Result, load as load, run as run, simulate as simulate

@@ -231,6 +231,9 @@ def advice(
     text = f"{site.name}: {text}{correction}"
     if not measured:
         return f"{text}."
+    further = site.words.further(site.num_test, site.test_counts, classes, chosen) if learnt else ""
+    if not site.words.counted(site.num_test, site.test_counts):  # the figures are ½, of nothing
+        return f"{text}.{further}"
     ends = chosen["accuracy_low"], chosen["accuracy_high"]
     between = "" if ends[0] is None else f" ({ends[0]:.2f} to {ends[1]:.2f})"
     parts = [f"{site.words.share} {chosen['accuracy']:.2f}{between}"]
@@ -243,7 +246,6 @@ def advice(
             part += f" (difference {site.over_alone.accuracy_gain:+.2f}, {low:+.2f} to {high:+.2f})"
         parts.append(part)
     parts += [each for each in lowered if not each.startswith(site.words.share)]
-    further = site.words.further(site.num_test, site.test_counts, classes, chosen) if learnt else ""
     contrast = site.words.contrast(chosen, site.figures["alone"]) if learnt and not (stop or alone) else ""
     return f"{text}: {', '.join(parts)}.{further}{contrast}"
 

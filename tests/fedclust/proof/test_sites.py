@@ -271,6 +271,19 @@ def test_a_site_with_few_events_is_told_so() -> None:
     assert (odd["client"], odd["kind"], odd["text"][:6]) == (0, "few", "Only 4")
 
 
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        (0, ". Of its 100 test rows none had the event."),  # no pair of rows is in an order
+        (3, ": concordance 0.81 (0.72 to 0.87), alone 0.79 (difference +0.02, -0.06 to +0.12). Of its 100 "),
+    ],
+)
+def test_no_concordance_is_told_of_no_events(events: int, said: str) -> None:
+    one = replace(site(1, ALL, chosen=0.81, everyone=0.81, alone=0.79), words=TimeWords())
+    text = told(replace(one, test_counts=np.array([100 - events, events])))
+    assert text.startswith(f"Hungary: train with everyone{said}")
+
+
 def test_a_site_that_harms_the_others_is_named() -> None:
     matrix, counts = fits(0.9), np.full((4, 2), 9)
     (odd,) = findings(SITES, matrix, matrix[0], counts, CLASSES, harmful=[2])

@@ -384,8 +384,8 @@ def test_groups_that_people_named_are_tested_like_any_other_proposal(contrary: b
     assert trial["gain"] > 0.1 if contrary else trial["gain"] < 0.02
     ends = "is better by" if contrary else "does not help: better by"
     reach = 1.959964 * trial["gain_error"]
-    interval = f"{trial['gain'] - reach:z.2f} to {trial['gain'] + reach:z.2f}"
-    assert f"vendor: training by vendor {ends} {trial['gain']:z.2f} ({interval})" in result.summary["decision"]
+    gained = f"{trial['gain']:z.2f} ({trial['gain'] - reach:z.2f} to {trial['gain'] + reach:z.2f})"
+    assert f"vendor: training by vendor {ends} {gained}" in result.summary["decision"]
     assert "vendor: training by vendor" in printed
     groups = result.clients["cluster"].to_numpy()
     assert len(set(groups)) == 1 + contrary

@@ -1,6 +1,7 @@
 """How often the test of docs/PROOF.md errs, what gains it finds, and how often the printed interval covers.
 
     python benchmarks/level.py [--cases 600] [--write]
+    … --times    the same level with scores of times until an event, in docs/TARGETS.md
 
 A table. First the share of simulated comparisons in which B is called better at 5 %, by
 its true gain. Differences of Brier scores are normal with standard deviation 0.3; or skewed: in 2 % of rows
@@ -9,11 +10,13 @@ share of 95 % intervals, on twice as many test rows, that contain the true gain,
 better and where not: up to `cases` of each, of ten times as many.
 """
 
+import sys
 from collections.abc import Callable
 
 import numpy as np
 from common import arguments, show, table
 
+from fedclust.data.targets.times import Times
 from fedclust.proof.figure import ENOUGH_ROWS, interval, margins
 from fedclust.proof.paired import LARGEST_BRIER, compare, evidence, most_rows
 
@@ -53,6 +56,60 @@ KINDS: dict[str, Draw] = {
 }
 
 
+CUTS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+CENSORED = (0.25, 1.5, 9.0)  # rates of censoring: a fifth, three fifths and nine tenths of rows
+
+
+class Censored:
+    """Differences of the scores of two models of exponential times whose expected scores are equal.
+
+    One has all log-odds of the hazards too high, the other too low, so that who is better differs between rows
+    with and without an event.
+    """
+
+    def __init__(self, rate: float) -> None:
+        self.rate = rate
+        low, high = 0.0, 2.0
+        for _ in range(20):
+            self.below = (low + high) / 2
+            more = (
+                self.draw(np.random.default_rng(3), 200_000)[0].mean() > 0
+            )  # the higher one has the lower score
+            low, high = (low, self.below) if more else (self.below, high)
+
+    def draw(self, draws: np.random.Generator, number: int) -> tuple[np.ndarray, float]:
+        """Return by how much the higher model is better in each row, and the share of censored rows."""
+        risks = np.exp(draws.normal(size=number) / 2)
+        until, seen = draws.exponential(1 / risks), draws.exponential(1 / self.rate, number)
+        values = np.stack([np.minimum(until, seen), until <= seen], axis=1)
+        times = Times(CUTS, 6.0)
+        lengths = np.diff([0.0, *CUTS, 6.0])
+        odds = np.log(np.expm1(risks[:, None] * lengths))  # of 1 − exp(−risk · length)
+        higher, lower = (times.scores(odds + shift, values) for shift in (0.5, -self.below))
+        return lower - higher, 1 - float(values[:, 1].mean())
+
+
+def censored_table(cases: int) -> str:
+    """Simulate how often either of two equally good models of times is called better."""
+    lines = []
+    for rate in CENSORED:
+        pair, draws = Censored(rate), np.random.default_rng(4)
+        share = pair.draw(np.random.default_rng(5), 100_000)[1]
+        cells = [f"{share:.0%} censored"]
+        for clients, rows in ((30, 10), (30, 40), (3, 40), (3, 150)):
+            found = [np.split(pair.draw(draws, clients * rows)[0], clients) for _ in range(cases)]
+            cells += [
+                f"{np.mean([better([way * each for each in one]) for one in found]):.3f}" for way in (1, -1)
+            ]
+        lines.append(cells)
+    sizes = [
+        f"{clients} × {rows}, {which}"
+        for clients, rows in ((30, 10), (30, 40), (3, 40), (3, 150))
+        for which in ("higher", "lower")
+    ]
+    return table(["rows of clients, better", *sizes], lines)
+
+
 def told(draw: Draw, gain: float, sizes: list[int], draws: np.random.Generator) -> list[np.ndarray]:
     """Draw the differences of each client's rows that count."""
     counts = np.minimum(sizes, most_rows(np.array(sizes)))
@@ -86,10 +143,15 @@ def coverage(draw: Draw, gain: float, sizes: list[int], cases: int) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = arguments(__doc__, page="PROOF")
+    times = "--times" in sys.argv
+    parser = arguments(__doc__, page="TARGETS" if times else "PROOF")
     parser.add_argument("--cases", type=int, default=600)
+    parser.add_argument("--times", action="store_true")
     given = parser.parse_args()
     cases = given.cases
+    if times:
+        show("level", f"{censored_table(cases)}\n\n{cases:,} cases each.", given.write)
+        return
     header = ["rows of clients, differences", "better at a gain of 0", "0.02", "0.05", "0.1"]
     rows = [
         [

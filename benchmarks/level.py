@@ -63,8 +63,8 @@ CENSORED = (0.25, 1.5, 9.0)  # rates of censoring: a fifth, three fifths and nin
 class Censored:
     """Differences of the scores of two models of exponential times whose expected scores are equal.
 
-    One has all log-odds of the hazards too high, the other too low, so that who is better differs between rows
-    with and without an event.
+    One has all log-odds of the hazards too high, the other too low, so that who is better differs between
+    rows with and without an event.
     """
 
     def __init__(self, rate: float) -> None:

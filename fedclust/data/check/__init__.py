@@ -572,7 +572,8 @@ def suspicion(name: str, values: "Values") -> str | None:
 
     - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
     - Identifiers: texts of more than 1,000 characters; texts that mostly occur once, or in few rows and have
-      digits, where no text is much more frequent than the others; whole numbers that rise (or fall) from each row to the next, that repeat far
+      digits, where no text is much more frequent than the others; whole numbers that rise (or fall) from
+      each row to the next, that repeat far
       less often than draws from their range would, that all have seven digits or more, or each of which
       stands in one block of rows; texts or whole numbers in a column with a name like ``patient_id``,
       ``visitId``, ``patient_key`` or ``mrn`` with 20 values or two rows a value, unless a value occurs in

@@ -396,6 +396,13 @@ def test_new_rows_are_read_like_those_of_training(run: Run, tmp_path: Path) -> N
     cut = run("predict", "out", "cut.csv.gz", "--site", "a")
     assert cut.code == 2
     assert cut.complained.startswith("fedclust predict: cannot read ")
+    (tmp_path / "bare.csv").write_text("50.5,1\n")
+    (tmp_path / "wide.csv").write_bytes("age,job\n50.5,Junge\n".encode("utf-16-le"))
+    (tmp_path / "long.csv").write_text("age,job\n50.5,Junge,\n")
+    for name in ("cut.csv.gz", "bare.csv", "wide.csv", "long.csv"):  # settings are a run's
+        complained = run("predict", "out", name, "--site", "a").complained
+        assert complained.endswith("; write it as the training rows are\n"), complained
+        assert "dataset." not in complained
     assert cut.complained.count("\n") == 1
 
 

@@ -4,6 +4,7 @@ An exported folder may come from anyone: nothing in it is executed or unpickled.
 """
 
 import copy
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ from hydra.errors import InstantiationException
 from torch import nn
 
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
-from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, table_of, walk
+from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, SourceError, table_of, walk
 from fedclust.data.targets import CLASSES, Target, from_values
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
@@ -48,6 +49,9 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 _BATCH = 1024
 _OWN = (FINETUNE, *CHOICES)
 _STAYS = "the client's own model stays with it; this is its cluster's"
+
+_OF_A_RUN = re.compile(r"[;,] (?:or )?(?=(?:give|set its|leave out)\b[^;]*\bdataset\.)")
+"""Where the advice to give a setting begins, which only a run has."""
 
 
 @dataclass(frozen=True)
@@ -323,7 +327,11 @@ class Served:
             return [path], [str(path)]
         if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
-        part, _ = Source(str(path), csv_options=self.csv_options).open()
+        try:
+            part, _ = Source(str(path), csv_options=self.csv_options).open()
+        except SourceError as error:
+            what, *settings = _OF_A_RUN.split(str(error), maxsplit=1)
+            raise SourceError(f"{what}; write it as the training rows are" if settings else what) from error
         return table_of([part], part.rows.schema.names, slice(None)), None
 
     def _site(self, site: str | int | None, cluster: int | None) -> Site:

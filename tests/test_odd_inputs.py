@@ -17,9 +17,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hydra.utils import instantiate
 
 from fedclust import load
 from fedclust.results.saved_run import SavedRun
+from fedclust.settings.composition import compose, plain
 from tests.conftest import Outcome
 
 Run = Callable[..., Outcome]
@@ -270,6 +272,21 @@ def test_the_option_that_a_line_names_is_a_setting(
     assert run(*given, f"dataset.csv_options.{option}").code in (0, 3)
 
 
+def test_images_in_a_table_may_have_a_class_called_na(run: Run, tmp_path: Path) -> None:
+    from PIL import Image
+
+    (tmp_path / "scans").mkdir()
+    for number in range(8):
+        Image.new("L", (2, 2), 20 * number).save(tmp_path / "scans" / f"{number}.png")
+    rows = [f"{number}.png,{'NA' if number % 2 else 'ill'}" for number in range(8)]
+    (tmp_path / "scans" / "labels.csv").write_text("\n".join(["image,label", *rows, ""]))
+    given = ["dataset=image_folder", "dataset.path=scans", "dataset.input_shape=[1,2,2]", "partition=iid"]
+    assert "csv_options.keep_default_na=false" in run(*ONE, *given, "partition.num_clients=2").complained
+    config = compose([*given, "dataset.csv_options.keep_default_na=false"])
+    part, _ = instantiate(plain(config.dataset)).open()
+    assert part.rows.to_table().column("label").to_pylist() == ["ill", "NA"] * 4
+
+
 def _write_sites(tmp_path: Path, **sites: str | bytes) -> None:
     """Write the file of each site, by its name without the suffix."""
     (tmp_path / "sites").mkdir()
@@ -312,6 +329,11 @@ SPELT = PLAIN.replace("well", "ges\u00fcnder")
             "label must have a value in every row, 20 examples have none in y; label them",
         ),
         (PLAIN.encode("utf-16-le"), "cannot read its data: it must be text, it has zero bytes; set its enc"),
+        (
+            _lines("age,x,y", "4{k}.5,c{y},{y}").replace("cill", 1001 * "7"),
+            "column x looks like an identifier",
+        ),
+        (PLAIN.replace(".5,", ".5e60,"), "age: infinite numbers; correct these cells or leave them empty"),
     ],
 )
 def test_an_odd_file_excludes_its_site_and_no_other(
@@ -323,7 +345,7 @@ def test_an_odd_file_excludes_its_site_and_no_other(
     (line,) = (line for line in outcome.printed.splitlines() if line.startswith("odd is refused: "))
     assert line.startswith(f"odd is refused: {reason}"), line
     # No value of a row, such as the first one of x.
-    assert not any(value in line for value in ("1000000", "0%", "1,200", "0.5", "None,"))
+    assert not any(value in line for value in ("1000000", "0%", "1,200", "0.5", "None,", "777"))
     assert len(pd.read_parquet(tmp_path / "out" / "clients.parquet")) == 2
 
 
@@ -353,7 +375,8 @@ def test_sites_that_write_the_same_in_other_ways_train_together(
 
 def test_new_rows_are_read_like_those_of_training(run: Run, tmp_path: Path) -> None:
     jobs = ["M\u00e4dchen" if k % 2 else "Junge" for k in range(40)]
-    _write_sites(tmp_path, a=_csv(_table(job=jobs)), b=_csv(_table(job=jobs)))
+    table = _csv(_table(job=jobs))
+    _write_sites(tmp_path, **{"a": table, "ko\u0308ln": table})
     assert run(*OWN, *TABLE).code == 0
     for name, raw in {
         "one.csv": "age,job\n50.5,M\u00e4dchen\n".encode(),
@@ -363,6 +386,7 @@ def test_new_rows_are_read_like_those_of_training(run: Run, tmp_path: Path) -> N
     composed, other = (run("predict", "out", name, "--site", "a") for name in ("one.csv", "two.csv"))
     assert composed.code == 0
     assert composed == other  # without a note about an unknown category
+    assert run("predict", "out", "one.csv", "--site", "k\u00f6ln").code == 0
     (tmp_path / "cut.csv.gz").write_bytes(ZIPPED[:-12])
     for arguments, reason in {
         ("none.csv",): "rows must be a file or folder that exists, got none.csv",
@@ -458,6 +482,8 @@ def test_images_in_folders_count_more_than_a_table_of_labels(run: Run, tmp_path:
         (["output_dir=~/x"], "is quoted so: \"output_dir='~/x'\""),
         (["dataset.path=病.csv"], "is quoted so: \"dataset.path='病.csv'\""),
         (["-m", "strategy=glob(zz*)"], "strategy=glob(zz*) must have at least one choice among auto, "),
+        (["-m", "seed=range(0,3,0)"], "seed=range(0,3,0) must be a sweep that ends: range() arg 3 must not"),
+        (["-m", "seed=range(3,0)"], "seed=range(3,0) must have at least one choice, it has none"),
         (["-m", "seed=range(0,0)"], "seed=range(0,0) must have at least one choice, it has none"),
         (
             ["-m", "partition=dirichlet", "partition.alpha=interval(0.1,1)"],
@@ -486,7 +512,7 @@ def test_images_in_folders_count_more_than_a_table_of_labels(run: Run, tmp_path:
 def test_settings_end_in_a_line_that_helps(
     run: Run, tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    (tmp_path / "conf" / "model").mkdir(parents=True)
+    (tmp_path / "conf" / "model" / "folder.yaml").mkdir(parents=True)
     (tmp_path / "conf" / "model" / "utf16.yaml").write_bytes("hidden: [3]\n".encode("utf-16"))
     for name, text in {
         "model/broken": "a: [1\nb: 2\n",
@@ -528,7 +554,8 @@ class Net(nn.Module):
         if self.end == "in place":
             x.mul_(0.5)
         y = self.layer(x)
-        return {"tuple": (y, x), "dict": {"logits": y}, "flat": y.flatten(), "list": [y]}.get(self.end, y)
+        others = {"tuple": (y, x), "whole": y.long(), "dict": {"logits": y}, "flat": y.flatten(), "list": [y]}
+        return others.get(self.end, y)
 def statistics(end):
     return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64, track_running_stats=False), nn.Linear(64, 10))
 '''
@@ -541,6 +568,7 @@ def statistics(end):
         ("dict", "got dict"),
         ("list", "got list"),
         ("flat", "got [20]"),
+        ("whole", "got [2, 10] of type torch.int64"),
         ("in place", None),
         ("statistics", None),
     ],

@@ -556,7 +556,7 @@ def decode(
         If the image cannot be read, is in none of the `FORMATS`, has values that 8 bits cannot hold, or has
         another height or width and must not be resized.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image, ImageOps, UnidentifiedImageError
 
     channels, height, width = shape
     mode, wanted = MODES[channels], (width, height)
@@ -575,7 +575,9 @@ def decode(
             upright = ImageOps.exif_transpose(opened)
             picture = upright if upright.mode == mode else upright.convert(mode)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:  # SyntaxError: a broken PNG
-        reason = getattr(error, "strerror", None) or error  # str(error) repeats the file's name
+        # str(error) repeats the file's name, or where in memory its bytes are.
+        unknown = isinstance(error, UnidentifiedImageError)
+        reason = "no image in a format that is read" if unknown else getattr(error, "strerror", None) or error
         raise ValueError(f"cannot read {named}: {reason}") from error
     if picture.size != wanted and resize == "none":
         shape_read = (channels, *picture.size[::-1])

@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from fedclust.data.input_encoders import InputEncoder, encoder_from, to_values
-from fedclust.data.sites.agreement import Agreement, Column, Statement
+from fedclust.data.sites.agreement import LONGEST, Agreement, Column, Statement
 from fedclust.data.sites.rules import Rules
 from fedclust.data.targets import CLASSES, Target, from_text, to_text
 from fedclust.messages import codec
@@ -464,7 +464,7 @@ class Registered:
 
 # -- Statements, and the agreement --------------------------------------------------------------------------
 
-_VALUES = codec.Texts(raw=True)  # of columns, or their names: as the site's rows have them
+_VALUES = codec.Texts(LONGEST, raw=True)  # of columns, or their names: as the site's rows have them
 _MOST_WARNINGS = 20  # of a site; more are not shown
 _PIXELS = {
     "count": codec.Whole(1),

@@ -148,8 +148,10 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     finally:
         model.train(training)
     wanted_shape = [len(inputs), *labels.shape[1:]]
-    if not isinstance(outputs, Tensor) or list(outputs.shape[:-1]) != wanted_shape:
+    whole = isinstance(outputs, Tensor) and not outputs.is_floating_point()  # nothing to learn from
+    if not isinstance(outputs, Tensor) or whole or list(outputs.shape[:-1]) != wanted_shape:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+        got = f"{got} of type {outputs.dtype}" if whole else got
         rule = f"model must return a tensor of shape {[*wanted_shape, num_classes]}, an output per class"
         each = (
             "with a class index each" if labels.dim() == 1 else f"with {labels.shape[1]} class indices each"

@@ -46,6 +46,9 @@ class Progress:
     later
         What follows the rounds and changes the models that serve, such as ``("proof", "layers")``: the
         accuracy is named as that before it.
+    proves
+        Whether a verdict follows all runs, for which clients train models of their own: that time does not
+        count.
 
     Raises
     ------
@@ -64,6 +67,7 @@ class Progress:
         later: Sequence[str] = (),
         summarised: bool = False,
         first: bool = False,
+        proves: bool = False,
     ) -> None:
         if total_rounds < 1:
             raise ValueError(f"total_rounds must be >= 1, got {total_rounds}")
@@ -73,7 +77,7 @@ class Progress:
         """What the clients' figure is."""
         self._before = f" before {' and '.join(later)}" if later else ""
         self._summarised, self._then, self._after = summarised, then, task[1] - task[0]
-        self._of_several = first
+        self._of_several, self._proves = first, proves
         self._shown: dict[str, Any] = {}
         self._round = self._last = 0
         self._earlier = 0  # rounds before this process, of a resumed run
@@ -142,6 +146,7 @@ class Progress:
         if seconds >= _SECONDS_BETWEEN_LINES and (self._of_several or not self._summarised):
             by = "the first round" if done == 1 else f"the first {done} rounds"
             what = f"{left} more rounds" + f", and {self._after} compared" * bool(self._after)
+            what += ", without the verdict's own models" * self._proves
             what += "; each of the sweep's jobs may take as long" * self._of_several
             line = f"{self._title}: about {_duration(seconds)} to go by {by}: {what}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -805,6 +805,7 @@ class Session:
                 then=then / pace[name],
                 later=later,
                 summarised=of_sweep(self.folder),
+                proves=plan.proves,
                 first=of_sweep(self.folder) and self.folder.name == "0",
             )
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]

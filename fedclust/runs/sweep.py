@@ -98,7 +98,10 @@ def choices(override: str, searchpath: Sequence[str] = ()) -> list[str]:
         known = group_options(parsed.key_or_group, searchpath)
         found = swept.filter(known)
     else:
-        found = list(parsed.sweep_string_iterator())
+        try:
+            found = list(parsed.sweep_string_iterator())
+        except ValueError as error:  # such as a step of 0
+            raise ConfigError(f"{override} must be a sweep that ends: {error}") from error
     if not found:
         among = f" among {', '.join(known)}" if known else ""
         raise ConfigError(f"{override} must have at least one choice{among}, it has none")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import torch
 from hydra.errors import InstantiationException
@@ -202,7 +203,9 @@ class Served:
         by_id = {str(each.client): each for each in self.sites}
         # The number 3 is an id.
         by_name: dict[str | int | None, Site] = {each.name: each for each in self.sites}
-        if found := by_name.get(site) or by_id.get(str(site)):
+        # A file's name is in Unicode's decomposed form on some systems; who types it uses the other.
+        alike = {normalize("NFC", str(each.name)): each for each in self.sites}
+        if found := by_name.get(site) or by_id.get(str(site)) or alike.get(normalize("NFC", str(site))):
             return found
         known = few((each.label for each in self.sites), 20)
         raise ValueError(f"site must be one of {known}, got {site}; for another site choose a cluster")

@@ -178,6 +178,8 @@ def _misplaced(composed: DictConfig) -> str | None:
 def _not_utf8(folders: Sequence[str]) -> Path | str:
     """Return the first configuration file that is not UTF-8."""
     for file in (file for folder in folders for file in sorted(Path(folder).rglob("*.yaml"))):
+        if not file.is_file():
+            continue
         try:
             file.read_text(encoding="utf-8")
         except ValueError:

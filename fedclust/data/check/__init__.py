@@ -47,6 +47,7 @@ _UNIT = re.compile(
     r"[<>≤≥~=]*\s*(?:([€$£¥])\s*[+-]?\d+(?:[.,]\d+)*|"
     r"[+-]?\d+(?:[.,]\d+)?\s*(?:([^\W_\d][^\s\d]*|[%‰°€$£¥][^\s\d]*)|([/–-])\s*\d+(?:[.,]\d+)?))"
 )
+_LONGEST = 1000  # characters of a category
 _RULES = {",": "thousands", ".": "points"}  # others: "grouped"
 
 # What is wrong, and what to do.
@@ -376,7 +377,7 @@ def _column(values: "Values", name: str) -> Iterator[Finding]:
     size, texts = len(values), None
     if types.is_numeric_dtype(values):  # in NumPy: pandas is slow for thousands of columns
         numbers = values.to_numpy(dtype=np.float64, na_value=np.nan)
-        if endless := int(np.isinf(numbers).sum()):
+        if endless := int((np.abs(numbers) > np.finfo(np.float32).max).sum()):
             yield Finding("infinite", name, endless, size)
         numbers = numbers[~np.isnan(numbers)]
         if _thousandths(numbers):
@@ -570,8 +571,9 @@ def suspicion(name: str, values: "Values") -> str | None:
     """Explain why a column looks like an identifier or a date.
 
     - Dates: texts that parse as dates or times, and whole numbers such as 20240131.
-    - Identifiers: texts that mostly occur once, or in few rows and have digits, where no text is much more
-      frequent than the others; whole numbers that rise (or fall) from each row to the next, that repeat far
+    - Identifiers: texts of more than 1,000 characters; texts that mostly occur once, or in few rows and have
+      digits, where no text is much more frequent than the others; whole numbers that rise (or fall) from
+      each row to the next, that repeat far
       less often than draws from their range would, that all have seven digits or more, or each of which
       stands in one block of rows; texts or whole numbers in a column with a name like ``patient_id``,
       ``visitId``, ``patient_key`` or ``mrn`` with 20 values or two rows a value, unless a value occurs in
@@ -643,6 +645,8 @@ def _suspicious_numbers(values: FloatArray) -> str | None:
 def _suspicious_texts(values: "Values") -> str | None:
     different = values.drop_duplicates()
     sample = different.iloc[:_SAMPLE].str.strip()
+    if (longest := int(different.str.len().max())) > _LONGEST:
+        return f"a text of {longest:,} characters"
     if sample.str.fullmatch(_DATE).mean() >= _SHARE:
         return f"dates or times, such as {sample.iloc[0]!r}"
     if len(values) >= _FEW and 2 * len(different) > len(values):

@@ -177,6 +177,10 @@ class Embedding:
             raise ValueError(f"{rule}, got {name[:_LONGEST]!r} and {self.dimension}")
 
 
+LONGEST = 1000
+"""Characters of the longest label, category, word or column's name that a statement may have."""
+
+
 @dataclass(frozen=True)
 class Statement:
     """A site's description of its data; nothing else leaves the site before round 1.

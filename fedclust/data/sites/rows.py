@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -377,10 +377,11 @@ def _checked(builder: Builder, parts: Sequence[Part]) -> Sequence[Finding]:
     """
     if isinstance(builder, Tables):
         found = builder.findings(parts)
-    elif isinstance(builder, Text):
-        found = not_classes(column(parts[0], find_column(parts[0], builder.label, "label")).to_pandas())
     else:
-        return ()
+        labels = column(parts[0], find_column(parts[0], builder.label, "label"))
+        if builder.kind.numeric or labels.type.num_fields:  # a list is refused where labels are read
+            return ()
+        found = not_classes(labels.to_pandas())
     if errors := [each for each in found if each.severity == "error" and each.rule not in ELSEWHERE]:
         if not is_open():
             named = {name for names in _named(builder).values() for name in names}
@@ -439,6 +440,7 @@ def describe(rows: SiteRows) -> agreement.Statement:
         statement = dataclasses.replace(statement, values=values)
     else:
         statement = dataclasses.replace(statement, labels=tuple(np.unique(rows.labels).tolist()))
+        _check_lengths(statement.labels, "labels")
     with private(builder):
         if isinstance(builder, Tables):
             kinds = builder.kinds(rows.parts[0])
@@ -449,6 +451,9 @@ def describe(rows: SiteRows) -> agreement.Statement:
                 name: _column(size, table[name], trained[name], kind or "category", unfit.get(name), floor)
                 for name, kind in kinds.items()
             }
+            _check_lengths(columns, "names of columns")
+            for name, each in columns.items():
+                _check_lengths(each.values, f"values of {name}")
             if rules := rows.rules:
                 columns = {name: _within(each, rules) for name, each in columns.items()}
             return dataclasses.replace(statement, columns=columns)
@@ -461,7 +466,8 @@ def describe(rows: SiteRows) -> agreement.Statement:
         if floor > 1:  # a word in fewer texts may be a name
             held = Counter(word for row in rows.trained for word in count_words([texts[row]]))
             words = Counter({word: count for word, count in words.items() if held[word] >= floor})
-        return dataclasses.replace(statement, words=dict(words))
+        short = {word: count for word, count in words.items() if len(word) <= agreement.LONGEST}
+        return dataclasses.replace(statement, words=short)
 
 
 def _within(column: agreement.Column, rules: Rules) -> agreement.Column:
@@ -469,6 +475,12 @@ def _within(column: agreement.Column, rules: Rules) -> agreement.Column:
     if len(column.values) <= rules.max_values:
         return column
     return agreement.Column("category", unfit="too many different values")
+
+
+def _check_lengths(texts: Iterable[agreement.Label], what: str) -> None:
+    """Refuse a site whose texts no message takes; others at the same node would fail with it."""
+    if any(isinstance(text, str) and len(text) > agreement.LONGEST for text in texts):
+        raise SiteError(f"{what} must have at most {agreement.LONGEST:,} characters; shorten the longest")
 
 
 def _column(

@@ -44,6 +44,9 @@ def _found(columns: dict, labels: list = _LABELS, **options) -> list[tuple[str, 
         (["5 mg", "10 mg", "20 mg", "none"] * 10, None),  # doses: few enough to be categories
         ([f"{1 + k % 4}{'abcd'[k % 4]}" for k in range(40)], None),  # stages
         (_with(_AGES, {3: np.inf}), ("error", "infinite", 1)),
+        (_with(_AGES, {3: 1e39, 5: -1e300}), ("error", "infinite", 2)),  # as float32
+        (_with(_SEXES, {3: "f" * 1000}), None),
+        (_with(_SEXES, {3: "f" * 1001}), ("error", "identifier", 0)),
         (_with(list("0123") * 10, {3: "?"}), ("warning", "marker", 1)),
         (_with(_SEXES, {0: "F", 1: "m ", 2: "F"}), ("warning", "spelling", 3)),
         ([None] * 40, ("warning", "empty", 0)),
@@ -230,6 +233,7 @@ ROWS = 40
         ("pat_nr", [f"P{row // 3}" for row in range(60)], "20 distinct codes in 60 rows"),
         ("MRN", [f"{row // 2}" for row in range(30)], "its name, and 15 distinct values in 30 rows"),
         ("note", [f"seen by {row}" for row in range(ROWS)], "40 distinct texts in 40 rows"),
+        ("note", ["seen", "x" * 5000], "a text of 5,000 characters"),
         ("day", ["2024-01-31", "2023-12-01T10:00:00Z"], "dates or times, such as '2024-01-31'"),
         ("day", ["31.01.2024", "1.2.24 10:00"], "dates or times"),
         ("day", ["31 January 2024", "1-Feb-24"], "dates or times"),

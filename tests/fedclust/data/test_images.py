@@ -146,11 +146,24 @@ def test_a_broken_or_missing_image_is_named(tmp_path: Path, image_path: str) -> 
         load(tmp_path)
 
 
+@pytest.mark.parametrize("beside", ["labels.csv", "metadata.csv", "index.parquet", "dark/labels.csv"])
+def test_a_table_beside_images_in_folders_is_not_read(tmp_path: Path, beside: str) -> None:
+    for name in ("dark/1.png", "light/2.png"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_bytes(grey(9))
+    if beside.endswith("parquet"):
+        pq.write_table(pa.table({"file": ["1.png"], "label": ["light"]}), tmp_path / beside)
+    else:
+        (tmp_path / beside).write_text("file,label\n1.png,light\n")
+    part, _ = builder(tmp_path).open()
+    assert part.rows.to_table().column("label").to_pylist() == ["dark", "light"]
+
+
 def test_an_image_that_is_a_program_is_not_opened() -> None:
     # Pillow has Ghostscript run PostScript, whatever the file's name is.
     encoded = io.BytesIO()
     Image.new("RGB", (2, 2)).save(encoded, "EPS")
-    with pytest.raises(ValueError, match="cannot read image: cannot identify image file"):
+    with pytest.raises(ValueError, match="^cannot read image: no image in a format that is read$"):
         decode(encoded.getvalue(), (3, 2, 2))
 
 

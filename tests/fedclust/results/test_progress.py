@@ -148,6 +148,15 @@ def test_a_job_of_a_sweep_prints_no_end_and_the_first_one_how_long_it_takes(firs
     assert written(console) == f"{line}each of the sweep's jobs may take as long\n" * first
 
 
+def test_time_of_the_verdicts_own_models_is_not_estimated() -> None:
+    console, clock = Console(file=io.StringIO(), width=200), Clock()
+    with Progress(10, "auto", console, clock, task=(1, 2), then=9, proves=True) as progress:
+        clock.seconds += 6.0
+        progress.update({"round": 1})
+        wanted = "9 more rounds, and 1 compared, without the verdict's own models"
+        assert written(console) == f"auto: about 1:48 to go by the first round: {wanted}\n"
+
+
 def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     console = terminal()

@@ -119,6 +119,59 @@ def test_a_column_with_an_infinite_number_refuses_the_site(tmp_path: Path) -> No
         _read(_csv(tmp_path / "a.csv", "x,y", *["inf,a", "1,b"] * 5))
 
 
+TEXTS = {"_target_": "fedclust.data.text.Text", "name": "texts", "label": "y", "text": "x"} | {
+    "vocabulary_size": 100
+}
+IMAGES = {"_target_": "fedclust.data.images.Images", "name": "images", "label": "y", "image": "x"}
+LONG = 1001 * "a"
+
+
+@pytest.mark.parametrize(
+    ("dataset", "lines", "message"),
+    [
+        (TABLE, ["x,y", *[f"1.5,{LONG}", "2.5,b"] * 5], "labels must have at most 1,000 characters"),
+        (TABLE, [f"{LONG},x,y", *["1.5,2.5,a", "2.5,1.5,b"] * 5], "names of columns must have at most 1,000"),
+        (TABLE | {"keep": ["x"]}, ["x,y", *[f"{LONG},a", "c,b"] * 5], "values of x must have at most 1,000"),
+        (TEXTS, ["x,y", *[f"warm,{LONG}", "kalt,b"] * 5], "labels must have at most 1,000 characters"),
+    ],
+)
+def test_what_no_message_takes_refuses_its_site_and_no_other_of_the_node(
+    tmp_path: Path, dataset: dict, lines: list[str], message: str
+) -> None:
+    builder = builder_of(dataset, _csv(tmp_path / "a.csv", *lines))
+    with pytest.raises(SiteError, match=f"^{message}") as error:
+        describe(read_site("a", builder, OwnSitesPartition(), 0))
+    assert "aa" not in str(error.value)
+
+
+def test_a_word_that_no_message_takes_is_none_of_the_vocabulary(tmp_path: Path) -> None:
+    lines = ["x,y", *[f"warm {LONG},a", f"kalt {LONG[1:]},b"] * 8]
+    rows = read_site("a", builder_of(TEXTS, _csv(tmp_path / "a.csv", *lines)), OwnSitesPartition(), 0)
+    assert {*describe(rows).words} == {"warm", "kalt", LONG[1:]}
+
+
+@pytest.mark.parametrize("dataset", [TEXTS, IMAGES | {"input_shape": [1, 2, 2]}], ids=["texts", "images"])
+def test_numbers_of_texts_and_images_are_amounts_and_no_classes(tmp_path: Path, dataset: dict) -> None:
+    path = _csv(tmp_path / "a.csv", "x,y", *(f"{k},{k + 0.25}" for k in range(40)))
+    rows = read_site("a", builder_of(dataset | {"target": "amounts"}, path), OwnSitesPartition(), 0)
+    assert rows.labels.ravel().tolist() == [k + 0.25 for k in range(40)]
+    with pytest.raises(SiteError, match="^y: too many different values to be classes"):
+        read_site("a", builder_of(dataset, path), OwnSitesPartition(), 0)
+
+
+@pytest.mark.parametrize("dataset", [TABLE, TEXTS, IMAGES | {"input_shape": [1, 2, 2]}])
+def test_an_unlabelled_example_of_datasets_is_no_class_at_a_site(tmp_path: Path, dataset: dict) -> None:
+    import datasets
+
+    kinds = {"x": datasets.Value("string"), "y": datasets.ClassLabel(names=["ill", "well"])}
+    held = {"x": ["warm", "kalt", "nass"] * 6, "y": [0, 1, -1] * 6}
+    datasets.Dataset.from_dict(held, datasets.Features(kinds)).save_to_disk(str(tmp_path / "a"))
+    with pytest.raises(SiteError, match="^y must have a label in every example, some have -1, which"):
+        read_site("a", builder_of(dataset, tmp_path / "a"), OwnSitesPartition(), 0)
+    kept = builder_of(dataset | {"drop_labels": [-1]}, tmp_path / "a")
+    assert sorted({*read_site("a", kept, OwnSitesPartition(), 0).labels.tolist()}) == ["ill", "well"]
+
+
 def test_only_what_sites_can_agree_on_is_read() -> None:
     digits = {"_target_": "fedclust.data.digits.Digits", "name": "digits"}
     with pytest.raises(SiteError, match="reads tables, images and texts, .* got dataset digits"):

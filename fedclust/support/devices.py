@@ -1,8 +1,10 @@
 """The device and the threads that PyTorch computes on in this process."""
 
 import contextlib
+import ctypes
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import torch
 from torch import nn
@@ -44,6 +46,20 @@ def thread_pool(threads: int, inside: int) -> Iterator[ThreadPoolExecutor]:
         ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(inside,)) as pool,
     ):
         yield pool
+
+
+@cache
+def keep_freed_memory() -> None:
+    """Let this process keep the memory of freed tensors, up to 1 GiB, where the C library is glibc.
+
+    glibc hands large blocks back at once, and an operation on new ones waits until the system has cleared
+    their pages: a tenth of the time of a convolutional network's step, in bfloat16 a quarter.
+    """
+    with contextlib.suppress(AttributeError, OSError, TypeError):  # another C library; Windows
+        library = ctypes.CDLL(None)
+        trim_threshold, mmap_threshold = -1, -3  # <malloc.h>
+        library.mallopt(mmap_threshold, 2**30)
+        library.mallopt(trim_threshold, 2**30)
 
 
 def check_device(device: str | int) -> None:

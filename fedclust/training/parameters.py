@@ -72,7 +72,8 @@ class LocalTraining:
     precision
         ``"float32"``; ``"tf32"``, faster matrix products on GPUs; ``"bf16"``, bfloat16 autocast.
     evaluation_batch_size
-        Examples per forward pass in evaluation.
+        Examples per forward pass in evaluation; ``"auto"`` for 1,024, or 128 of a network with convolutions
+        on a CPU, where larger outputs leave its caches.
 
     Raises
     ------
@@ -107,7 +108,7 @@ class LocalTraining:
     chunk: int | Literal["auto"] = "auto"
     compile: bool = False
     precision: Precision = "float32"
-    evaluation_batch_size: int = 1024
+    evaluation_batch_size: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         number = "a whole number >= 1"
@@ -125,8 +126,8 @@ class LocalTraining:
             decay="in (0, 1]",
             proximal_mu=">= 0 and finite",
             clip_norm="> 0 and finite or None",
-            chunk=f"{number} or auto",
-            **dict.fromkeys(("batch_size", "evaluation_batch_size"), number),
+            batch_size=number,
+            **dict.fromkeys(("chunk", "evaluation_batch_size"), f"{number} or auto"),
             **dict.fromkeys(("epochs", "steps", "schedule_rounds"), f"{number} or None"),
         )
         if not callable(self.loss):

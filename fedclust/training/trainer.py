@@ -23,6 +23,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from fedclust.data.targets.base import Scores
 from fedclust.personal.layers import Finetune
+from fedclust.support.devices import keep_freed_memory
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import torch_seed
 from fedclust.training import evaluation
@@ -135,6 +136,8 @@ class Trainer:
         # The device as tensors name it, with its number: "cuda" is not "cuda:0", and not all of torch.cuda
         # accepts both.
         self._device = torch.empty(0, device=device).device
+        if self._device.type == "cpu":
+            keep_freed_memory()
         if training.augmentation != "none" and data.inputs.dim() != 4:
             shape = f"examples of shape {list(data.input_shape)}, which are not images"
             raise ValueError(f"training.augmentation must be none for {shape}, got {training.augmentation}")
@@ -144,6 +147,9 @@ class Trainer:
     def _prepare(self, model: nn.Module, training: LocalTraining, threads: int) -> None:
         self.training = training
         self._working = WorkingModel(model, self._device, training.precision)
+        wide = self._working.convolves and self._device.type == "cpu"
+        asked = training.evaluation_batch_size
+        self._evaluation_rows = (128 if wide else 1024) if asked == "auto" else asked
         self._lanes = Lanes(self._working, threads)
         self._dispatcher = Dispatcher(self._lanes, self._data, training)
 
@@ -386,7 +392,7 @@ class Trainer:
             with working.settings(), torch.inference_mode():
                 working.load(job.state)
                 working.model.eval()
-                for part in rows.split(self.training.evaluation_batch_size):
+                for part in rows.split(self._evaluation_rows):
                     working.forward(self._data.batch(part)[0])
         finally:
             kept.remove()
@@ -424,7 +430,7 @@ class Trainer:
             key = id(job.state), place if self._working.mixes_rows else 0
             together.setdefault(key, []).append(place)
         batches: list[_Batch] = []
-        size = self.training.evaluation_batch_size
+        size = self._evaluation_rows
         for places in together.values():
             rows = np.concatenate([jobs[place].rows for place in places]).astype(np.int64)
             owners = np.repeat(places, [len(jobs[place].rows) for place in places])

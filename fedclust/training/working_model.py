@@ -291,6 +291,18 @@ def only_last_layer(model: nn.Module) -> nn.Module:
     return copied
 
 
+_POOLS = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d)
+
+
+def _gradient_in_layout(_: nn.Module, __: object, output: Tensor) -> None:
+    """Have the gradient of a layer's output in the output's own layout.
+
+    A flattened output's gradient is not, and pooling would copy its input, not the gradient, to suit it.
+    """
+    if output.requires_grad and output.is_contiguous(memory_format=torch.channels_last):
+        output.register_hook(lambda gradient: gradient.contiguous(memory_format=torch.channels_last))
+
+
 class WorkingModel:
     """A model on a device, built once and reused for every client and round.
 
@@ -323,6 +335,8 @@ class WorkingModel:
     mixes_rows
         Whether a row's output depends on its batch even in evaluation, as with a BatchNorm without running
         statistics (``track_running_stats=False``). A batch then holds rows of one client only.
+    convolves
+        Whether it has convolutions of images.
     nbytes
         Size of one client's model.
     tied
@@ -333,10 +347,14 @@ class WorkingModel:
         self.device = device
         prepared, self.context = prepare(model)
         self.model = prepared.to(device)
-        if any(isinstance(module, nn.Conv2d) for module in self.model.modules()):
+        self.convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
+        if self.convolves:
             # Convolutions are faster with this layout, on CPUs and GPUs; names, shapes and values are the
             # same.
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for module in self.model.modules():
+                if type(module) in _POOLS:
+                    module.register_forward_hook(_gradient_in_layout)
         norms = (module for module in self.model.modules() if isinstance(module, _BatchNorm))
         self.mixes_rows = any(norm.running_mean is None for norm in norms)
         self.tensors: dict[str, Tensor] = self.model.state_dict(keep_vars=True)

@@ -1,3 +1,7 @@
+import platform
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -101,3 +105,33 @@ def test_threads_are_those_inside_and_again_those_before() -> None:
     with pytest.raises(OSError), torch_threads(before + 2):
         raise OSError(torch.get_num_threads() - before)
     assert torch.get_num_threads() == before
+
+
+FAULTS = """
+import resource
+from threading import Thread
+
+import torch
+from fedclust.support.devices import keep_freed_memory
+
+keep_freed_memory()
+
+def work():
+    for turn in range(60):
+        if turn == 50:  # blocks that small ones split are no longer taken from new pages
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+        torch.empty(2_000_000).fill_(1.0)  # 8 MB, 1,953 pages of 4 kB
+
+thread = Thread(target=work)
+thread.start()
+thread.join()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is kept where the C library is glibc")
+def test_freed_memory_is_kept() -> None:
+    # The last ten turns would bring in 10 * 1,953 = 19,530 pages if each started with new ones.
+    ran = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    before, after = map(int, ran.stdout.split())
+    assert after - before < 1953

@@ -53,6 +53,16 @@ def test_evaluation_equals_one_example_at_a_time(small, kind: str, batch_size: i
         assert got.figures == pytest.approx(dict(zip(FIGURES, figures, strict=True)), rel=1e-4)
 
 
+@pytest.mark.parametrize(("kind", "most"), [("convolution", 128), ("linear", 300)])
+def test_evaluation_takes_128_rows_through_convolutions_on_a_cpu(small, kind, most) -> None:
+    made = small.set_up(kind)
+    seen: list[int] = []
+    made.trainer._working.model.register_forward_pre_hook(lambda _, given: seen.append(len(given[0])))
+    rows = np.resize(np.concatenate(made.data.test), 300)
+    made.trainer.evaluate([Job(0, rows, made.start)])
+    assert seen == ([128, 128, 300 - 2 * 128] if most == 128 else [300])
+
+
 @pytest.mark.parametrize(("kind", "positions"), [("linear", 1), ("positions", 6)])
 def test_not_all_outputs_are_kept_at_once(small, kind, positions, monkeypatch) -> None:
     made = small.set_up(kind)

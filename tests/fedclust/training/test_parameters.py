@@ -35,7 +35,7 @@ def test_learning_rates(changes: dict, rounds: tuple[int, ...], rates: list[floa
         ({"batch_size": 0}, r"batch_size must be a whole number >= 1, got 0"),
         ({"batch_size": 2.0}, r"batch_size must be a whole number >= 1, got 2.0"),
         ({"batch_size": True}, r"batch_size must be a whole number >= 1, got True"),
-        ({"evaluation_batch_size": -1}, r"evaluation_batch_size must be a whole number >= 1, got -1"),
+        ({"evaluation_batch_size": -1}, r"evaluation_batch_size must be a whole number >= 1 or auto, got -1"),
         ({"epochs": 0}, r"epochs must be a whole number >= 1 or None, got 0"),
         ({"epochs": None, "steps": -2}, r"steps must be a whole number >= 1 or None, got -2"),
         ({"schedule_rounds": 0}, r"schedule_rounds must be a whole number >= 1 or None, got 0"),

@@ -378,3 +378,22 @@ def test_batch_norm_of_bfloat16_is_computed_in_the_precision_of_its_statistics()
     assert found.dtype == torch.bfloat16
     torch.testing.assert_close(found, norm(rows.float()).bfloat16(), rtol=0, atol=0)
     torch.testing.assert_close(ours.running_mean, norm.running_mean, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(2), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(2)])
+def test_gradients_keep_the_layout_that_pooling_is_fast_in(pool: nn.Module) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), pool, nn.Flatten(), nn.Linear(12, 2))
+    working = module.WorkingModel(model, torch.device("cpu"), "float32")
+    layouts: list[bool] = []
+    last = torch.channels_last
+
+    def watch(_: nn.Module, __: object, output: torch.Tensor) -> None:
+        output.register_hook(lambda gradient: layouts.append(gradient.is_contiguous(memory_format=last)))
+
+    working.model[0].register_forward_hook(watch)
+    images = torch.randn(5, 1, 6, 6)
+    plain = torch.autograd.grad(model(images).square().sum(), list(model.parameters()))
+    ours = torch.autograd.grad(working.forward(images).square().sum(), working.trainable)
+    assert layouts == [True]
+    for one, other in zip(plain, ours, strict=True):
+        torch.testing.assert_close(one, other)

@@ -3,7 +3,7 @@
     python benchmarks/rounds.py digits [--turns 7] [--ways fedclust-local stock-flower ...] [--write]
     python benchmarks/rounds.py cnn
     python benchmarks/rounds.py published-pfllib    and others of benchmarks/published.py
-    … --before COMMIT    what was checked out then takes turns, too
+    … --before COMMIT …  what was checked out then takes turns, too
 
 pfl-research is included if it is installed: pip install 'fedclust[benchmark]'. --write puts the table into
 docs/PERFORMANCE.md. Run it on an idle machine; on a busy one only ratios are meaningful.
@@ -72,25 +72,25 @@ def main() -> None:
     parser.add_argument("setting", choices=[*SETTINGS, *PUBLISHED])
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--ways", nargs="+", choices=WAYS)
-    parser.add_argument("--before", metavar="COMMIT")
+    parser.add_argument("--before", metavar="COMMIT", nargs="+", default=[])
     asked = parser.parse_args()
     logs = Path(tempfile.mkdtemp(prefix="fedclust-benchmark-"))
     print(f"logs: {logs}", file=sys.stderr)
     setting, groups = (SETTINGS | PUBLISHED)[asked.setting], dict[str, Group]()
-    names, before = {way: name for way, (name, _, _) in WAYS.items()}, logs / "before"
+    names = {way: name for way, (name, _, _) in WAYS.items()}
     try:
-        if asked.before:
-            git("worktree", "add", "--detach", str(before), asked.before)
-            names["before"] = f"{names['fedclust-local']}, commit {asked.before}"
-            groups["before"] = start(asked.setting, "fedclust-local", logs / "before.log", before)
+        for commit in asked.before:
+            git("worktree", "add", "--detach", str(logs / commit), commit)
+            names[commit] = f"{names['fedclust-local']}, commit {commit}"
+            groups[commit] = start(asked.setting, "fedclust-local", logs / f"{commit}.log", logs / commit)
         for way in available(asked.ways or setting.ways or list(WAYS)):
             groups[way] = start(asked.setting, way, logs / f"{way}.log")
         seconds = interleave(groups, asked.turns)
     finally:
         for group in groups.values():
             group.close()
-        if before.exists():
-            git("worktree", "remove", "--force", str(before))
+        for commit in filter(lambda each: (logs / each).exists(), asked.before):
+            git("worktree", "remove", "--force", str(logs / commit))
     cohort = setting.cohort or setting.clients
     found = {names[way]: [cohort / took for took in values] for way, values in seconds.items()}
     text = rates("clients per second", found, names["fedclust-local"])

@@ -30,8 +30,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 from settings import SETTINGS, Training
 
-from fedclust.grids.client_grid import ClientGrid
-from fedclust.messages.models import from_state
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import build
 from fedclust.strategies import ClusteredStrategy
@@ -46,14 +44,10 @@ def rounds(
     clients: int, cohort: int, strategy: Callable[..., ClusteredStrategy] = Training
 ) -> Callable[[int], None]:
     """Return a function that runs a given number of rounds."""
-    setting = dataclasses.replace(DIGITS, clients=clients)
-    grid = ClientGrid(make_engine(setting.config()))
-    grid.connect()
-    arrays = from_state(setting.network().state_dict())
-    share = cohort / clients
-    if cohort_size(clients, share) != cohort:
+    setting = dataclasses.replace(DIGITS, clients=clients, cohort=cohort)
+    if cohort_size(clients, setting.share) != cohort:
         raise ValueError(f"cohort must be a share of {clients} clients, got {cohort}")
-    return lambda number: strategy(participation=share).start(grid, arrays, num_rounds=number)
+    return setting.rounds(setting.config(), strategy=strategy)
 
 
 def per_round(run: Callable[[int], None], number: int) -> float:
@@ -98,7 +92,7 @@ def methods(turns: int) -> str:
 def _built(config: DictConfig, participation: float) -> ClusteredStrategy:
     aggregator = partial(deepcopy, instantiate(config.aggregator))  # as a run makes each cluster's
     strategy: ClusteredStrategy = build(config.strategy, participation=participation, aggregator=aggregator)
-    strategy.configure_evaluate = lambda *_: []  # type: ignore[method-assign]
+    strategy._evaluation = lambda now: now  # type: ignore[method-assign]
     return strategy
 
 

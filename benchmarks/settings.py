@@ -1,6 +1,6 @@
 """Settings for comparing ways of training, on random data: only the shapes matter."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust import data
 from fedclust.data import Dataset, FederatedData
+from fedclust.federation.federation import Federation
 from fedclust.federation.run import Round
+from fedclust.messages.models import from_state
 from fedclust.models import construction
+from fedclust.runs.server import connect, make_engine
+from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import compose
 from fedclust.strategies import ClusteredStrategy
 
@@ -131,6 +135,20 @@ class Setting:
     def network(self) -> torch.nn.Module:
         """Build the model."""
         return construction.build({"_target_": self.model}, 0)
+
+    def rounds(
+        self, config: DictConfig, grid: Any = None, strategy: Callable[..., ClusteredStrategy] = Training
+    ) -> Callable[[int], None]:
+        """Return a function that runs so many rounds, its clients connected as a run connects them."""
+        grid = make_engine(config) if grid is None else grid
+        clients = connect(config, grid, run_settings(config), lambda _: None)
+        arrays = from_state(self.network().state_dict())
+
+        def run(number: int) -> None:
+            federation = Federation(clients)
+            strategy(participation=self.share).start(grid, arrays, num_rounds=number, federation=federation)
+
+        return run
 
 
 SETTINGS = {

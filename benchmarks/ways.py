@@ -13,12 +13,10 @@ from functools import lru_cache, partial
 import published
 import settings
 import torch
-from settings import Setting, Training
+from settings import Setting
 from training_speed import bare_vmap, plain_loop
 from turns import Turns
 
-from fedclust.messages.models import from_state
-from fedclust.runs.server import make_engine
 from fedclust.settings.composition import to_run_config
 from fedclust.training.cohort import draw_batches
 from fedclust.training.parameters import LocalTraining
@@ -52,19 +50,8 @@ def _serve_loop(setting: Setting, turns: Turns, train: Callable[..., None], rank
 
 
 def fedclust(setting: Setting, turns: Turns, _: int, engine: str) -> None:
-    """Train end to end: strategy, grids, node, trainer."""
-    _serve_strategy(setting, turns, make_engine(setting.config(f"engine={engine}")))
-
-
-def _serve_strategy(setting: Setting, turns: Turns, grid: object) -> None:
-    from fedclust.grids.client_grid import ClientGrid
-
-    clients = ClientGrid(grid)
-    clients.connect()
-    arrays = from_state(setting.network().state_dict())
-    turns.serve(
-        lambda number: Training(participation=setting.share).start(clients, arrays, num_rounds=number)
-    )
+    """Train end to end, as a run does."""
+    turns.serve(setting.rounds(setting.config(f"engine={engine}")))
 
 
 def in_flower(setting: Setting, turns: Turns, _: int, pause: float | None = None) -> None:
@@ -82,12 +69,13 @@ def in_flower(setting: Setting, turns: Turns, _: int, pause: float | None = None
 
     from fedclust.grids.superlink import PromptGrid
 
-    run_config = to_run_config(setting.config())
+    config = setting.config()
+    run_config = to_run_config(config)
     server = ServerApp()
 
     @server.main()
     def main(grid: Grid, _: Context) -> None:
-        _serve_strategy(setting, turns, PromptGrid(grid))  # as fedclust.runs.server does
+        turns.serve(setting.rounds(config, PromptGrid(grid)))  # as fedclust.runs.server does
 
     class Configured(ClientApp):
         def __call__(self, message: Message, context: Context) -> Message:

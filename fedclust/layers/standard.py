@@ -236,7 +236,8 @@ def within(
         norm if reply.update_norm is None else reply.update_norm
         for norm, reply in zip(norms, replies, strict=True)
     ]
-    started = {id(reply.start): lengths.update_norm(reply.start) for reply in replies}
+    begun = {id(reply.start): reply.start for reply in replies}
+    started = {key: lengths.update_norm(start) for key, start in begun.items()}
     starts = [started[id(reply.start)] for reply in replies]
     of = [reply.cluster for reply in replies]
     long = {} if caps.norm is None else lengths.too_long(norms, own, of, caps.norm, starts)

@@ -7,9 +7,11 @@ before round 1. Nothing that comes with a run is read here except the question.
 
 import json
 import math
+import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,14 @@ from fedclust.typing import FloatArray, IntArray
 _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
 
 
+def _account(node: Node, what: str) -> Path:
+    """Return the file of one of the site's accounts; not in the cache, which may be deleted at any time."""
+    chosen = os.environ.get("FEDCLUST_ACCOUNTS") or Path.home() / ".local" / "state" / "fedclust"
+    folder = Path(chosen).expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
+
+
 def check_question(node: Node, kind: str) -> None:
     """Check, before any work, that the site answers a type of question, and count the day's training.
 
@@ -50,13 +60,12 @@ def check_question(node: Node, kind: str) -> None:
         )
     if rules.rounds_per_day is None or kind not in _TRAINS:
         return
-    file = cache.cache_root() / "sites" / f"rounds-{cache.digest(str(node.config['name']))}.json"
+    file = _account(node, "rounds")
     today = time.strftime("%Y-%m-%d")
     counted = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     trained = int(counted.get(today, 0))
     if trained >= rules.rounds_per_day:
         raise RulesError(f"this site trains {rules.rounds_per_day} times a day, by the rules of its operator")
-    file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, json.dumps({today: trained + 1}))
 
 
@@ -84,8 +93,7 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
     asked = [each for each in (_spending(rules, node, question) for question in questions) if each]
     if not asked:
         return
-    file = cache.cache_root() / "sites" / f"patients-{cache.digest(str(node.config['name']))}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
+    file = _account(node, "patients")
     with FileLock(file.with_suffix(".lock")):  # runs train at the same time
         spent = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         account: dict[tuple[float, float], int] = {}

@@ -75,10 +75,11 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_cache_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Prepare data below pytest's own folder, in this process and those it starts."""
+def _nothing_in_the_home_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Prepare data and keep accounts below pytest's own folder, in this process and those it starts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FEDCLUST_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path_factory.mktemp("accounts")))
         yield
 
 

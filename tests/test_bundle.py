@@ -49,6 +49,16 @@ def test_lower_bounds_are_those_that_were_tried() -> None:
     assert len(bounds) == len({Requirement(each).name for each in asked})  # nothing without a lower bound
 
 
+def test_ci_installs_one_version_of_each_dependency() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    named = Requirement(extras["all"][0]).extras
+    asked = [*PROJECT["project"]["dependencies"], *(each for extra in named for each in extras[extra])]
+    pinned = set(
+        re.findall(r"^(\S+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    assert {Requirement(each).name for each in asked} <= pinned
+
+
 def test_the_hub_takes_all_files() -> None:
     """Of what `make hub` copies; the Hub takes no others than these kinds, and our names have no spaces."""
     copied = ["--", ":!tests", ":!benchmarks"]

@@ -14,6 +14,7 @@ import ssl
 import subprocess
 import sysconfig
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -76,7 +77,13 @@ class Machines:
         (tools / "scp").write_text(SCP)
         (tools / "scp").chmod(0o755)
         path = os.pathsep.join([str(tools), str(SCRIPTS), os.environ["PATH"]])
-        away = ("FLWR_HOME", "FEDCLUST_CACHE", "XDG_CACHE_HOME", "PYTHONDONTWRITEBYTECODE")
+        away = (
+            "FLWR_HOME",
+            "FEDCLUST_CACHE",
+            "FEDCLUST_ACCOUNTS",
+            "XDG_CACHE_HOME",
+            "PYTHONDONTWRITEBYTECODE",
+        )
         kept = {name: value for name, value in os.environ.items() if name not in away}
         self._environment = {
             **kept,
@@ -197,6 +204,18 @@ def test_three_hospitals_choose_with_whom_they_train_as_the_simulation_does(
     assert any("east" in str(finding) for finding in deployed.summary["site_findings"])
 
 
+def test_the_keys_block_can_be_run_again_for_a_fourth_hospital(tmp_path: Path) -> None:
+    (block,) = (block for _, block in _blocks() if "flwr supernode register" in block)
+    (tmp_path / "flwr").write_text('#!/bin/sh\necho "$6" >> registered\n')
+    (tmp_path / "flwr").chmod(0o755)
+    path = os.pathsep.join([str(tmp_path), os.environ["PATH"]])
+    for sites in (SITES, (*SITES, "west")):
+        asked = block.replace(" ".join(SITES), " ".join(sites))
+        subprocess.run(["sh", "-eu", "-c", asked], cwd=tmp_path, env={"PATH": path}, check=True)
+        assert tomllib.loads((tmp_path / "hosts.toml").read_text()) == {site: site for site in sites}
+        assert (tmp_path / "registered").read_text().split() == [*sites]
+
+
 DEPLOY = ROOT / "deploy"
 SERVICE = {"image", "restart", "depends_on", "command", "ports", "volumes", "profiles", "environment"}
 
@@ -233,8 +252,10 @@ def test_the_compose_file_starts_what_the_page_starts() -> None:
         started, options = _options(service["command"])
         # A container has ports of its own.
         assert options == page[started] - ({"--port"} if name in SITES else set())
+    assert "./keys/hosts.toml:/keys/hosts.toml:ro" in services["superlink"]["volumes"]  # as in `run`
     for site in SITES:
-        assert services[site]["command"][-1] == f"--node-config=data='/data/patients.csv' name='{site}'"
+        own = f"data='/data/patients.csv' name='{site}' ${{{site.upper()}:-}}"  # further keys are in .env
+        assert services[site]["command"][-1] == f"--node-config={own}"
         assert f"./keys/{site}.key:/keys/node.key:ro" in services[site]["volumes"]
     copied = re.findall(r"^COPY (.*) (?:\S+)$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), re.M)
     assert {"fedclust", "strategies", "clients", "conf"} <= set(" ".join(copied).split())

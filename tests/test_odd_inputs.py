@@ -158,11 +158,11 @@ ALIKE = "x: the values of another column in all rows"
 @pytest.mark.parametrize(
     ("column", "way", "expected", "times"),
     [
-        ("", "check", "x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
+        ("", "check", "x: no value at all; leave it out with --ignore x", 1),
         ("", "pooled", "warning: x: no value at all; leave it out with 'dataset.ignore=[x]'", 1),
         ("", "sites", "every site: x has no value; leave it out with 'dataset.ignore=[x]'", 2),
         ("3", "pooled", "warning: x: one value in all rows ('3'); leave it out with", 1),
-        ("{age}", "check", f"{ALIKE} (age); leave one out, as with 'dataset.ignore=[x]'", 1),
+        ("{age}", "check", f"{ALIKE} (age); leave one out, as with --ignore x", 1),
         ("{age}0", "pooled", f"warning: {ALIKE} (age); leave one out", 1),  # 47.50: the same number
         ("{y}", "pooled", f"warning: {ALIKE} (y); leave one out", 1),
         ("{y}", "sites", f"{ALIKE};", 3),  # of each site, and of both at the end

@@ -212,7 +212,7 @@ def test_noise_for_patients_of_sites_is_refused_for_times_before_round_1(tmp_pat
 def test_a_site_answers_no_run_once_its_patients_have_spent_what_they_may(
     tmp_path: Path, monkeypatch
 ) -> None:
-    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path / "accounts"))
     noise = ["privacy=patient_dp", "privacy.epsilon=null", "privacy.noise_multiplier=1.2"]
     # Two rounds of two steps that draw a quarter of the patients; three accuracies that cost the same ε.
     steps = epsilon_of_steps(1.2, 0.25, 4, 1e-5)
@@ -220,6 +220,7 @@ def test_a_site_answers_no_run_once_its_patients_have_spent_what_they_may(
     allowed = f"patient_noise = 1.2\npatient_epsilon = {epsilon_of_runs(one_run, 1e-5) + 1e-6}"
     refused = []
     for number in (0, 1):
+        monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path / f"cache{number}"))  # that of the first is deleted
         (folder := tmp_path / f"{number}").mkdir()
         _run(folder, ["strategy=fedavg", "proof=false", *noise], {"north": allowed})
         rounds = load(folder / "out").saved.rounds

@@ -32,7 +32,8 @@ _ELSEWHERE = "choose another folder with cache_dir or the environment variable F
 def cache_root(cache_dir: str | os.PathLike[str] | None = None) -> Path:
     """Return the cache folder: `cache_dir`, else ``$FEDCLUST_CACHE``, else ``~/.cache/fedclust``.
 
-    Its content can be deleted at any time; it is prepared again when next needed.
+    Its content can be deleted at any time; it is prepared again when next needed. What must be kept, such as
+    a site's account of its patients' ε, is elsewhere (:mod:`fedclust.clients.release`).
     """
     chosen = cache_dir or os.environ.get("FEDCLUST_CACHE") or Path.home() / ".cache" / "fedclust"
     return Path(chosen).expanduser().absolute()

@@ -183,8 +183,8 @@ class SiteGrid(ClientGrid):
         Raises
         ------
         FederationError
-            If a node cannot identify itself, two nodes have the same name, or fewer than `min_clients`
-            clients are online after the time limit.
+            If two nodes have the same name, or fewer than `min_clients` clients are online after the time
+            limit or fit the agreement. A node that does not say what it hosts is left out.
         """
         if self._connected:
             return self.num_clients

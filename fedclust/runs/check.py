@@ -9,12 +9,13 @@ in this process under its rules: what the site sends, message by message, with s
 
 import argparse
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclust.data.check import lines
+from fedclust.data.check import SETTING, lines
 from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
@@ -29,8 +30,8 @@ _EXAMPLES = """
   fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
-_CSV = re.compile(r"'?dataset\.csv_options\.(\w+)=(\"[^\"]*\"|[^\s;,']+)'?")
-_FLAGS = {name: f"{name} " for name in ("sep", "decimal", "encoding")}
+_FLAGS = ("sep", "decimal", "encoding")  # of csv_options; others are --csv NAME=VALUE
+_OPTIONS = {"target": "kind", "event": "event", "keep": "keep", "ignore": "ignore"}  # by setting of dataset
 _WORDS = {"true": True, "false": False, "null": None}
 
 
@@ -112,8 +113,19 @@ def _csv_options(given: argparse.Namespace) -> dict[str, Any]:
 
 def _print(line: str) -> None:
     """Print a line, with this command's options, of at most 400 characters; names may hold anything."""
-    line = _CSV.sub(lambda match: f"--{_FLAGS.get(match[1], f'csv {match[1]}=')}{match[2]}", line)
+    line = SETTING.sub(_option, line).replace("partition.group=", "--group ")
     print("".join(each if each.isprintable() else "?" for each in line[:400]))
+
+
+def _option(setting: re.Match[str]) -> str:
+    """Return the option of this command that stands for a setting."""
+    csv, name, value = setting.groups()
+    if csv:
+        return f"--{name} {value}" if name in _FLAGS else f"--csv {name}={value}"
+    if name not in _OPTIONS:
+        return setting[0]
+    values = value[1:-1].split(",") if value.startswith("[") else [value]
+    return f"--{_OPTIONS[name]} {shlex.join(values)}"
 
 
 def parser() -> Parser:
@@ -131,10 +143,11 @@ def parser() -> Parser:
     parser.add_argument("--group", metavar="COLUMN", help="the key of the person that a row belongs to")
     rules = "write first rules of what may leave; list what a run gets"
     parser.add_argument("--rules", type=Path, metavar="FILE", nargs="?", const=Path("site.toml"), help=rules)
-    for name, what in (("ignore", "columns that the run leaves out"), ("keep", "columns to use as they are")):
+    kept = "columns to use as they are; at a node, keep= in --node-config"
+    for name, what in (("ignore", "columns that the run leaves out"), ("keep", kept)):
         parser.add_argument(f"--{name}", metavar="COLUMN", nargs="+", default=[], help=what)
     for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
         parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
-    options = "another of dataset.csv_options, such as thousands="
+    options = "another of dataset.csv_options, such as thousands=; at a node, in --node-config"
     parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
     return parser

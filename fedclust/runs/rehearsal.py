@@ -29,7 +29,7 @@ _TEMPLATE = """\
 
 labels = {labels}  # columns that a run may predict
 inputs = {inputs}  # columns that a run may learn from; no others are described
-groups = []  # columns whose values may be clients of their own and name them (dataset.natural)
+groups = []  # columns that may name clients (dataset.natural) or groups, such as ["ward"]; []: none may
 min_cell = 10  # nothing that is of fewer rows leaves: counts, classes, categories, means, figures
 max_values = 100  # most classes, and most categories of a column
 own_models = true  # false: no model leaves that other sites may be sent; coalitions run without this site
@@ -37,7 +37,7 @@ own_models = true  # false: no model leaves that other sites may be sent; coalit
 # methods = ["auto", "fedavg"]  # choices of strategy= and compare=; without this line any
 # layers = ["prior"]  # choices of personal=; without this line any
 # encoders = ["random"]  # that may embed the rows; without this line those of --node-config "encoder=…"
-# rounds_per_day = 200  # most rounds a day, of all runs together
+# rounds_per_day = 200  # most messages a day that ask for training (train, update), of all runs together
 # clip = 1.0  # length to which the change by training is cut
 # noise = 0.01  # standard deviation of the noise on each parameter, as a multiple of clip
 # patient_noise = 1.0  # least noise of privacy=patient_dp, without which nothing of single patients leaves
@@ -113,7 +113,7 @@ def rehearsed(given: argparse.Namespace, file: Path, csv_options: dict[str, Any]
     """
     predicted = {"target": given.kind, "event": given.event}
     own = csv_options | {"keep": ",".join(given.keep), "data": str(file), "rules": str(given.rules)}
-    with tempfile.TemporaryDirectory() as folder, _cache(folder):
+    with tempfile.TemporaryDirectory() as folder, _apart(folder):
         named = [f"dataset.label={json.dumps(given.target)}", f"dataset.ignore={json.dumps(given.ignore)}"]
         named += [f"dataset.{key}={json.dumps(value)}" for key, value in predicted.items() if value]
         named += [f"partition.group={json.dumps(given.group)}"] if given.group else []
@@ -140,13 +140,14 @@ def rehearsed(given: argparse.Namespace, file: Path, csv_options: dict[str, Any]
 
 
 @contextmanager
-def _cache(folder: str) -> Iterator[None]:
-    """Keep what a rehearsal encodes in a folder of its own."""
-    before = os.environ.get("FEDCLUST_CACHE")
-    os.environ["FEDCLUST_CACHE"] = f"{folder}/cache"
+def _apart(folder: str) -> Iterator[None]:
+    """Keep what a rehearsal encodes and counts in a folder of its own."""
+    before = {name: os.environ.get(name) for name in ("FEDCLUST_CACHE", "FEDCLUST_ACCOUNTS")}
+    os.environ.update({name: f"{folder}/{name}" for name in before})
     try:
         yield
     finally:
-        os.environ.pop("FEDCLUST_CACHE")
-        if before is not None:
-            os.environ["FEDCLUST_CACHE"] = before
+        for name, value in before.items():
+            os.environ.pop(name)
+            if value is not None:
+                os.environ[name] = value

@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clients import release
 from fedclust.clients.release import Release, charge, check_question
+from fedclust.data.cache import cache_root
 from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.models import from_state, to_state
@@ -228,7 +229,7 @@ def test_a_question_that_is_not_answered_is_refused_before_any_work() -> None:
 
 
 def test_a_site_trains_as_often_a_day_as_its_operator_allows(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path))
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
     day = ["2026-01-01"]
     monkeypatch.setattr(release.time, "strftime", lambda _: day[0])
     limited = node(Rules(rounds_per_day=2))
@@ -294,7 +295,8 @@ def test_what_limits_patients_needs_their_noise(name: str) -> None:
 
 
 def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("FEDCLUST_CACHE", str(tmp_path))
+    monkeypatch.delenv("FEDCLUST_ACCOUNTS")
+    monkeypatch.setenv("HOME", str(tmp_path))
     # One step of noise 4 and one figure of noise 4 are a release of 4 / √2; two and one would be of 4 / √3.
     allowed = epsilon_of([(4 / 2**0.5, 1)], 1e-5) + 1e-6
     rules = Rules(patient_noise=1.0, patient_epsilon=allowed)
@@ -313,6 +315,8 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
         charge(limited, [train, train, measure])  # of three clients, whose patients may be the same
     charge(limited, [train])
     charge(limited, [measure])  # of another run, for which the first is a test patient
+    (account,) = (tmp_path / ".local" / "state" / "fedclust").glob("patients-*.json")
+    assert cache_root() not in account.parents  # which may be deleted
     for more in (train, measure):
         with pytest.raises(RulesError, match="in all runs, by the rules of its operator$"):
             charge(limited, [more])

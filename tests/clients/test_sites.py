@@ -162,6 +162,37 @@ def test_the_operator_says_how_a_site_reads_its_data(tmp_path: Path) -> None:
     assert statement.columns["patient"].values == tuple(f"Smith {row}" for row in range(8))
 
 
+def test_the_operator_is_told_what_to_write_in_the_nodes_configuration(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = patients(tmp_path, code=["12?3"[row % 4] for row in range(40)])
+    (warning,) = deployed(path, [])[0].stated().statements["north"].warnings
+    assert warning == (
+        "code: a category that means missing; leave these cells empty, or name it, as in na_values='?' "
+        "(in --node-config)"
+    )
+    assert deployed(path, [], na_values="?")[0].stated().statements["north"].warnings == ()
+    path.write_bytes(path.read_text().replace("ill", "kränklich").encode("latin-1"))
+    with discreet():
+        assert "reading the data failed" in deployed(path, [])[0].registered().refused["north"]
+    assert "set its encoding, for example encoding='latin-1' (in --node-config)" in caplog.text
+    assert "dataset.csv_options" not in caplog.text.rpartition("SourceError")[2]
+    assert not deployed(path, [], encoding="latin-1")[0].registered().refused
+
+
+def test_a_site_names_no_clients_by_a_column_until_its_operator_lists_it(tmp_path: Path) -> None:
+    path, rules = patients(tmp_path), tmp_path / "site.toml"
+    rules.write_text("groups = []\n")
+    refused = deployed(path, ["dataset.natural=ward"], rules=str(rules))[0].registered().refused["north"]
+    assert refused == (
+        "dataset.natural must be allowed by the site's rules, got ward; its operator can allow it in the "
+        "groups of the rules"
+    )
+    rules.write_text('groups = ["ward"]\n')
+    registered = deployed(path, ["dataset.natural=ward"], rules=str(rules))[0].registered()
+    assert registered.clients == {"north": ("north/a", "north/b")}
+
+
 def test_what_is_of_fewer_than_five_rows_stays(tmp_path: Path) -> None:
     columns = {
         "stage": ["A"] * 36 + ["B"] * 4,

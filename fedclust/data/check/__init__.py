@@ -96,10 +96,7 @@ _ERRORS = {
         "texts where numbers are needed",
         "write plain numbers, or leave out dataset.target for classes",
     ),
-    "time": (
-        "times that are not above 0",
-        "correct them, or leave these rows out, as in 'dataset.drop_labels=[0]'",
-    ),
+    "time": ("times that are not above 0", "correct them, or leave these rows out"),
     "event": (
         "events that are neither 0 nor 1, false nor true",
         "write 1 where the event happened, and 0 where a row was censored: observed until then, without it",
@@ -116,7 +113,10 @@ _ERRORS = {
     ),
 }
 _WARNINGS = {
-    "marker": ("a category that means missing", "leave these cells empty, or set csv_options.na_values"),
+    "marker": (
+        "a category that means missing",
+        "leave these cells empty, or name it, as in 'dataset.csv_options.na_values=\"?\"'",
+    ),
     "spelling": ("values that differ in case or blanks only", "spell each of them in one way"),
     "empty": ("no value at all", "leave it out with 'dataset.ignore=[{}]' if every site lacks it"),
     "three decimals": (
@@ -140,6 +140,12 @@ _WARNINGS = {
         "remove them, or give the person's key with partition.group=COLUMN: the same row trains and tests",
     ),
 }
+SETTING = re.compile(r"'?dataset\.(csv_options\.)?(\w+)=(\"[^\"]*\"|\[.*?\](?=')|[^\s;,']+)'?")
+"""A setting that a remedy names: whether it is of CSV files, its name and its value.
+
+It is that of a run over a pooled table, or of a simulation; other readers are told their own way to set it.
+"""
+
 ELSEWHERE = frozenset({"identifier", "empty", "constant", "unlabelled"})
 """Checks that reading the labels and the sites' agreement make themselves."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import cache
-from fedclust.data.check import ELSEWHERE, Finding, lines, not_classes, suspicion
+from fedclust.data.check import ELSEWHERE, SETTING, Finding, lines, not_classes, suspicion
 from fedclust.data.dataset import VALUES, FederatedData
 from fedclust.data.images import Images, pixel_counts
 from fedclust.data.input_encoders import InputEncoder, category_texts, numbers_of
@@ -28,6 +28,7 @@ from fedclust.data.source import (
     USUAL,
     Labels,
     Part,
+    SourceError,
     column,
     find_column,
     table_of,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 2
 _PUBLIC = attrgetter("public")
+_POOLED = "; give dataset.path="  # advice for a run that names the data
 _CHUNK = 1024  # images counted at a time
 _TEST = "own test part"
 _LONGEST = 300  # characters of a client's name, as records allow
@@ -344,13 +346,13 @@ def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
         own = [find_column(parts[0], names, role)] if role in _FIRST else names
         columns = [find_column(parts[0], name, role) for name in own]
         listed, setting = getattr(rules, _RULE_OF[role]), f"dataset.{role}"
+        allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
         if listed is not None:
             if others := [name for name in columns if name not in listed]:
-                raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}")
+                raise SiteError(f"{setting} must be allowed by the site's rules, got {others[0]}; {allow}")
         elif role in ("label", "event", "natural", "groups", "numbers", "categories"):
             table = table_of(parts, columns, slice(None))
             if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
-                allow = f"its operator can allow it in the {_RULE_OF[role]} of the rules"
                 raise SiteError(f"{setting} must not name an identifier or a date, got {found[0]}; {allow}")
     if isinstance(builder, Tables) and builder.chooses and rules.inputs is not None:
         others = [name for name in parts[0].rows.schema.names if name not in rules.inputs]
@@ -406,13 +408,31 @@ def private(builder: Builder) -> Iterator[None]:
         raise
     except UNREADABLE as error:
         if not is_open():
+            if isinstance(error, SourceError):
+                error.args = (_for_operator(str(error)),)  # who reads the log
             raise SiteError(reason_of(error, "reading the data")) from error
         raise SiteError(_without_path(str(error), str(builder.path))) from error
 
 
+def _for_operator(text: str) -> str:
+    """Write what only a deployed node's operator can set as in its configuration; leave a run's settings."""
+
+    def key(match: re.Match[str]) -> str:
+        csv, name, value = match.groups()
+        if not csv and name != "keep":  # a run may set it
+            return match[0]
+        plain = value.strip('[]"')
+        typed = plain in ("true", "false") or plain.isdecimal()
+        return f"{name}={plain}" if typed else f"{name}='{plain}'"
+
+    text = text.partition(_POOLED)[0]
+    written = SETTING.sub(key, text)
+    return written if written == text else f"{written} (in --node-config)"
+
+
 def _without_path(text: str, path: str) -> str:
     absolute = Path(path).expanduser().absolute()
-    for pooled_advice in ("; give dataset.path=", " (read from "):
+    for pooled_advice in (_POOLED, " (read from "):
         text = text.partition(pooled_advice)[0]
     for root in sorted({str(absolute), path, str(absolute.parent)}, key=len, reverse=True):
         if len(root) > 1:
@@ -433,6 +453,8 @@ def describe(rows: SiteRows) -> agreement.Statement:
     if len(rows.trained) < floor:
         raise SiteError(f"a site must train on at least {floor} rows")
     warnings = lines((each for each in rows.findings if each.rule not in ELSEWHERE), 6, _PUBLIC)
+    if rows.rules:
+        warnings = [_for_operator(line) for line in warnings]
     statement = agreement.Statement((), warnings=tuple(line[:900] for line in warnings))
     if builder.kind.numeric:
         if not (values := builder.kind.stated(rows.labels[rows.trained], floor)):

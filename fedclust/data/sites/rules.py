@@ -42,7 +42,8 @@ class Rules(Checked):
     own_models
         Whether the site sends models that the server may pass on to other sites, which coalitions do.
     rounds_per_day
-        Most training messages that the site answers a day, of all runs together; None: any number.
+        Most messages a day that ask for training (``train`` and ``update``), of all runs together; None: any
+        number.
     min_cell
         Least number of rows that a count, class, category, mean or figure is of: 1, or 3 or more, as a mean
         and a spread of two rows tell both.

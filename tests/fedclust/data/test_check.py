@@ -153,7 +153,7 @@ def test_where_a_time_is_wrong_and_what_to_do() -> None:
     (found,) = check_table(table, "y", kind=Times, event="died")
     assert found.line == (
         "y: times that are not above 0, in 2 of 40 rows ('-2.0' in rows 4, 8); correct them, or leave these "
-        "rows out, as in 'dataset.drop_labels=[0]'"
+        "rows out"
     )
     (found,) = check_table(pd.DataFrame({"y": _DAYS}), "y")  # as classes
     assert "to predict amounts give dataset.target=amounts, or dataset.event=COLUMN" in found.line

@@ -67,6 +67,9 @@ def test_a_keeper_checks_files_offline(tmp_path: Path, capsys: pytest.CaptureFix
     seen = "error: age: texts in a column of numbers, in 2 of 60 rows ('<500' in rows 4, 6); correct"
     printed = capsys.readouterr().out
     assert seen in printed
+    assert "or use it as categories with --keep age\n" in printed
+    assert main([stray_csv, "--keep", "age", "--target", "y"]) == 0
+    capsys.readouterr()
     assert "as the sites of one run:" not in printed  # one of them only could take part
     assert printed.endswith("errors: 1, warnings: 0\n")
     assert main([clean_csv, third, "--target", "y"]) == 0

@@ -11,7 +11,7 @@ from tests.fedclust.runs.test_check import example_table, write_tables
 
 
 def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], without_pages: None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, without_pages: None
 ) -> None:
     table = example_table(120, 1).assign(patient_id=[f"P{row}" for row in range(120)])
     (file,), rules = write_tables(tmp_path, patients=table), tmp_path / "site.toml"
@@ -35,7 +35,12 @@ def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
     # The network has 3 inputs, of age and both sexes, 64 hidden units and 2 classes; coalitions have more.
     assert int(sizes["train"].replace(",", "")) > 4 * (3 * 64 + 64 + 64 * 2 + 2)
     assert "P11" not in printed
-    # Rules that are there are kept, and hold.
+    # Rules that are there are kept, and hold; a rehearsal does not count.
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path / "accounts"))
+    rules.write_text("rounds_per_day = 9\n")
+    assert main(asked) == 0
+    assert "    train: " in capsys.readouterr().out
+    assert not (tmp_path / "accounts").exists()
     rules.write_text('labels = ["sex"]\n')
     main(asked)
     printed = capsys.readouterr().out

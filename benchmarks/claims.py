@@ -293,7 +293,7 @@ def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Se
 
 HEAD = [
     "claim", "published", "network", "ours", "ours, best round", "difference (95 % interval)", "seeds",
-    "rounds", "word",
+    "rounds", "outcome",
 ]  # fmt: skip
 _BEST = HEAD.index("ours, best round")
 
@@ -352,8 +352,8 @@ def headlines(claims_page: str) -> str:
     for claim in (each for each in read()[1] if each.headline):
         (found,) = [cells for (name, _), cells in stand.items() if name == claim.claim]
         cells = dict(zip(HEAD, found, strict=True))
-        rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["word"]])
-    return table(["claim", "published", "ours", "word"], rows)
+        rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["outcome"]])
+    return table(["claim", "published", "ours", "outcome"], rows)
 
 
 def main() -> int:

@@ -32,6 +32,8 @@ _SMALL = (
 )
 _OWN = {  # so that groups train within three rounds, or are looked for
     "auto": ("rounds=12",),
+    "feddrift": ("strategy.parameters.interval=1",),
+    "flux": ("strategy.parameters.min_rounds=2", "strategy.parameters.min_gain=1"),
     "private_groups": ("strategy.parameters.warmup=1", "privacy=client_dp", "privacy.noise_multiplier=0.01"),
 }
 _LENGTH = 16  # of a digest

@@ -121,7 +121,7 @@ def page() -> str:
             cells = [f"{r2:.2f}, {share:.2f}" for r2, share in zip(single, beside.mean(axis=0), strict=True)]
             ends = f"{np.mean(lead):+.2f} ({low:+.2f} to {high:+.2f})"
             rows.append([f"{protocol}, {name}", *cells, ends, word(lead, 0)])
-    head = ["R² alone, importance", *MEASURES, "WPSI less the largest other (95 % interval)", "word"]
+    head = ["R² alone, importance", *MEASURES, "WPSI less the largest other (95 % interval)", "outcome"]
     parts = [
         f"Spearman's correlation with the level, {SEEDS} sets of partitions:",
         table(["level", *MEASURES], ranks),

@@ -123,6 +123,7 @@ def test_sites_with_rules_predict_times_as_the_simulation(tmp_path: Path) -> Non
         _run(tmp_path / name, times, rules)
     deployed, simulated = (load(tmp_path / name / "out") for name in ("deployed", "simulated"))
     refused = "dataset.event must be allowed by the site's rules, got died"
+    refused += "; its operator can allow it in the labels of the rules"
     assert deployed.summary["sites_left_out"] == {"north": refused}
     agreed = [
         from_text(json.loads((run.folder / "agreement.json").read_text())["agreement"]["target"])

@@ -96,6 +96,11 @@ class Node:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
+    def kill(self) -> None:
+        """Kill it, and collect it: the ServerApp of a SuperLink that is a zombie goes on."""
+        self.signal(signal.SIGKILL)
+        self._process.wait()
+
     def stop(self) -> None:
         """End it and what it started."""
         self.signal(signal.SIGTERM)

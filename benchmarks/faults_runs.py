@@ -423,7 +423,7 @@ def deployed(
 def kill(*nodes: Node, restart_after: float | None = None) -> None:
     """Kill some processes, and start them again after some seconds."""
     for node in nodes:
-        node.signal(signal.SIGKILL)
+        node.kill()
     if restart_after is not None:
         time.sleep(restart_after)
         for node in nodes:

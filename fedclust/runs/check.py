@@ -148,6 +148,6 @@ def parser() -> Parser:
         parser.add_argument(f"--{name}", metavar="COLUMN", nargs="+", default=[], help=what)
     for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
         parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
-    options = "another of dataset.csv_options, such as thousands=; at a node, in --node-config"
+    options = "another of dataset.csv_options, such as thousands= (also at a node)"
     parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
     return parser

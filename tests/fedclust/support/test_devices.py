@@ -135,3 +135,22 @@ def test_freed_memory_is_kept() -> None:
     ran = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
     before, after = map(int, ran.stdout.split())
     assert after - before < 1953
+
+
+LARGE = """
+from pathlib import Path
+import torch
+from fedclust.support.devices import keep_freed_memory
+
+keep_freed_memory()
+pages = lambda: int(Path("/proc/self/statm").read_text().split()[1])
+before = pages()
+torch.empty(32_000_000).fill_(1.0)  # 128 MB, 31,250 pages of 4 kB
+print(pages() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is handed back as glibc does")
+def test_a_large_block_is_handed_back() -> None:
+    ran = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
+    assert int(ran.stdout) < 3125

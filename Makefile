@@ -6,7 +6,7 @@
 # make check  check lint, types and tests, as CI does
 # make docs   build the documentation's site in docs/_build
 # make release-readme BASE=https://HOST/OWNER/fedclust   write build/README.md, with absolute links
-# make hub BASE=…   write build/hub for Flower Hub: the app without its tests and benchmarks
+# make hub BASE=…   write build/hub for Flower Hub and PyPI: the app without its tests and benchmarks
 # make clean  remove the environment and everything that runs leave here
 
 RECENT := 'import sys; sys.exit(sys.version_info < (3, 11))'
@@ -58,11 +58,12 @@ release-readme:
 	  -e '/^```/,/^```/!s#(\]\()([A-Za-z][^):]*\))#\1$(BASE)/blob/v$(VERSION)/\2#g' README.md > $(README)
 	@echo $(README)
 
+HUB := build/hub
 hub: release-readme
-	@rm -rf build/hub && mkdir build/hub
-	@git archive HEAD -- ':!tests' ':!benchmarks' | tar -x -C build/hub
-	@cp $(README) build/hub
-	@echo build/hub
+	@rm -rf $(HUB) && mkdir $(HUB)
+	@git archive HEAD -- ':!tests' ':!benchmarks' | tar -x -C $(HUB)
+	@cp $(README) $(HUB)/README.md
+	@echo $(HUB)
 
 .venv/bin/python:
 	@$(or $(PYTHON),false) -c $(RECENT) \

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -108,6 +109,25 @@ def test_the_released_readme_has_no_relative_link(tmp_path: Path) -> None:
         assert new == expected
     assert pages > 20
     assert pictures == 1  # default_run.png
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_the_package_shows_the_released_readme(tmp_path: Path) -> None:
+    """Of the folder that `make hub` writes, which is what PyPI gets, too."""
+    folder, readme = tmp_path / "hub", tmp_path / "README.md"
+    base = "BASE=https://code.example/us/fedclust"
+    made = subprocess.run(
+        ["make", "--silent", "hub", base, f"README={readme}", f"HUB={folder}"], cwd=ROOT, capture_output=True
+    )
+    if b"not a git repository" in made.stderr:
+        pytest.skip("not a git checkout")
+    assert made.returncode == 0, made.stderr
+    hook = "from setuptools import build_meta; build_meta.prepare_metadata_for_build_wheel('..')"
+    subprocess.run([sys.executable, "-P", "-c", hook], cwd=folder, check=True, capture_output=True)
+    (shown,) = tmp_path.glob("fedclust-*.dist-info/METADATA")
+    headers, _, description = shown.read_text(encoding="utf-8").partition("\n\n")
+    assert "Description-Content-Type: text/markdown" in headers
+    assert description == readme.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

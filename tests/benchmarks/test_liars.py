@@ -16,17 +16,26 @@ ALIKE = (
 )
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, tuple[float, str]]]:
+    """Return the folder of the runs that tests share, and what was found of each."""
+    return tmp_path_factory.mktemp("liars"), {}
+
+
 @pytest.fixture
-def honest_accuracy(run, scripts, tmp_path: Path):
-    """Return what runs with a lie, and returns the honest clients' mean accuracy and what was printed."""
-    liars = scripts("liars")
+def honest_accuracy(run, scripts, runs):
+    """Return what runs with a lie, once: the honest clients' mean accuracy and what was printed."""
+    liars, (folder, found) = scripts("liars"), runs
 
     def accuracy(lie: str, number: int) -> tuple[float, str]:
         where = f"{lie}_{number}"
-        outcome = run(*ALIKE, f"client_app=liars.{where}", "rounds=40", f"output_dir={where}")
-        assert outcome.code == 0, outcome.complained
-        rows = pd.read_parquet(tmp_path / where / "clients.parquet")
-        return rows[~rows["client"].isin(liars.who(number))]["accuracy"].mean(), outcome.printed
+        if where not in found:
+            outcome = run(*ALIKE, f"client_app=liars.{where}", "rounds=40", f"output_dir={folder / where}")
+            assert outcome.code == 0, outcome.complained
+            rows = pd.read_parquet(folder / where / "clients.parquet")
+            honest = rows[~rows["client"].isin(liars.who(number))]["accuracy"].mean()
+            found[where] = honest, outcome.printed
+        return found[where]
 
     return accuracy
 
@@ -42,24 +51,24 @@ def test_one_client_cannot_ruin_the_mean_by_its_rows(honest_accuracy) -> None:
 
 
 @pytest.mark.parametrize("lie", ["constant", "random_many"])
-def test_three_that_send_no_training_are_left_out_and_named(lie: str, honest_accuracy, tmp_path) -> None:
+def test_three_that_send_no_training_are_left_out_and_named(lie: str, honest_accuracy, runs) -> None:
     honest, _ = honest_accuracy("none", 0)
     accuracy, _ = honest_accuracy(lie, 3)
     assert accuracy > honest - 0.05
-    rounds = map(json.loads, (tmp_path / f"{lie}_3" / "rounds.jsonl").read_text().splitlines())
+    rounds = map(json.loads, (runs[0] / f"{lie}_3" / "rounds.jsonl").read_text().splitlines())
     failures = [each for one in rounds for each in one.get("failures", [])]
     # Read without objection, and left out for their length.
     assert {each["client"] for each in failures} == {2, 11, 26}
     assert all("update must be at most 10 times as long as the median" in each["reason"] for each in failures)
-    rounds = (tmp_path / "none_0" / "rounds.jsonl").read_text().splitlines()
+    rounds = (runs[0] / "none_0" / "rounds.jsonl").read_text().splitlines()
     assert not any(json.loads(each).get("failures") for each in rounds)
 
 
-def test_one_client_cannot_make_the_global_accuracy_by_its_test_rows(honest_accuracy, tmp_path: Path) -> None:
+def test_one_client_cannot_make_the_global_accuracy_by_its_test_rows(honest_accuracy, runs) -> None:
     # 29 clients of accuracy a and one that says 1 and counts for three: (29 a + 3) / 32, or nearly, as
     # clients have 11 or 12 test rows.
     accuracy, printed = honest_accuracy("test_rows", 1)
-    summary = json.loads((tmp_path / "test_rows_1" / "summary.json").read_text())
+    summary = json.loads((runs[0] / "test_rows_1" / "summary.json").read_text())
     assert summary["global_accuracy"] == pytest.approx((29 * accuracy + 3) / 32, abs=0.005)
     assert "client 2 says" in printed
 

@@ -510,6 +510,10 @@ def test_images_in_folders_count_more_than_a_table_of_labels(run: Run, tmp_path:
             ["--config-dir", "conf", "experiment=short"],
             "experiment/short.yaml must begin with the line '# @package _global_'",
         ),
+        (
+            ["--config-dir", "conf", "experiment=marked"],
+            "experiment/marked.yaml must begin with the line '# @package _global_', without a byte order",
+        ),
         (["--config-dir", "conf", "model=gone"], "model._target_ must be importable, got nope.Net: "),
         (
             ["--config-dir", "conf", "model=unnamed"],
@@ -531,9 +535,10 @@ def test_settings_end_in_a_line_that_helps(
         "model/unnamed": "hidden: [3]\n",
         "strategy/items": "- a\n",
         "experiment/short": "rounds: 3\n",
+        "experiment/marked": "\ufeff# @package _global_\ndefaults:\n  - override /strategy: fedavg",
     }.items():
         (file := tmp_path / "conf" / f"{name}.yaml").parent.mkdir(exist_ok=True)
-        file.write_text(text)
+        file.write_text(text, encoding="utf-8")
     outcome = run(*arguments)
     assert outcome.code == 2
     assert message in outcome.complained

@@ -166,11 +166,16 @@ def _unread(composed: DictConfig, overrides: Sequence[str], name: str) -> str | 
     return None
 
 
+_NO_HEADER = (
+    "experiment/{}.yaml must begin with the line '# @package _global_', without a byte order mark before it"
+)
+
+
 def _misplaced(composed: DictConfig) -> str | None:
     """Name an experiment whose settings would stay below ``experiment``, or a choice that is a list."""
     chosen = composed.hydra.runtime.choices
     if isinstance(composed.get("experiment"), DictConfig):
-        return f"experiment/{chosen.experiment}.yaml must begin with the line '# @package _global_'"
+        return _NO_HEADER.format(chosen.experiment)
     lists = [key for key in chosen if isinstance(composed.get(key), ListConfig)]
     return f"{lists[0]}/{chosen[lists[0]]}.yaml must have settings, each as 'key: value'" if lists else None
 
@@ -638,6 +643,8 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         for override in others:
             if problem := _unknown(base, override):
                 return problem
+    if chosen := re.match(r"In 'experiment/(.+?)': Could not override '.+@experiment\.", one_line(error)):
+        return _NO_HEADER.format(chosen[1])
     if isinstance(error, InterpolationResolutionError):
         return ": ".join([*(text for text in overrides if "${" in text), one_line(error)])
     reason = error.__cause__ if isinstance(error, HydraException) else None  # of "Error merging override"

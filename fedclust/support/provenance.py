@@ -9,6 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from fedclust import __version__
+
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -26,7 +28,7 @@ def made_with() -> dict[str, Any]:
     >>> sorted(made_with())
     ['commit', 'cores', 'cpu', 'time', 'versions']
     """
-    versions = {name: version(name) for name in ("fedclust", "flwr", "torch")}
+    versions = {"fedclust": __version__} | {name: version(name) for name in ("flwr", "torch")}
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return {
         "versions": versions | {"python": platform.python_version()},

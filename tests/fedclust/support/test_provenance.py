@@ -4,12 +4,15 @@ import os
 import platform
 import re
 import subprocess
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import flwr
+import pytest
 import torch
 
 import fedclust
+from fedclust.support import provenance
 from fedclust.support.provenance import commit_of, made_with
 
 
@@ -23,6 +26,19 @@ def test_versions_machine_and_time_but_no_names() -> None:
     assert made["cpu"]
     for private in (platform.node(), str(Path.home()), str(Path(__file__).parent)):
         assert private not in str(made).split("'")
+
+
+def test_fedclust_need_not_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flower runs the app from its bundle."""
+
+    def only_others(name: str) -> str:
+        if name == "fedclust":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(provenance, "version", only_others)
+    python = {"python": platform.python_version()}
+    assert made_with()["versions"] == {"fedclust": fedclust.__version__, "flwr": "1", "torch": "1"} | python
 
 
 def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:

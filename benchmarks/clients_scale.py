@@ -47,24 +47,24 @@ def measure(strategy: str, clients: int, rounds: int) -> dict[str, float]:
     from rich.console import Console
     from settings import random_images
 
-    from fedclust.federation.run import Run
+    from fedclust.federation.run import Round, Run
     from fedclust.results import Recorder
     from fedclust.runs.server import federate, make_engine
     from fedclust.settings.composition import compose
 
     begun: list[float] = []
     ended: dict[int, float] = {}
-    begin, record_round = Run.begin_round, Recorder.round
+    begin, record_round = Run.next_round, Recorder.round
 
-    def begins(self: Run) -> None:
+    def begins(self: Run) -> Round:
         begun.append(time.process_time())
-        begin(self)
+        return begin(self)
 
     def recorded(self: Recorder, record: Mapping[str, object]) -> None:
         record_round(self, record)
         ended[len(begun)] = time.process_time()
 
-    Run.begin_round = begins  # type: ignore[method-assign]
+    Run.next_round = begins  # type: ignore[method-assign]
     Recorder.round = recorded  # type: ignore[method-assign]
     torch.set_num_threads(1)
     config = compose(

@@ -50,7 +50,7 @@ docs: .venv/.installed-docs
 
 # Make links and pictures outside code blocks absolute; a colon marks an address, which is kept.
 README := build/README.md
-VERSION = $(shell sed -n 's/^version = "\(.*\)"$$/\1/p' pyproject.toml)
+VERSION = $(shell sed -n 's/^version = "\([^"]*\)".*/\1/p' pyproject.toml)
 release-readme:
 	@$(if $(BASE),,echo "BASE must be the repository's address, such as https://HOST/OWNER/fedclust" >&2; exit 1)
 	@mkdir -p $(dir $(README))

@@ -133,6 +133,10 @@ GAPS = PLAIN.replace("ill", "NA").replace("47.5,", ",")
         (PLAIN.encode("utf-16-be"), [], ENCODING.format("utf-16-be")),
         (PLAIN.encode("utf-16-be"), ["--encoding", "utf-16-be"], GOOD),
         (PLAIN.replace("age", "größe").encode("latin-1"), [], ENCODING.format("latin-1")),
+        # Lines as Windows and old Macs end them, with a mark and without.
+        (PLAIN.replace("\n", "\r\n"), [], GOOD),
+        (codecs.BOM_UTF8 + PLAIN.replace("\n", "\r\n").encode(), [], GOOD),
+        (PLAIN.replace("\n", "\r"), [], GOOD),
         # The line by which Excel finds the separator.
         ("sep=;\n" + PLAIN.replace(",", ";"), [], GOOD),
         ('"sep=\t"\r\n' + PLAIN.replace(",", "\t"), [], GOOD),
@@ -794,3 +798,23 @@ def test_one_client_is_told_that_it_trains_with_nobody(run: Run) -> None:
     outcome = run(*ONE, "partition=iid", "partition.num_clients=1")
     assert outcome.code in (0, 3)
     assert "warning: one client trains with nobody; partition.num_clients= or " in outcome.printed
+
+
+def test_spaces_and_umlauts_in_the_names_of_files_and_folders(run: Run, tmp_path: Path) -> None:
+    """The table and a user's own experiment have lines as Windows ends them."""
+    table, own = tmp_path / "größe 1" / "a ü.csv", tmp_path / "meine Wahl" / "experiment" / "kurz.yaml"
+    for path, text in (
+        (table, PLAIN),
+        (own, "# @package _global_\n# größer\nproof: false\ncompare: []\nrounds: 1\n"),
+    ):
+        path.parent.mkdir(parents=True)
+        path.write_text(text, encoding="utf-8", newline="\r\n")
+    asked = ("strategy=fedavg", *TABLE, "partition=iid", "partition.num_clients=4")
+    places = ("dataset.path='größe 1/a ü.csv'", "output_dir='für A/Lauf 1'")
+    outcome = run("--config-dir", "meine Wahl", "experiment=kurz", *asked, *places)
+    assert outcome.code == 0, outcome.complained
+    assert "fedclust report 'für A/Lauf 1'" in outcome.printed
+    assert SavedRun(tmp_path / "für A" / "Lauf 1").config["rounds"] == 1
+    assert run("export", "für A/Lauf 1", "Modelle für A").code == 0
+    assert run("predict", "Modelle für A", "--site", "0", "größe 1/a ü.csv", "--out", "ü 1.csv").code == 0
+    assert len(pd.read_csv("ü 1.csv")) == 40

@@ -114,7 +114,8 @@ def test_who_may_stand_in_while_a_node_is_away(first: Host, second: Host, stands
 
 def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
     text = '"north" = "0-1"\n"SHA256:s" = "2"\n'
-    (tmp_path / "hosts.toml").write_text(text, encoding="utf-8-sig")  # as Windows' editor saves it
+    windows = {"encoding": "utf-8-sig", "newline": "\r\n"}  # as its editor saves it
+    (tmp_path / "hosts.toml").write_text(text, **windows)
     given = read_hosts(tmp_path / "hosts.toml")
     assert given == {0: "north", 1: "north", 2: "SHA256:s"}
     greedy = Host(14, (0, 2, 3), key="SHA256:s")  # first, and hosts one that is its own

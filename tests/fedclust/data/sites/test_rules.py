@@ -15,8 +15,9 @@ def test_a_file_says_what_is_limited_and_the_rest_has_safe_defaults(tmp_path: Pa
     assert rules == Rules(labels=("ill",), min_cell=10, clip=1.0, noise=0.5)
     assert rules.line == 'labels = ["ill"]; min_cell = 10; max_values = 100; clip = 1.0; noise = 0.5'
     assert Rules.from_json(rules.to_json()) == rules
-    path.write_text("min_cell = 7\n", encoding="utf-8-sig")  # as Windows' editor saves it
-    assert Rules.read(path) == Rules(min_cell=7)
+    text = 'min_cell = 7\nlabels = ["größe"]\n'
+    path.write_text(text, encoding="utf-8-sig", newline="\r\n")  # as Windows' editor saves it
+    assert Rules.read(path) == Rules(min_cell=7, labels=("größe",))
     assert Rules().line == "min_cell = 5; max_values = 100"
     assert Rules(own_models=False).line.startswith("own_models = false")
 

@@ -55,7 +55,7 @@ class Page(HTMLParser):
 @pytest.fixture
 def hostile_run(tmp_path: Path) -> Path:
     """Folder of a finished run of three clients in two clusters; client 1 once failed."""
-    folder = tmp_path / "hostile"
+    folder = tmp_path / "Lauf für A"
     config = {"rounds": 2, "compare": [], "choices": {"strategy": "fmcl"}}
     config["overrides"] = ["seed=1", f"a={HOSTILE}"]
     names = [HOSTILE, "Beta & Söhne", "gamma"]

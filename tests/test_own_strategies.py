@@ -38,7 +38,7 @@ def _write(name: str, folder: Path) -> None:
         (folder / path).write_text(content, "utf-8")
 
 
-def _type(line: str, folder: Path, *further: str, fedclust: Path = ROOT) -> subprocess.CompletedProcess[str]:
+def _type(line: str, folder: Path, *further: str, fedclust: Path) -> subprocess.CompletedProcess[str]:
     """Type a line of a page in a folder, with further settings, as the user of some copy of fedclust."""
     script = "import sys; from fedclust.runs.command_line import main; sys.path.remove(''); main()"
     words = {"fedclust": [sys.executable, "-c", script], "pytest": [sys.executable, "-m", "pytest"]}
@@ -65,9 +65,12 @@ def _results(folder: Path) -> tuple[pd.DataFrame, list[dict], dict]:
     return pd.read_parquet(folder / "clients.parquet"), clusters, config
 
 
-def test_clusters_formed_once(folder: Path) -> None:
-    done = _type(_blocks("by_size", "sh")[0], folder, *SMALL, "output_dir=once")
-    assert done.returncode in ENDED, done.stderr
+def test_clusters_formed_once(folder: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder to it
+    _, *words = _blocks("by_size", "sh")[0].split()
+    done = run(*words, *SMALL, "output_dir=once")
+    assert done.code in ENDED, done.complained
     clients, clusters, _ = _results(folder / "once")
     assert set(clients.num_train >= 100) == {True, False}
     assert clients.cluster.tolist() == (clients.num_train >= 100).tolist()

@@ -643,8 +643,8 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         for override in others:
             if problem := _unknown(base, override):
                 return problem
-    if chosen := re.match(r"In 'experiment/(.+?)': Could not override '.+@experiment\.", one_line(error)):
-        return _NO_HEADER.format(chosen[1])
+    if unheaded := re.match(r"In 'experiment/(.+?)': Could not override '.+@experiment\.", one_line(error)):
+        return _NO_HEADER.format(unheaded[1])
     if isinstance(error, InterpolationResolutionError):
         return ": ".join([*(text for text in overrides if "${" in text), one_line(error)])
     reason = error.__cause__ if isinstance(error, HydraException) else None  # of "Error merging override"

@@ -258,5 +258,6 @@ def integrated_brier(
         scores = np.where(before & (own > 0)[:, None], survival**2 / own[:, None], 0.0)
         scores += np.where(after, (1 - survival) ** 2 / there, 0.0)
         means = scores.mean(axis=0)
-    score = np.trapezoid(means, moments) / (moments[-1] - moments[0])
+    area = (np.diff(moments) * (means[1:] + means[:-1]) / 2).sum()
+    score = area / (moments[-1] - moments[0])
     return float(np.minimum(score, 1.0)) if len(times) else float("nan")

@@ -113,6 +113,8 @@ def take_paired_steps(
     rows = torch.from_numpy(work.batches.rows[0]).to(data.rows_device, non_blocking=True)
     sizes = work.batches.sizes[0].tolist()
     both = {name: stacked[index : index + 2] for name, stacked in state.items()}
+    # Views of one tensor share its version, which the steps of other threads' clients would raise.
+    both |= {name: both[name].clone() for name in working.changing}
     used = working.trainable_names
     update = LocalUpdate([both[name] for name in used], training, work, stacked=True)
     for step in range(int(work.batches.steps[0])):
@@ -138,3 +140,5 @@ def take_paired_steps(
         ]
         update.step(parameters, stacked)
     update.finish([both[name] for name in used])
+    for name in working.changing:
+        state[name][index : index + 2].copy_(both[name])

@@ -1,6 +1,7 @@
 """Each rule against a loop over clients and steps in plain PyTorch, and what must never leave a client."""
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedclust.results import Checkpoints
 from fedclust.runs.library import _kept_in
 from fedclust.settings.composition import compose
 from fedclust.support.rng import generator
+from fedclust.training import working_model
 
 ROWS = (24, 18, 10)
 BATCH, RATE, ROUNDS = 8, 0.1, 3
@@ -148,13 +150,18 @@ def _literal_pairs(
     return shared, own, shares
 
 
-@pytest.mark.parametrize("mode", ["vectorised", "sequential"])
+@pytest.mark.parametrize("mode", ["vectorised", "sequential", "sequential on two threads"])
 @pytest.mark.parametrize("make", ["_mlp", "_normed"])
 @pytest.mark.parametrize(
     "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
 )
-def test_a_second_model_is_trained_as_by_a_loop_over_clients(personal: Any, make: str, mode: str) -> None:
+def test_a_second_model_is_trained_as_by_a_loop_over_clients(
+    personal: Any, make: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = globals()[make]()
+    mode, _, threads = mode.partition(" ")
+    monkeypatch.setattr(working_model, "_SECONDS_PER_LANE", 1e-9 if threads else math.inf)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     shared, seconds, shares = _literal_pairs(personal, start)
     result = _run(personal, start, None, mode=mode)
     state = _saved(result.folder)

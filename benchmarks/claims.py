@@ -346,12 +346,12 @@ def page(folder: Path, before: str = "") -> str:
 
 
 def headlines(claims_page: str) -> str:
-    """Write README's table from the page of claims."""
+    """Write README's table from the page of claims; of several networks, that with the most seeds."""
     stand = standing(claims_page)
     rows = []
     for claim in (each for each in read()[1] if each.headline):
-        (found,) = [cells for (name, _), cells in stand.items() if name == claim.claim]
-        cells = dict(zip(HEAD, found, strict=True))
+        ways = [dict(zip(HEAD, row, strict=True)) for (name, _), row in stand.items() if name == claim.claim]
+        cells = max(ways, key=lambda row: row["seeds"])  # a digit, or a dash alone
         rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["outcome"]])
     return table(["claim", "published", "ours", "outcome"], rows)
 

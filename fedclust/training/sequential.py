@@ -114,7 +114,8 @@ def take_paired_steps(
     sizes = work.batches.sizes[0].tolist()
     both = {name: stacked[index : index + 2] for name, stacked in state.items()}
     # Views of one tensor share its version, which the steps of other threads' clients would raise.
-    both |= {name: both[name].clone() for name in working.changing}
+    changing = [name for name in working.changing if name not in working.tied]
+    both |= {name: both[name].clone() for name in changing}
     used = working.trainable_names
     update = LocalUpdate([both[name] for name in used], training, work, stacked=True)
     for step in range(int(work.batches.steps[0])):
@@ -140,5 +141,5 @@ def take_paired_steps(
         ]
         update.step(parameters, stacked)
     update.finish([both[name] for name in used])
-    for name in working.changing:
+    for name in changing:
         state[name][index : index + 2].copy_(both[name])

@@ -42,6 +42,12 @@ def _normed() -> nn.Module:
     return nn.Sequential(*body, nn.Linear(5, 3))
 
 
+def _tied() -> nn.Module:
+    torch.manual_seed(4)
+    shared = nn.Linear(4, 4)
+    return nn.Sequential(shared, nn.ReLU(), shared, nn.ReLU(), nn.Linear(4, 3))
+
+
 def _clients() -> list[tuple[Any, Any, Any]]:
     draws = np.random.default_rng(3)
     made = []
@@ -151,7 +157,7 @@ def _literal_pairs(
 
 
 @pytest.mark.parametrize("mode", ["vectorised", "sequential", "sequential on two threads"])
-@pytest.mark.parametrize("make", ["_mlp", "_normed"])
+@pytest.mark.parametrize("make", ["_mlp", "_normed", "_tied"])
 @pytest.mark.parametrize(
     "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
 )

@@ -332,7 +332,8 @@ def rank_diagram(
     """
     order = np.argsort(ranks, kind="stable")
     ordered, number = np.asarray(ranks)[order].tolist(), len(order)
-    runs, left, ticks = groups_alike(np.array(ordered), difference), (number + 1) // 2, range(1, number + 1)
+    runs, left = groups_alike(np.array(ordered), difference), (number + 1) // 2
+    ticks = range(1, number + 1, 1 + number // 20)  # the numbers of more would overlap
     rules: list[tuple[Any, ...]] = [(1, number, 0, 0), *((tick, tick, -0.12, 0) for tick in ticks)]
     texts: list[tuple[Any, ...]] = [(tick, -0.3, str(tick), "center") for tick in ticks]
     texts.append((1.1 + difference, -0.9, f"critical difference {difference:.2f}", "left"))

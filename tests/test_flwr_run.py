@@ -177,7 +177,7 @@ def test_relative_paths_are_the_callers_and_not_the_superlinks(flower: Flower) -
             (folder / "two words" / f"{site}.csv").write_text("\n".join([*lines, ""]))
     given = ("dataset=csv", "dataset.label=y", "partition=own", "partition.sites='two words'")
     one = ("strategy=fedavg", "compare=[]", "proof=false", "rounds=1", "output_dir=relative")
-    nodes = "engine.federation_config='num-supernodes=2 client-resources-num-cpus=1'"
+    nodes = "engine.federation_config='num-supernodes=2 client-resources-num-cpus=2'"
     engine = ("engine=superlink", "engine.connection=local", nodes)
     printed, _ = flower.start(*engine, *given, *one, command="fedclust").communicate(timeout=600)
     clients = SavedRun(flower.folder / "relative").clients
@@ -190,7 +190,7 @@ def test_the_example_of_a_flower_app_finds_its_groups(flower: Flower) -> None:
         "--run-config",
         'num-server-rounds=17 report="example"',
         "--federation-config",
-        "num-supernodes=10",
+        "num-supernodes=10 client-resources-num-cpus=2",
     )
     process = flower.start("run", str(APP / "examples" / "flower_app"), "--stream", *given)
     printed, _ = process.communicate(timeout=600)

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from deployment import Flower, Node, flower
+from filelock import FileLock, Timeout
 
 from fedclust.results import SavedRun, comparable
 from fedclust.settings.composition import CONF
@@ -383,6 +384,9 @@ def _submit(place: Place, started: Flower, folder: Path, overrides: tuple[str, .
 def _outcome(place: Place, folder: Path, code: int, printed: str, rounds: str) -> Row:
     """Say what was seen and lost; a run that stopped is resumed in one process first."""
     if code:
+        # A ServerApp holds its folder until 20 s after its SuperLink was killed.
+        with suppress(Timeout), FileLock(folder / ".lock", timeout=60):
+            pass
         return place.outcome(folder, code, printed, rounds, "engine=local")
     waited = re.findall("waiting for clients: .* must answer.*", printed)
     what = lost(folder, place.clean(rounds))

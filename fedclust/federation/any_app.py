@@ -343,7 +343,7 @@ class AnyApp:
         self.chose |= asked.keys()
         replies: dict[int, Losses] = {}
         for client, own in losses.items():
-            if max(map(abs, own)) <= LARGEST_NUMBER:  # NaN is not
+            if all(abs(loss) <= LARGEST_NUMBER for loss in own):  # NaN is not
                 replies[client] = Losses(np.array(own))
             else:
                 failures[client] = str(at(client).bad(f"{LOSS} must be finite, got {own}"))

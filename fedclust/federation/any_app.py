@@ -32,6 +32,7 @@ from fedclust.messages.codec import (
     LARGEST_LOSS,
     LARGEST_NUMBER,
     MOST_EXAMPLES,
+    AnyRecord,
     BadReply,
     Numbers,
     Reading,
@@ -83,7 +84,7 @@ _PAUSE = 1.0  # seconds between looks for further nodes
 
 
 class Lacking(BadReply):
-    """A reply does not have what every ClientApp must send for a method; the message has the line to add."""
+    """A reply is not what every ClientApp must send for a method; where a line is missing, it has that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -399,7 +400,7 @@ class AnyApp:
             return _described(counts, rows, votes)
 
         found = self._ask_first(asked, timeout, read)
-        if not found.replies:
+        if len(found.failures) == self.num_clients:  # not only those that come later
             first, why = next(iter(found.failures.items()))
             raise FederationError(f"no client evaluates the first model: {self.prefixed(first, why)}")
         if counted:
@@ -500,18 +501,24 @@ def _label_counts(content: RecordDict, at: Reading) -> IntArray:
 
 
 def _only_model(content: RecordDict, at: Reading) -> ArrayRecord:
-    models = of_kind(content, ArrayRecord)
-    if len(models) != 1:
-        _lacks('content["arrays"]', 'content["arrays"] = ArrayRecord(…)', content, at)
-    return next(iter(models.values()))
+    return _only_record(content, ArrayRecord, 'content["arrays"]', "ArrayRecord(…)", at)
 
 
 def _metrics(content: RecordDict, at: Reading) -> dict[str, Any]:
-    found = of_kind(content, MetricRecord)
-    if len(found) != 1:
-        line = 'content["metrics"] = MetricRecord({"num-examples": …})'
-        _lacks('content["metrics"]', line, content, at)
-    return dict(next(iter(found.values())).items())
+    made = 'MetricRecord({"num-examples": …})'
+    return dict(_only_record(content, MetricRecord, 'content["metrics"]', made, at).items())
+
+
+def _only_record(
+    content: RecordDict, kind: type[AnyRecord], usual: str, made: str, at: Reading
+) -> AnyRecord:
+    """Return the only record of a kind; Flower's own strategies read no other replies either."""
+    found = of_kind(content, kind)
+    if not found:
+        _lacks(usual, f"{usual} = {made}", content, at)
+    if len(found) > 1:
+        raise Lacking(str(at.bad(f"reply must have one {kind.__name__}, got {short([*found])}")))
+    return next(iter(found.values()))
 
 
 def _rows(metrics: Mapping[str, Any], at: Reading) -> int:

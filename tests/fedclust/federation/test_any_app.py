@@ -325,6 +325,22 @@ def test_nodes_that_come_and_go(away: Mapping[int, Collection[int]], missing, ev
 EVENTS = {"left", "back", "joined"}
 
 
+def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() -> None:
+    def change(content: RecordDict, message: Message, node: int) -> None:
+        if node == 9 and message.metadata.message_type == "evaluate":
+            raise RuntimeError("no rows yet")
+
+    apart = Apart(10, change)
+    apart.grid = Away(apart.app, 10, {9: range(4)})
+    result = apart.start(FLHC(parameters=FLHC.parameters_type(rounds=2)), 8, min_available_nodes=9)
+    # It joins in round 5. Its losses are unknown, so it is in the larger cluster: of the 9 others, 5 are even.
+    assert [(line["round"], line["joined"]) for line in result.rounds if "joined" in line] == [(5, [9])]
+    assert result.assignment.tolist() == [0, 1] * 4 + [0, 0]
+    assert "for 9 of 9 clients" in result.verdict.text
+    why = {(each["client"], each["reason"]) for line in result.rounds for each in line["failures"]}
+    assert why == {(9, "RuntimeError: no rows yet")}
+
+
 def _without(record: str, key: str | None = None) -> Change:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 1 and message.metadata.message_type == ("evaluate" if key == "eval_loss" else "train"):
@@ -352,6 +368,20 @@ def test_what_a_reply_lacks_is_the_line_to_add(change: Change, phase: str, line:
         f"client 1 (node {FIRST_NODE_ID + 1}), round 1: no {line.partition(' = ')[0]} in reply, add: {line}"
     )
     assert lacks in failures[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("record", "further"), [("ArrayRecord", ArrayRecord([np.zeros(1)])), ("MetricRecord", MetricRecord({}))]
+)
+def test_a_second_record_of_a_kind_is_named(record: str, further: ArrayRecord | MetricRecord) -> None:
+    def change(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "train":
+            content["state"] = further
+
+    own = "arrays" if record == "ArrayRecord" else "metrics"
+    why = f"client 0 (node 2), round 1: reply must have one {record}, got ['{own}', 'state']"
+    with pytest.raises(FederationError, match=re.escape(why)):
+        Apart(4, change).start(ClusteredStrategy(), 1)
 
 
 LINES = {

@@ -617,7 +617,13 @@ class ClusteredStrategy(Strategy):
             from fedclust.grids.superlink import PromptGrid  # imports Hydra
 
             grid = PromptGrid(grid)
-        app = AnyApp(grid, model, train_config, evaluate_config, **settings)
+
+        def instruction(server_round: int) -> Instruction:
+            facts = server_round, model, [0], settings["buffers"], train_config
+            chosen = aggregation.instructions(self.make_aggregator(), *facts)
+            return chosen.get(0, Instruction(model, server_round, extra=train_config))
+
+        app = AnyApp(grid, model, instruction, evaluate_config, **settings)
         counted = self.needs_label_counts and not self.proves_splits
         counted |= bool(getattr(self.selection, "needs_label_counts", False))
         return Federation(app, num_rounds, disclosed="labels" if counted else "sizes")

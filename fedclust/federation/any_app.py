@@ -108,7 +108,10 @@ class AnyApp:
         Flower's grid.
     model
         The model that all clients start from; they evaluate it once before round 1.
-    train_config, evaluate_config
+    instruction
+        Returns what clients are told in a round of training; where a method asks for updates, they are told
+        the same.
+    evaluate_config
         The user's own settings for the clients, as Flower's strategies send them.
     buffers
         Names of the model's arrays that are not parameters.
@@ -138,7 +141,7 @@ class AnyApp:
         self,
         grid: Grid,
         model: ArrayRecord,
-        train_config: Mapping[str, Any],
+        instruction: Callable[[int], Instruction],
         evaluate_config: Mapping[str, Any],
         *,
         buffers: Collection[str] = (),
@@ -149,7 +152,7 @@ class AnyApp:
         self.chose = set[int]()
         self.words: Words = CLASSES if compare_rows else LOSSES
         self._grid, self._model, self._buffers = grid, model, frozenset(buffers)
-        self._train_config, self._evaluate_config = dict(train_config), dict(evaluate_config)
+        self._instruction, self._evaluate_config = instruction, dict(evaluate_config)
         self._meter, self._refused = Meter(), set[int]()
         self._whole, self._lacking = set[str](), defaultdict[str, set[int]](set)  # by what reads the replies
         before = -1
@@ -277,10 +280,11 @@ class AnyApp:
         return {**asked.extra, **own, SERVER_ROUND: asked.server_round}
 
     def _updates(self, asked: Mapping[int, UpdateQuestion], timeout: float, at: Any) -> Answers[Any]:
-        settings = self._train_config
+        told = {
+            number: self._instruction(number) for number in {each.server_round for each in asked.values()}
+        }
         contents = {
-            client: (each.arrays, {**settings, SERVER_ROUND: each.server_round})
-            for client, each in asked.items()
+            client: (each.arrays, self._settings(told[each.server_round])) for client, each in asked.items()
         }
 
         def read(content: RecordDict, client: int) -> Update:
@@ -509,9 +513,7 @@ def _metrics(content: RecordDict, at: Reading) -> dict[str, Any]:
     return dict(_only_record(content, MetricRecord, 'content["metrics"]', made, at).items())
 
 
-def _only_record(
-    content: RecordDict, kind: type[AnyRecord], usual: str, made: str, at: Reading
-) -> AnyRecord:
+def _only_record(content: RecordDict, kind: type[AnyRecord], usual: str, made: str, at: Reading) -> AnyRecord:
     """Return the only record of a kind; Flower's own strategies read no other replies either."""
     found = of_kind(content, kind)
     if not found:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedProx
 from rich.console import Console
 
 from fedclust import reporting
@@ -125,6 +126,15 @@ def test_clients_that_contradict_each_other_are_parted(strategy: ClusteredStrate
     for client, cluster in enumerate(result.assignment):
         model = weights(result.models[cluster])
         assert np.sign(model[0]) == np.sign(WANTED[client % 2][0])
+
+
+@pytest.mark.parametrize("strategy", GROUPED, ids=lambda each: type(each).__name__)
+def test_clients_are_told_the_same_where_only_their_updates_are_wanted(strategy: ClusteredStrategy) -> None:
+    apart, told = Apart(4), {"lr": 0.1, "proximal-mu": 0.5}
+    fedprox = strategy.with_options(aggregator=lambda: FedProx(proximal_mu=0.5))
+    apart.start(fedprox, 6, prove=False, train_config=ConfigRecord({"lr": 0.1}))
+    trained = [config for _, kind, config in apart.asked if kind == "train"]
+    assert trained == [{**told, "server-round": config["server-round"]} for config in trained]
 
 
 def test_everybody_alone_has_the_model_that_it_wants() -> None:

@@ -515,7 +515,7 @@ def _metrics(content: RecordDict, at: Reading) -> dict[str, Any]:
 
 def _only_record(content: RecordDict, kind: type[AnyRecord], usual: str, made: str, at: Reading) -> AnyRecord:
     """Return the only record of a kind; Flower's own strategies read no other replies either."""
-    found = of_kind(content, kind)
+    found: dict[str, AnyRecord] = of_kind(content, kind)
     if not found:
         _lacks(usual, f"{usual} = {made}", content, at)
     if len(found) > 1:

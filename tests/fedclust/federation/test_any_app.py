@@ -343,7 +343,7 @@ def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() 
     apart = Apart(10, change)
     apart.grid = Away(apart.app, 10, {9: range(4)})
     result = apart.start(FLHC(parameters=FLHC.parameters_type(rounds=2)), 8, min_available_nodes=9)
-    # It joins in round 5. Its losses are unknown, so it is in the larger cluster: of the 9 others, 5 are even.
+    # It joins in round 5. Its losses are unknown, so it is in the larger cluster, of 5 even nodes.
     assert [(line["round"], line["joined"]) for line in result.rounds if "joined" in line] == [(5, [9])]
     assert result.assignment.tolist() == [0, 1] * 4 + [0, 0]
     assert "for 9 of 9 clients" in result.verdict.text
@@ -360,6 +360,56 @@ def _without(record: str, key: str | None = None) -> Change:
                 del content[record][key]
 
     return change
+
+
+MODEL = ArrayRecord([np.zeros((1, 2))])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "why"),
+    [
+        (Auto(), {"num_rounds": 0}, "num_rounds must be a whole number >= 1, got 0"),
+        (Auto(), {"num_rounds": 2.5}, "num_rounds must be a whole number >= 1, got 2.5"),
+        (Auto(), {"min_available_nodes": 0}, "min_available_nodes must be a whole number >= 1, got 0"),
+        (Auto(), {"timeout": -1}, "timeout must be > 0 or None, got -1"),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord()},
+            "initial_arrays must have floating-point numbers to train, got None",
+        ),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord([np.zeros(2, np.int64)])},
+            "initial_arrays must have floating-point numbers to train, got 0: int64",
+        ),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord([np.array([math.inf])])},
+            "initial_arrays must be finite, array '0' is not",
+        ),
+        (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
+        (
+            Auto(aggregator=lambda: FedProx(0.1, weighted_by_key="rows")),
+            {},
+            "weighted_by_key must be 'num-examples', got 'rows'",
+        ),
+    ],
+)
+def test_what_cannot_run_ends_before_a_client_is_asked(
+    strategy: ClusteredStrategy, given: Mapping[str, Any], why: str
+) -> None:
+    apart = Apart(2)
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        strategy.start(apart.grid, **{"initial_arrays": MODEL, "num_rounds": 2, **given})
+    assert apart.asked == []
+
+
+def test_a_run_of_ones_own_clients_cannot_be_resumed() -> None:
+    strategy, apart = ClusteredStrategy(), Apart(2)
+    Apart(2).start(strategy, 1)
+    with pytest.raises(ValueError, match="^resume must be None for a ClientApp of your own, whose"):
+        apart.start(ClusteredStrategy(), 2, resume=strategy.run_state())
+    assert apart.asked == []
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,20 @@ BEST = (
 _NO_SETTINGS = {
     "checkpoint_every",
     "compare",
+    "hosts",
     "hydra",
+    "keep_matrices",
+    "max_outage",
+    "objective",
     "output_dir",
     "overrides",
+    "proof",
     "resume",
+    "save_predictions",
     "searchpath",
     "seed",
     "timeout",
+    "tracker",
     "wait",
 }
 
@@ -170,7 +177,8 @@ def _config(run: SavedRun) -> dict[str, str]:
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
         for key, value in flat(config | size)
-        if value != {} and key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
+        if value != {} and _NO_SETTINGS.isdisjoint(key.removeprefix("choices.").split(".")[:1])
+        if key.split(".")[-1] != "seed"
     }
 
 

@@ -128,9 +128,7 @@ class Classes(Target):
         """Return the most probable class of each row."""
         return [class_names[label] for label in table.argmax(-1).ravel().tolist()]
 
-    def coded(
-        self, labels: Iterable[Any], class_names: Sequence[str], numbered: bool = False
-    ) -> list[int]:
+    def coded(self, labels: Iterable[Any], class_names: Sequence[str], numbered: bool = False) -> list[int]:
         """Return the class indices of names, or of what names are written from.
 
         Examples

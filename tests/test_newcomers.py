@@ -147,3 +147,5 @@ def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pyt
             result.place(table[:0], labels)
     with pytest.raises(ValueError, match="labels must be among bad, good, got odd"):
         result.place(table, ["odd"] * 60)
+    with pytest.raises(ValueError, match="labels must be among bad, good, got 0, 1$"):
+        result.place(table, table["y"] == "bad")

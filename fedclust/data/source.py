@@ -284,7 +284,16 @@ class Source(Checked):
 
         options = self._csv_options(file)
         # The first lines, as data: the names as they are, and an error if a row has more cells than names.
-        head = pd.read_csv(file, **{**options, "header": None, "dtype": str}, nrows=2)
+        as_data = {**options, "header": None, "dtype": str}
+        header = pd.read_csv(file, **as_data, nrows=1).iloc[0].dropna().tolist()
+        other = max(SEPARATORS, key=header[0].count) if len(header) == 1 else ""
+        if options.get("header", 0) is not None and other and other in header[0]:
+            divided = pd.read_csv(file, **{**as_data, "sep": other}, nrows=2)
+            if divided.iloc[-1].count() > 1:  # else it is a title above the names
+                option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
+                one = f", {file} has one column, {header[0]!r}; set its separator, for example '{option}'"
+                raise SettingError("a CSV file must have several columns, divided by its separator", one)
+        head = pd.read_csv(file, **as_data, nrows=2)
         names = [_composed(name) for name in head.iloc[0].dropna()]
         if options.get("header", 0) is not None:
             _check_names(names, str(file))
@@ -298,12 +307,6 @@ class Source(Checked):
         for name, kind in frame.dtypes.items():  # whole numbers too large for a type are keys
             if pd.api.types.is_object_dtype(kind) and pd.api.types.infer_dtype(frame[name]) == "integer":
                 frame[name] = frame[name].astype("string")
-        header = str(frame.columns[0])
-        other = max(SEPARATORS, key=header.count)
-        if len(frame.columns) == 1 and other in header:
-            option = f'dataset.csv_options.sep="{other.encode("unicode_escape").decode()}"'
-            one = f", {file} has one column, {header!r}; set its separator, for example '{option}'"
-            raise SettingError("a CSV file must have several columns, divided by its separator", one)
         return frame
 
     def _csv_options(self, file: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
 from fedclust.data.source import UNREADABLE
 from fedclust.data.targets import KINDS
-from fedclust.runs.verbs import Parser
+from fedclust.runs.verbs import CSV_FLAGS, Parser, csv_options
 from fedclust.support.checks import few
 
 _EXAMPLES = """
@@ -30,9 +30,7 @@ _EXAMPLES = """
   fedclust check patients.csv --target diagnosis --sep ";" --decimal "," --encoding latin-1"""
 
 _MOST_LINES = 14  # of findings, in all files
-_FLAGS = ("sep", "decimal", "encoding")  # of csv_options; others are --csv NAME=VALUE
 _OPTIONS = {"target": "kind", "event": "event", "keep": "keep", "ignore": "ignore"}  # by setting of dataset
-_WORDS = {"true": True, "false": False, "null": None}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -64,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
                 if given.rules:
                     from fedclust.runs.rehearsal import rehearsed, written_rules  # imports Flower
 
-                    for line in [*written_rules(given, stated), *rehearsed(given, file, _csv_options(given))]:
+                    for line in [*written_rules(given, stated), *rehearsed(given, file, csv_options(given))]:
                         _print(f"  {line}")
         except UNREADABLE as error:
             counts["error"] += 1
@@ -98,17 +96,7 @@ def _builder(given: argparse.Namespace, path: Path) -> Any:  # Tables
     dataset = {"_target_": "fedclust.data.tables.Tables", "name": "csv", "label": given.target or ""}
     dataset |= {"target": given.kind, "event": given.event}
     columns = {"ignore": given.ignore, "keep": given.keep, "group": given.group}
-    return builder_of({**dataset, **columns, "csv_options": _csv_options(given)}, path)
-
-
-def _csv_options(given: argparse.Namespace) -> dict[str, Any]:
-    named = {name: getattr(given, name) for name in _FLAGS}
-    options = {name: value for name, value in named.items() if value is not None}
-    for name, equals, value in (each.partition("=") for each in given.csv):
-        if not equals:
-            raise ValueError(f"--csv takes NAME=VALUE, got {name}")
-        options[name] = _WORDS.get(value, int(value) if value.isdecimal() else value)
-    return options
+    return builder_of({**dataset, **columns, "csv_options": csv_options(given)}, path)
 
 
 def _print(line: str) -> None:
@@ -121,7 +109,7 @@ def _option(setting: re.Match[str]) -> str:
     """Return the option of this command that stands for a setting."""
     csv, name, value = setting.groups()
     if csv:
-        return f"--{name} {value}" if name in _FLAGS else f"--csv {name}={value}"
+        return f"--{name} {value}" if name in CSV_FLAGS else f"--csv {name}={value}"
     if name not in _OPTIONS:
         return setting[0]
     values = value[1:-1].split(",") if value.startswith("[") else [value]
@@ -146,8 +134,5 @@ def parser() -> Parser:
     kept = "columns to use as they are; at a node, keep= in --node-config"
     for name, what in (("ignore", "columns that the run leaves out"), ("keep", kept)):
         parser.add_argument(f"--{name}", metavar="COLUMN", nargs="+", default=[], help=what)
-    for name, value in (("sep", ","), ("decimal", "."), ("encoding", "utf-8")):
-        parser.add_argument(f"--{name}", help=f"of a CSV file; {value!r} unless given")
-    options = "another of dataset.csv_options, such as thousands= (also at a node)"
-    parser.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
+    parser.add_csv_options()
     return parser

@@ -496,7 +496,8 @@ class Result:
         if isinstance(labels, str):
             labels = rows[labels]
         if labels is not None:
-            labels = served.target.coded(labels, served.class_names)
+            numbered = (self.saved.config.get("dataset") or {}).get("class_names") is not None
+            labels = served.target.coded(labels, served.class_names, numbered)
         return torch.from_numpy(served.encoder.encode(rows).copy()), labels
 
     def losses(self, inputs: Any, targets: Any) -> FloatArray:

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedclust.runs.verbs import Parser
+from fedclust.runs.verbs import CSV_FLAGS, Parser, csv_options
 from fedclust.support.checks import none_of
 
 _EXAMPLES = """
@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
     result = load(given.folder, allow=given.allow)
     served = result.served()
-    rows, _ = served.read(given.rows)
+    rows, _ = served.read(given.rows, csv_options(given))
     label = given.label or str((result.saved.config.get("dataset") or {}).get("label"))
     columns = getattr(rows, "columns", ())
     if given.label is not None and label not in columns:
@@ -44,7 +44,9 @@ def main(argv: Sequence[str]) -> int:
     print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
     if found.cluster is not None:
         print(f"with {', '.join(site.label for site in served.sites if site.cluster == found.cluster)}")
-        paths = shlex.join([str(given.folder), str(given.rows)])
+        flags = [(name, getattr(given, name)) for name in CSV_FLAGS] + [("csv", each) for each in given.csv]
+        again = [part for name, value in flags if value is not None for part in (f"--{name}", value)]
+        paths = shlex.join([str(given.folder), str(given.rows), *again])
         print(f"to predict: fedclust predict {paths} --cluster {found.cluster}")
     return 0
 
@@ -58,4 +60,5 @@ def parser() -> Parser:
     )
     parser.add_argument("--label", metavar="COLUMN", help="column of labels; the run's own unless given")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")
+    parser.add_csv_options({})
     return parser

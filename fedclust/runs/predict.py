@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedclust.runs.verbs import Parser
+from fedclust.runs.verbs import Parser, csv_options
 
 if TYPE_CHECKING:
     from fedclust.serving.served import Served
@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     from fedclust.data.input_encoders import TableEncoder
 
     served = _open(given.folder, given.allow)
-    rows, names = served.read(given.rows)
+    rows, names = served.read(given.rows, csv_options(given))
     table = served.predict(rows, site=given.site, cluster=given.cluster, times=given.times)
     site = None if given.site is None else served.site(given.site)
     encoder, name = served.encoder, site.label if site else ""
@@ -95,4 +95,5 @@ def parser() -> Parser:
     )
     parser.add_argument("--out", type=Path, help="where to write the table; standard output unless given")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")
+    parser.add_csv_options({})
     return parser

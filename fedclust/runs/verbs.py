@@ -4,13 +4,13 @@ import argparse
 import inspect
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from itertools import takewhile
 from pkgutil import resolve_name
 from textwrap import fill, wrap
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fedclust.support.checks import none_of
 from fedclust.support.layout import CONF
@@ -29,6 +29,10 @@ VERBS = {
 }
 """What each verb does. All but run and help are modules of :mod:`fedclust.runs` with a ``main``."""
 
+CSV_FLAGS = {"sep": "','", "decimal": "'.'", "encoding": "'utf-8'"}
+"""Options of CSV files with a flag of their own, and what holds unless given; others are --csv NAME=VALUE."""
+
+_WORDS = {"true": True, "false": False, "null": None}
 _WIDTH = 100
 _CODES = (
     "0; 1 if the run, or a job of a sweep, fails after it has started; 2 if a setting is wrong; 3 if the "
@@ -70,6 +74,15 @@ class Parser(argparse.ArgumentParser):
         super().__init__(f"fedclust {verb}", hidden, formatter_class=form, epilog=wrapped)
         self._head = f"fedclust {verb}: {VERBS[verb]}\n{examples.rstrip()}\n\n"
 
+    def add_csv_options(self, usual: Mapping[str, str] = CSV_FLAGS) -> None:
+        """Add how a CSV file is read, which :func:`csv_options` returns."""
+        for name in CSV_FLAGS:
+            self.add_argument(
+                f"--{name}", help=f"of a CSV file; {usual.get(name, 'as in training')} unless given"
+            )
+        options = "another of dataset.csv_options, such as thousands= (also at a node)"
+        self.add_argument("--csv", metavar="NAME=VALUE", action="append", default=[], help=options)
+
     def error(self, message: str) -> NoReturn:
         """End with an error in one line, and how to see what there is."""
         super().error(f"{message}; {self.prog} --help lists the arguments")
@@ -77,6 +90,23 @@ class Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         """Return the verb's purpose, its examples and its arguments."""
         return self._head + super().format_help()
+
+
+def csv_options(given: argparse.Namespace) -> dict[str, Any]:
+    """Return how a CSV file is read, as in ``dataset.csv_options``, from a verb's arguments.
+
+    Raises
+    ------
+    ValueError
+        If one is not NAME=VALUE.
+    """
+    named = {name: getattr(given, name) for name in CSV_FLAGS}
+    options = {name: value for name, value in named.items() if value is not None}
+    for name, equals, value in (each.partition("=") for each in given.csv):
+        if not equals:
+            raise ValueError(f"--csv takes NAME=VALUE, got {name}")
+        options[name] = _WORDS.get(value, int(value) if value.isdecimal() else value)
+    return options
 
 
 def settings_parser() -> Parser:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 from unicodedata import normalize
 
@@ -307,8 +308,17 @@ class Served:
             return normalised(torch.from_numpy(values.copy()), self.encoder.mean, self.encoder.std)
         return torch.from_numpy(values)
 
-    def read(self, rows: Any) -> tuple[Any, list[str] | None]:
+    def read(
+        self, rows: Any, csv_options: Mapping[str, Any] = MappingProxyType({})
+    ) -> tuple[Any, list[str] | None]:
         """Open rows given as a path; for images, return their paths, too.
+
+        Parameters
+        ----------
+        rows
+            As for :meth:`predict`.
+        csv_options
+            How a CSV file is read where it is not written as the training's were, see :attr:`csv_options`.
 
         Raises
         ------
@@ -328,10 +338,11 @@ class Served:
         if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
         try:
-            part, _ = Source(str(path), csv_options=self.csv_options).open()
+            part, _ = Source(str(path), csv_options={**self.csv_options, **csv_options}).open()
         except SourceError as error:
             what, *settings = _OF_A_RUN.split(str(error), maxsplit=1)
-            raise SourceError(f"{what}; write it as the training rows are" if settings else what) from error
+            ways = "write it as the training rows are, or give --sep, --decimal, --encoding or --csv"
+            raise SourceError(f"{what}; {ways}" if settings else what) from error
         return table_of([part], part.rows.schema.names, slice(None)), None
 
     def _site(self, site: str | int | None, cluster: int | None) -> Site:

@@ -49,6 +49,7 @@ _UNIT = re.compile(
 )
 _LONGEST = 1000  # characters of a category
 _RULES = {",": "thousands", ".": "points"}  # others: "grouped"
+_AS_CATEGORIES = {"stray", "unit", "marker"}  # what a column may hold that is used as categories
 
 # What is wrong, and what to do.
 _ERRORS = {
@@ -321,8 +322,9 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
             texts = column[~missing].astype(str).str.strip()
             chosen = list(dict.fromkeys(column[words].astype(str).str.strip()))
             rule = "words" if column is labels else "event"
-            stray = _strays(texts, name, size) if column is labels else []
-            found += stray or [Finding(rule, name, int(words.sum()), size, _examples(texts, chosen))]
+            stray = [each for each in _strays(texts, name, size) if each.rule not in _AS_CATEGORIES]
+            one = Finding(rule, name, int(words.sum()), size, _examples(texts, chosen))
+            found += stray if stray and column is labels else [one]
     whole = np.flatnonzero(~np.isnan(values.reshape(size, -1)).any(axis=1))
     for rule, place, rows in kind.faults(values[whole]):
         column, where = columns[place], labels.index[whole[rows]]

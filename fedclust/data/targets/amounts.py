@@ -115,8 +115,8 @@ class Amounts(Numbers):
             check_value(f"target.{name}", getattr(self, name), "finite")
         if not self.low < self.high:
             raise ValueError(
-                f"target.low must be < target.high, got {self.low:g} and {self.high:g}: amounts that are all "
-                "alike teach nothing"
+                f"target.low must be < target.high, got {self.low:g} and {self.high:g}: there is nothing to "
+                "learn of amounts of which eight in ten are alike"
             )
         if (np.diff(self.edges) <= 0).any():
             raise ValueError(f"target.edges must increase, got {list(self.edges)}")

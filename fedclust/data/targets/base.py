@@ -261,7 +261,7 @@ class Target(ABC):
             If the values are no target's, or there are none.
         """
 
-    def coded(self, labels: Any, class_names: Sequence[str]) -> Any:  # noqa: ARG002
+    def coded(self, labels: Any, class_names: Sequence[str], numbered: bool = False) -> Any:  # noqa: ARG002
         """Return rows' values as :meth:`read` takes them, from what a table has.
 
         Parameters
@@ -270,11 +270,13 @@ class Target(ABC):
             A column, or columns.
         class_names
             Names of the C classes.
+        numbered
+            Whether the run has named classes whose labels are numbers, so that a label may be an index.
 
         Raises
         ------
         ValueError
-            If a label is not among the names, nor an index of them.
+            If a label is not among the names, nor an index of them where that may be.
         """
         return labels
 

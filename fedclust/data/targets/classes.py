@@ -128,17 +128,21 @@ class Classes(Target):
         """Return the most probable class of each row."""
         return [class_names[label] for label in table.argmax(-1).ravel().tolist()]
 
-    def coded(self, labels: Iterable[Any], class_names: Sequence[str]) -> list[int]:
+    def coded(self, labels: Iterable[Any], class_names: Sequence[str], numbered: bool = False) -> list[int]:
         """Return the class indices of names, or of what names are written from.
 
         Examples
         --------
-        >>> Classes().coded(["well", 0.0], ["ill", "well"])
+        >>> Classes().coded(["2", 1.0, True], ["1", "2"])
+        [1, 0, 0]
+        >>> Classes().coded(["well", 0.0], ["ill", "well"], numbered=True)
         [1, 0]
         """
-        codes = {str(code): code for code in range(len(class_names))}
-        codes |= {name: code for code, name in enumerate(class_names)}
-        named = [name_of(label) for label in labels]
+        codes = {name: code for code, name in enumerate(class_names)}
+        if numbered and not any(name.isdecimal() for name in class_names):
+            codes |= {str(code): code for code in range(len(class_names))}
+        numbers = bool | np.bool_ | np.floating  # truth values are named 0 and 1, as a run names them
+        named = [name_of(float(label) if isinstance(label, numbers) else label) for label in labels]
         if unknown := sorted(set(named) - codes.keys()):
             raise ValueError(f"labels must be among {', '.join(class_names)}, got {few(unknown)}")
         return [codes[name] for name in named]

@@ -365,16 +365,21 @@ class Times(Numbers):
         given
             Other attributes.
 
+        Raises
+        ------
+        ValueError
+            If all of them are at the end.
+
         Examples
         --------
         >>> Times.of([10.0, 10.0, 30.0], last=90.0)
         Times(cuts=(10.0, 30.0), last=90.0, base=(), unit='')
         """
-        return cls(
-            tuple(each for each in dict.fromkeys(map(float, quantiles)) if 0 < each < last),
-            float(last),
-            **given,
-        )
+        cuts = tuple(each for each in dict.fromkeys(map(float, quantiles)) if 0 < each < last)
+        if not cuts:
+            rule = f"events must happen before {last:g}, by when 97.5 % of all rows have ended"
+            raise ValueError(f"{rule}, got them from about {quantiles[0]:g} on")
+        return cls(cuts, float(last), **given)
 
     @property
     def words(self) -> Words:

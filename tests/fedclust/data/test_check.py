@@ -126,7 +126,16 @@ _DIED = [1, 0] * 20
         (_with(_DAYS, {3: None, 5: None}), None, ("error", "missing", "y", 2)),
         (_with(_DAYS, {3: np.inf}), None, ("error", "infinite", "y", 1)),
         (_with(_DAYS, {3: 1e39}), None, ("error", "infinite", "y", 1)),  # as float32
-        (_with(_DAYS, {3: "27,5"}), None, ("error", "stray", "y", 1)),
+        (_with(_DAYS, {3: "27,5"}), None, ("error", "words", "y", 1)),
+        (_with(_DAYS, {3: "<500", 5: "unknown"}), None, ("error", "words", "y", 2)),
+        (
+            _with([1, 2, 3, 4] * 10, {3: "?", 9: "unknown"}),
+            None,
+            ("error", "words", "y", 2),
+        ),  # few are no codes
+        (_with([1, 2, 3, 4] * 10, {3: "?"}), _DIED, ("error", "words", "y", 1)),
+        ([f"{each} EUR" for each in _DAYS], None, ("error", "words", "y", 40)),
+        ([f"{each:,.1f}".replace(".", ",") for each in _DAYS], None, ("error", "comma", "y", 40)),
         (_SEXES, None, ("error", "words", "y", 40)),
         (["2024-01-31"] * 40, None, ("error", "words", "y", 40)),
         ([7.0] * 36 + [1.0, 2.0, 8.0, 9.0], None, ("warning", "one amount", "y", 0)),

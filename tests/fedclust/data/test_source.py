@@ -90,6 +90,12 @@ PATTERN = "label_pattern must match every image and have a group"
         ({"train.csv": b""}, {}, r"train\.csv must have rows, it is empty$"),
         ({"a.csv": b"x\n1\n", "b.csv": b""}, {}, r"/b\.csv must have rows, it is empty$"),
         ({"data.csv": b"x;y\n1;2\n"}, {}, r'data\.csv has one column, .*dataset\.csv_options\.sep=";"'),
+        ({"data.csv": b"x;y\n1,5;2\n"}, {}, r'data\.csv has one column, .x;y.; set its separator, .*sep=";"'),
+        (
+            {"data.csv": b"Ward 3; 2024\nx,y\n1,2\n"},
+            {},
+            r"line 2 must have at most 1 .*csv_options\.skiprows=1",
+        ),
         ({"data.csv": b"x\ty\n1\t2\n"}, {}, r'has one column, .*dataset\.csv_options\.sep="\\t"'),
     ],
 )

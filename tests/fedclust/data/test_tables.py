@@ -231,7 +231,7 @@ def test_the_error_of_classes_and_times_is_not_chosen(tmp_path: Path) -> None:
         ({"stay": ["a", "b", "a"]}, "stay: texts where numbers are needed"),
         (
             {"stay": [4.0, 4.0, 4.0]},
-            "stay: target.low must be < target.high, got 4 and 4: amounts that are",
+            "stay: target.low must be < target.high, got 4 and 4: there is nothing",
         ),
         ({"stay": [[1.0], [2.0], [3.0]]}, "stay must hold one text or number in each row"),
         ({"died": [0, 0, 0]}, "stay: events must happen to some rows, all 3 are censored"),

@@ -20,7 +20,9 @@ class _Result:
         sites = [SimpleNamespace(label=name, cluster=cluster) for name, cluster in self.clients]
         self.saved = SimpleNamespace(config={"dataset": {"label": "ill"}})
         self.found, self.placed = found, []
-        self.served = lambda: SimpleNamespace(read=lambda path: (rows, None), sites=sites, encoder=encoder)
+        self.served = lambda: SimpleNamespace(
+            read=lambda path, csv: (rows, None), sites=sites, encoder=encoder
+        )
 
     clients = (("north", 0), ("west", 1), ("east", 0))
 
@@ -46,6 +48,10 @@ def test_the_cluster_its_reason_and_its_clients_are_printed(opened, capsys) -> N
     assert capsys.readouterr() == ("\n".join(lines) + "\n", "")
     main(["run", "new.csv", "--label", "other"])
     assert [labels for _, labels in result.placed] == [["yes", "no"], ["a", "b"]]
+    capsys.readouterr()
+    main(["run", "new.csv", "--sep", ";", "--csv", "na_values=?"])  # it is read in the same way to predict
+    again = "fedclust predict run new.csv --sep ';' --csv 'na_values=?' --cluster 0"
+    assert capsys.readouterr().out.splitlines()[-1] == f"to predict: {again}"
 
 
 def test_no_cluster_is_one_line(opened, capsys) -> None:

@@ -23,8 +23,8 @@ class _Served:
     def __init__(self, names: list[str] | None = None, note: str | None = None) -> None:
         self.names, self.note, self.asked = names, note, {}
 
-    def read(self, rows: Path) -> tuple[list[int], list[str] | None]:
-        self.asked["rows"] = rows
+    def read(self, rows: Path, csv_options: dict) -> tuple[list[int], list[str] | None]:
+        self.asked["rows"], self.csv_options = rows, csv_options
         return [1, 2], self.names
 
     def predict(self, rows: list[int], **which: object) -> pd.DataFrame:

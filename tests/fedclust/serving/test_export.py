@@ -391,6 +391,11 @@ def test_the_command_line_writes_a_row_per_row(exported, folder, tmp_path, capsy
     assert main([str(folder / "local"), "--cluster", "0", str(tmp_path / "new.csv"), "--out", str(out)]) == 0
     assert out.read_text().splitlines() == lines  # north is client 0, alone in cluster 0
     capsys.readouterr()
+    # A hospital's file as its node reads it is predicted as well, once it is told how that is.
+    rows.to_csv(tmp_path / "german.csv", index=False, sep=";", decimal=",", na_rep="k.A.")
+    written = ["--sep", ";", "--decimal", ",", "--csv", "na_values=k.A."]
+    assert main([str(exported), "--site", "north", str(tmp_path / "german.csv"), *written]) == 0
+    assert capsys.readouterr().out.splitlines() == lines
     rows.drop(columns="age").to_csv(tmp_path / "less.csv", index=False)
     code, _, complained = run("predict", str(exported), "--site", "north", str(tmp_path / "less.csv"))
     assert code == 2

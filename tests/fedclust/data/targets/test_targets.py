@@ -240,3 +240,26 @@ def test_what_needs_no_inputs_is_best_on_average(target: Target) -> None:
     finite = np.where(np.isfinite(best), best, -30)
     for _ in range(20):
         assert score(finite) < score(finite + draws.normal(0, 0.3, len(best))) + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("labels", "names", "numbered", "unknown"),
+    [
+        ([1, 2, 0], ["1", "2"], False, "0"),  # of classes 1 and 2, 0 is none, not the first
+        ([1, 2, 0], ["1", "2"], True, "0"),
+        ([1.0, 0.0], ["sick", "well"], False, "0, 1"),  # whether sick is 1 nobody has said
+        ([True, False], ["sick", "well"], False, "0, 1"),
+        ([2], ["sick", "well"], True, "2"),
+    ],
+)
+def test_a_number_is_the_place_of_a_class_only_where_the_run_has_named_them(
+    labels: list, names: list[str], numbered: bool, unknown: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^labels must be among {', '.join(names)}, got {unknown}$"):
+        CLASSES.coded(labels, names, numbered)
+
+
+def test_labels_of_a_table_are_found_however_numbers_are_written() -> None:
+    written = [np.float32(1), 1.0, "1", True, np.True_, np.int64(1)]
+    assert CLASSES.coded(written, ["0", "1"]) == [1] * 6
+    assert CLASSES.coded([1, 0.0, "well"], ["sick", "well"], numbered=True) == [1, 0, 1]

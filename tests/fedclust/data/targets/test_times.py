@@ -247,3 +247,18 @@ def test_survival_is_predicted_by_tensors_as_by_arrays(moments: list[float] | No
     np.testing.assert_allclose(found, expected)
     with pytest.raises(ValueError, match="times must be numbers > 0, at least one, got"):
         target.predictions(torch.from_numpy(outputs), [0.0])
+
+
+@pytest.mark.parametrize("events", [[365.0] * 4, [364.0, 365.0, 365.0, 365.0]])
+def test_events_that_all_happen_at_the_end_are_refused_in_words_of_the_data(events: list[float]) -> None:
+    # Of 8 rows of which 4 have ended at 365, 97.5 % have ended by then. The first eighth of the events is at
+    # 365, or at 364 + 3/8 of the way to the next one, 364.375, which is early enough.
+    rows = np.array([[time, 1.0] for time in events] + [[20.0 * k, 0.0] for k in range(1, 5)])
+    if events[0] < 365:
+        assert Times.agreed(rows).cuts == (364.375, 364.75)
+        return
+    rule = (
+        "^events must happen before 365, by when 97.5 % of all rows have ended, got them from about 365 on$"
+    )
+    with pytest.raises(ValueError, match=rule):
+        Times.agreed(rows)

@@ -144,6 +144,16 @@ def test_a_finished_run_continues_with_more_rounds(tmp_path: Path) -> None:
         fedclust.run([f"resume={short}", "rounds=9"])
 
 
+def test_a_finished_run_gets_a_comparison_a_verdict_and_its_predictions(tmp_path: Path) -> None:
+    own, more = ["strategy=fmcl", *SMALL, "rounds=2"], ["compare=[fedavg]", "save_predictions=true"]
+    fedclust.run([*own, "compare=[]", f"output_dir={tmp_path / 'alone'}"])
+    fedclust.run([f"resume={tmp_path / 'alone'}", *more])
+    fedclust.run([*own, *more, f"output_dir={tmp_path / 'at_once'}"])
+    _assert_equal(tmp_path / "alone", tmp_path / "at_once")
+    assert SavedRun(tmp_path / "alone").summary["verdict"]
+    assert (tmp_path / "alone" / "predictions.parquet").is_file()
+
+
 def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What made every client of round 4 fail is mended, and the run goes on as if it had never been."""
     overrides = ["strategy=fmcl", "aggregator=fedyogi", *SMALL, "rounds=5", "compare=[]"]

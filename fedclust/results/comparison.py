@@ -24,14 +24,16 @@ PREFIX = "without_layer."
 """Begins the keys of figures of the models that serve, without their personal layers."""
 
 LOWER = (
-    *("ad", "sdad", "wadb", "validation_brier", "seconds", "bytes_down", "bytes_up", "failed_replies"),
-    *("newcomers.none", *targets.LOWER),
+    *("ad", "sdad", "wadb", "validation_brier", "seconds", "failed_replies", "newcomers.none"),
+    *("bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled", "epsilon", "delta"),
+    *("trial_trainings", "trial_rounds", "trial_bytes_down", "trial_bytes_up", *targets.LOWER),
 )
 """Keys of ``summary.json`` of which the lowest value is the best."""
 
 _NEWCOMERS = ("newcomers.accuracy", "newcomers.adjusted_rand", "newcomers.none")
 _OWN = tuple(name for kind in targets.KINDS.values() for name in kind.figure_ranges)
-_QUALITY = (*SERVED_FIGURES, *_OWN, "rand_index", "adjusted_rand_index", "was", "wadb", *_NEWCOMERS)
+QUALITY = (*SERVED_FIGURES, *_OWN, "rand_index", "adjusted_rand_index", "was", "wadb", *_NEWCOMERS)
+"""Keys of ``summary.json`` that measure quality."""
 REFERENCE = "fedavg"
 """The strategy that all others are compared with, unless another one is named or it did not run."""
 
@@ -52,13 +54,20 @@ BEST = (
 _NO_SETTINGS = {
     "checkpoint_every",
     "compare",
+    "hosts",
     "hydra",
+    "keep_matrices",
+    "max_outage",
+    "objective",
     "output_dir",
     "overrides",
+    "proof",
     "resume",
+    "save_predictions",
     "searchpath",
     "seed",
     "timeout",
+    "tracker",
     "wait",
 }
 
@@ -170,7 +179,8 @@ def _config(run: SavedRun) -> dict[str, str]:
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
         for key, value in flat(config | size)
-        if value != {} and key.split(".")[0] not in _NO_SETTINGS and key.split(".")[-1] != "seed"
+        if value != {} and _NO_SETTINGS.isdisjoint(key.removeprefix("choices.").split(".")[:1])
+        if key.split(".")[-1] != "seed"
     }
 
 
@@ -461,7 +471,7 @@ def best(comparison: ComparedRuns, metric: str) -> set[Row]:
     cannot be tested count as worse, unless their mean is the same. A metric that does not measure quality,
     such as the number of clusters or the seconds, has no best method.
     """
-    if metric.removeprefix(PREFIX) not in _QUALITY:
+    if metric.removeprefix(PREFIX) not in QUALITY:
         return set()
     tests = differences(comparison, metric, ALL)
     found: set[Row] = set()

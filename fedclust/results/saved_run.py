@@ -154,8 +154,13 @@ class SavedRun:
 
     @cached_property
     def compared(self) -> dict[str, "SavedRun"]:
-        """The strategies compared with this one, by name."""
+        """The strategies compared with this one, by name; of a finished run, those that its summary has.
+
+        Others were compared with it before it was resumed, perhaps after fewer rounds.
+        """
         folders = sorted(path.parent for path in self.folder.glob("compare/*/rounds.jsonl"))
+        if "made" in self.summary:
+            folders = [folder for folder in folders if folder.name in self.summary.get("compare", {})]
         return {folder.name: SavedRun(folder) for folder in folders}
 
     @property

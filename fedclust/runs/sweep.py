@@ -133,9 +133,8 @@ def check_sweeper(overrides: Sequence[str], composed: DictConfig, figure: str) -
     _check_objective(composed, figure)
     sweeper = composed.hydra.runtime.choices.get("hydra/sweeper")
     direction = OmegaConf.select(composed, "hydra.sweeper.direction")
-    right = {VALIDATION: "minimize", "mean_client_accuracy": "maximize"}.get(figure)
     named = getattr(direction, "name", direction)
-    if isinstance(named, str) and right and named != right:
+    if isinstance(named, str) and (right := _direction(figure)) and named != right:
         raise ConfigError(f"hydra.sweeper.direction must be {right} for objective={figure}, got {named}")
     for override in overrides if sweeper == "basic" else ():
         with suppress(HydraException):
@@ -146,6 +145,13 @@ def check_sweeper(overrides: Sequence[str], composed: DictConfig, figure: str) -
         return ""
     instead = f"objective={VALIDATION} hydra.sweeper.direction=minimize"
     return f"warning: objective={figure} is measured on test rows; to search by held-out rows: {instead}"
+
+
+def _direction(figure: str) -> str | None:
+    """Return where a figure is best; None for one that measures neither quality nor a cost."""
+    from fedclust.results.comparison import LOWER, QUALITY
+
+    return "minimize" if figure in LOWER else "maximize" if figure in QUALITY else None
 
 
 def _check_objective(composed: DictConfig, figure: str) -> None:

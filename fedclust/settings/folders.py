@@ -13,11 +13,11 @@ from omegaconf import DictConfig, OmegaConf
 from fedclust.settings.composition import ConfigError
 from fedclust.support.untrusted import read_yaml
 
-# Settings that a resumed run may change: its number of rounds, where it runs, and its comparisons.
+# Settings that a resumed run may change: its number of rounds, where it runs, and what is done after it.
 _FREE = (
     "checkpoint_every choices.engine choices.personal choices.tracker client_app compare device engine hosts "
-    "keep_matrices max_outage min_clients min_replies objective output_dir overrides personal resume rounds "
-    "searchpath serve strategy.device timeout tracker wait"
+    "keep_matrices max_outage min_clients min_replies objective output_dir overrides personal proof resume "
+    "rounds save_predictions searchpath serve strategy.device timeout tracker wait"
 )
 
 
@@ -194,7 +194,7 @@ def check_same_run(config: Mapping[str, Any], folder: Path) -> None:
         The composed configuration, as plain dictionaries and lists.
     folder
         The run's folder. The number of rounds may differ unless the learning rate depends on it; so may
-        the engine, the device and what the run is compared with.
+        the engine, the device, what the run is compared with, and whether predictions are saved.
 
     Raises
     ------

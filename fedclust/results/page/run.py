@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from fedclust.data.targets import LOWER
 from fedclust.metrics import error_of
 from fedclust.privacy import OF_ALL
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
+from fedclust.results.comparison import LOWER
 from fedclust.results.saved_run import MOST_ACCURACIES, MOST_CLIENTS, SavedRun, ThinnedRun, evenly
 from fedclust.results.summary import (
     collapsed_line,
@@ -29,7 +29,6 @@ from fedclust.typing import IntArray
 
 _MOST_FAILURES, _MOST_MOVES = 2_000, 60_000
 _MOST_LABEL_COUNTS = 40_000  # clients times classes; larger tables of labels are left out
-_LOWER_IS_BETTER = ("ad", "wadb", "validation_brier", "failed_replies", *LOWER)
 _NEITHER = ("seconds", "bytes_down", "bytes_up", "num_clusters", "epsilon", "delta")
 _COSTS = ("seconds", "bytes_down", "bytes_up", "bytes_down_unbundled", "bytes_up_unbundled")
 _LEFT_OUT = (
@@ -205,7 +204,7 @@ def _figures(title: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     summaries = {title: summary, **summary.get("compare", {})}
     rows = []
     for key, name, found, texts in report.figures_of(list(summaries.values())):
-        way = -1 if key in _LOWER_IS_BETTER else 1
+        way = -1 if key in LOWER else 1
         firsts = [way * values[0] for values in found if values]
         best = max(firsts) if key not in _NEITHER and max(firsts) > min(firsts) else None
         looks = ["best" if values and way * values[0] == best else "" for values in found]

@@ -66,6 +66,20 @@ def test_settings_that_differ_make_rows_of_their_own(tmp_path: Path) -> None:
     assert [row.settings for row in comparison.rows] == [("0.1",), ("9",), ("10",)]  # by size, not by letters
 
 
+def test_what_changes_no_figure_does_not_part_methods(tmp_path: Path) -> None:
+    # With compare=[], only FedAvg's own job has a verdict: FMCL is compared with it, 0.8 - 0.5 and 0.9 - 0.6.
+    for name, proof, tracker, first in (("fedavg", True, "none", 0.5), ("fmcl", False, "mlflow", 0.8)):
+        for seed in (0, 1):
+            choices = {"choices": {"strategy": name, "tracker": tracker}, "tracker": {"run": tracker}}
+            config = {**choices, "proof": proof, "keep_matrices": proof, "objective": name}
+            run(tmp_path / f"{name}{seed}", name, seed, first + seed / 10, config)
+    comparison = compare(find_runs([tmp_path])[0])
+    assert comparison.settings == ()
+    assert {pair: (each.mean, each.seeds) for pair, each in by_name(comparison).items()} == {
+        ("fmcl", "fedavg"): (pytest.approx(0.3), 2)
+    }
+
+
 def test_a_cap_of_rows_is_a_setting_if_it_was_given(tmp_path: Path) -> None:
     for name, cap in (("auto", 3.0), ("fedavg", None), ("fedavg", 2.0)):
         given = ["seed=0"] if cap == 3 else ["seed=0", f"+row_cap={cap}"]

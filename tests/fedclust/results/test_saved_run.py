@@ -26,6 +26,17 @@ def test_a_finished_run(finished_run: Path) -> None:
     np.testing.assert_allclose(accuracy, [0.6125, 0.7125, 0.8125])
 
 
+def test_what_a_finished_run_is_no_longer_compared_with(tmp_path: Path) -> None:
+    folders = [tmp_path, *(tmp_path / "compare" / name for name in ("fedavg", "ifca"))]
+    for folder in folders:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rounds.jsonl").touch()
+    summary = {"strategy": "fmcl", "compare": {"fedavg": {}}}
+    assert [*SavedRun(tmp_path).compared] == ["fedavg", "ifca"]  # it is running
+    (tmp_path / "summary.json").write_text(json.dumps(summary | {"made": {}}))
+    assert [*SavedRun(tmp_path).compared] == [*ThinnedRun(tmp_path).compared] == ["fedavg"]
+
+
 def test_a_run_that_stopped_early(tmp_path: Path) -> None:
     with Recorder(tmp_path / "cut") as recorder:
         recorder.assignment(0, [0, 1], "start")

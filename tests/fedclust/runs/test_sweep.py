@@ -82,7 +82,14 @@ def test_who_searches_by_test_rows_is_told(
 
 @pytest.mark.parametrize(
     ("direction", "figure", "right"),
-    [("minimize", "mean_client_accuracy", "maximize"), ("maximize", "validation_brier", "minimize")],
+    [
+        ("minimize", "mean_client_accuracy", "maximize"),
+        ("minimize", "balanced_accuracy", "maximize"),  # Optuna minimises unless asked
+        ("minimize", "concordance", "maximize"),
+        ("maximize", "validation_brier", "minimize"),
+        ("maximize", "rmse", "minimize"),
+        ("maximize", "bytes_up_unbundled", "minimize"),
+    ],
 )
 def test_no_sweeper_searches_for_the_worst(direction: str, figure: str, right: str) -> None:
     rule = f"^hydra.sweeper.direction must be {right} for objective={figure}, got {direction}$"

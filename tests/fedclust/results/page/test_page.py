@@ -52,6 +52,17 @@ def test_a_finished_run_beside_a_compared_one(finished_run: Path) -> None:
     assert any("was made from Python" in text for text in page.texts)
 
 
+def test_fewer_newcomers_in_no_cluster_are_better(finished_run: Path) -> None:
+    path = finished_run / "summary.json"
+    summary = json.loads(path.read_text())
+    newcomers = {"clients": 3, "accuracy": 0.5, "adjusted_rand": None, "common": 0}
+    summary["newcomers"] = newcomers | {"none": 2}
+    summary["compare"]["fedavg"]["newcomers"] = newcomers | {"none": 1}
+    path.write_text(json.dumps(summary))
+    (row,) = [each for each in view_run(finished_run)["ended"]["rows"] if each["key"] == "newcomers.none"]
+    assert [(cell["text"], cell["looks"]) for cell in row["cells"]] == [("2", ""), ("1", "best")]
+
+
 def test_labels_are_named_only_beyond_chance() -> None:
     # 10 of 16 rows against 11 of 32: 0.28 apart. Without replacement a share of 16 of 32 rows has deviation
     # √(11/32 · 21/32 / 16 · 16/31) = 0.085; for four tests the bound is 3.02 deviations, 0.258.

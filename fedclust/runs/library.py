@@ -28,6 +28,7 @@ from fedclust.aggregation.flower import check_aggregator
 from fedclust.clustering.placement import most_confident, nearest_inputs, remoteness
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
+from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
 from fedclust.data.targets import Target
@@ -432,9 +433,10 @@ class Result:
         targets
             Their classes, shape (n,); of raw rows their names, or the name of the file's column. Amounts,
             shape (n,), or times and events, shape (n, 2), where the run predicts these; of raw rows also the
-            name of the amounts' column. None if they are unknown: the cluster whose model is most certain of
-            the rows, see :func:`~fedclust.clustering.placement.most_confident`; without classes, the one
-            whose clients' inputs are nearest.
+            name of the amounts' column, or a pair of those of times and events. None if they are unknown: the
+            cluster whose model is most certain of the rows, see
+            :func:`~fedclust.clustering.placement.most_confident`; without classes, the one whose clients'
+            inputs are nearest.
 
         Returns
         -------
@@ -493,8 +495,12 @@ class Result:
         rows, _ = served.read(rows)
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
-        if isinstance(labels, str):
-            labels = rows[labels]
+        if isinstance(labels, str | tuple):
+            labels = rows[labels if isinstance(labels, str) else list(labels)]
+        if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):
+            labels = labels.reset_index(drop=True)
+            columns = [labels] if isinstance(labels, pd.Series) else [labels[name] for name in labels]
+            labels = read_values(type(self.target), *columns)
         if labels is not None:
             numbered = (self.saved.config.get("dataset") or {}).get("class_names") is not None
             labels = served.target.coded(labels, served.class_names, numbered)

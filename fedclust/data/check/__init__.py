@@ -336,6 +336,20 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
     return found
 
 
+def read_values(kind: type[Target], labels: "Values", events: "Values | None" = None) -> FloatArray:
+    """Read amounts, float32, shape (n,), or times and events, shape (n, 2).
+
+    Raises
+    ------
+    ValueError
+        If one is missing or impossible; the message has all that :func:`check_values` finds.
+    """
+    found = check_values(kind, labels, events)
+    if wrong := [each.line for each in found if each.severity == "error"]:
+        raise ValueError("; ".join(wrong))
+    return measured_values(labels, events).astype(np.float32)
+
+
 def measured_values(labels: "Values", events: "Values | None" = None) -> FloatArray:
     """Read amounts, shape (n,), or times and events, shape (n, 2); NaN where missing or no number.
 

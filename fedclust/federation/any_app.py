@@ -25,7 +25,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.federation.answering import NO_REPLY, Answers
+from fedclust.federation.answering import NO_REPLY, Answers, Failure
 from fedclust.messages.codec import (
     ARRAYS,
     CONFIG,
@@ -217,6 +217,10 @@ class AnyApp:
         sizes, round_ = record["cluster_sizes"], f"[ROUND {record['round']}/{num_rounds}]"
         failures = record["failures"]
         logger.info("%s clusters of %s clients, %d failures%s", round_, sizes, len(failures), loss)
+        self.log_failures(failures)
+
+    def log_failures(self, failures: Sequence[Failure]) -> None:
+        """Name each client that failed in Flower's log."""
         for each in failures:
             logger.warning("%s: %s", each["phase"], self.prefixed(int(each["client"]), str(each["reason"])))
 

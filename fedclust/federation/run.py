@@ -198,7 +198,7 @@ _SHOWN = 5
 _MOST_IN_A_ROW = 3
 _BY_CHANCE = 10  # this many clients of a sample do not all fail by chance
 # Client and round in a reason, removed to count equal reasons.
-_CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
+_CLIENT_AND_ROUND = re.compile(r"^client \d+( \(node \d+\))?((, round \d+)?: | is (?=offline))")
 
 
 def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float = MIN_REPLIES) -> None:

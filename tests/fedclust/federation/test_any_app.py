@@ -35,6 +35,7 @@ from fedclust.strategies import (
     FeSEM,
     Local,
 )
+from fedclust.support.reasons import RunFailed
 
 WANTED = np.array([[1.0, 0.0], [-1.0, 0.0]])  # of even and of odd nodes
 Change = Callable[[RecordDict, Message, int], None]
@@ -238,6 +239,52 @@ def test_a_node_that_fails_costs_its_own_reply(caplog: pytest.LogCaptureFixture)
     (failure,) = result.rounds[0]["failures"]
     assert (failure["client"], failure["phase"]) == (1, "train")
     assert f"train: client 1 (node {FIRST_NODE_ID + 1}): RuntimeError: disk full" in caplog.text
+
+
+class Trainings:
+    """Makes some nodes fail to train once all nodes have trained some models."""
+
+    def __init__(self, after: int, who: Callable[[int], bool] = lambda _: True) -> None:
+        self._left, self._who = dict.fromkeys(range(10), after), who
+
+    def __call__(self, content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "train":
+            self._left[node] -= 1
+            if self._left[node] < 0 and self._who(node):
+                raise RuntimeError("disk full")
+
+
+def test_a_run_in_which_nobody_trains_has_no_result() -> None:
+    why = "the run failed in round 3 of 3, no client was trained in any round: 4 of 4 clients: Runtime"
+    with pytest.raises(RunFailed, match=why):
+        Apart(4, Trainings(0)).start(GROUPED[0], 3)
+
+
+BEFORE_PROOF = 6 + 1  # in 6 rounds FLHC's clients train, and once more for their updates
+
+
+def test_no_verdict_against_a_model_for_all_that_nobody_has_trained(caplog: pytest.LogCaptureFixture) -> None:
+    flhc = FLHC(parameters=FLHC.parameters_type(rounds=2))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(10, Trainings(BEFORE_PROOF + 2)).start(flhc, 6)
+    assert result.verdict.text == (
+        "No verdict: in round 3 nobody trained the one model for all: "
+        "10 of 10 clients: RuntimeError: disk full"
+    )
+    assert not result.verdict.grouped
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.summary["failed_replies"] == 10
+    assert f"train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full" in caplog.text
+
+
+def test_who_fails_to_train_the_model_for_all_is_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    flhc = FLHC(parameters=FLHC.parameters_type(rounds=2))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(10, Trainings(BEFORE_PROOF, lambda node: node == 9)).start(flhc, 6)
+    assert result.summary["failed_replies"] == 6
+    named = f"train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full"
+    assert caplog.text.count(named) == 6
+    assert "for 10 of 10 clients" in result.verdict.text
 
 
 LACKS_LOSS = 'no metrics["loss"] in reply, add: metrics["loss"] = loss'

@@ -44,6 +44,7 @@ from fedclust.federation.run import (
     count_reasons,
     evaluation_questions,
     evaluation_sample,
+    mean_of_known,
 )
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.layers.standard import standard_layers
@@ -52,6 +53,7 @@ from fedclust.messages.packer import pack, unpack
 from fedclust.messages.replies import Reply, by_cluster, weighted_loss
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, Instruction, Projection
+from fedclust.metrics import CLIENT_FIGURES
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.proof import Evidence, prove_grouping
@@ -582,8 +584,10 @@ class ClusteredStrategy(Strategy):
             if (loss := record.get("loss")) is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
+                usual, found = CLIENT_FIGURES[1:], self.measured.figures  # not the number of rows
+                means = {name: mean_of_known(found[name]) for name in usual if name in found}
                 own: dict[str, Any] = {name.removeprefix(OWN): each for name, each in figures.items()}
-                result.evaluate_metrics_clientapp[number] = MetricRecord(own)
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**means, **own})
             if evaluate_fn is not None or should_stop is not None:
                 result.arrays = join_models(self.clusters.models)
             if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:

@@ -567,8 +567,9 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
         usual: dict[str, float | None] = {name: numbers[name] for name in CLIENT_FIGURES if name in numbers}
         usual["accuracy"] = _only(numbers, "accuracy", "accuracy", "acc")
         shares = {name: each for name, each in usual.items() if each is not None and 0 <= each <= 1}
-        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in CLIENT_FIGURES}
-        return Evaluation(client, {**own, **shares, NUM_EXAMPLES: rows, LOSS: loss})
+        figures = {**shares, NUM_EXAMPLES: rows, LOSS: loss}
+        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in figures}
+        return Evaluation(client, {**own, **figures})
 
     return read
 

@@ -218,11 +218,29 @@ def test_what_clients_measure_takes_no_name_of_a_run(tmp_path: Path) -> None:
     assert result.rounds[0]["failures"] == []
     assert result.evaluate_metrics_clientapp[1]["failures"] == 3.0
     assert "global_accuracy" not in result.rounds[0]  # 97.5 is no share
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 97.5
     run = SavedRun(result.report(tmp_path))
     assert run.clients["cluster"].tolist() == [0, 0]
     figures = {name: run.summary[name] for name in run.summary if name.startswith("own_")}
     assert figures.pop("own_eval_loss") == pytest.approx(result.evaluate_metrics_clientapp[1]["eval_loss"])
-    assert figures == {"own_failures": 3.0, "own_cluster": 7.0, "own_f": None}
+    assert figures == {"own_failures": 3.0, "own_cluster": 7.0, "own_f": None, "own_accuracy": 97.5}
+
+
+def test_numbers_keep_their_names_and_every_client_that_has_one_counts() -> None:
+    def quickstart(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            numbers: dict[str, float] = {"num-examples": node + 1, "loss": node + 1.0, "f1": 0.1 * (node + 1)}
+            content["metrics"] = MetricRecord(numbers | ({"accuracy": 0.25 * node} if node else {}))
+
+    result = Apart(3, quickstart).start(ClusteredStrategy(), 1)
+    found = result.evaluate_metrics_clientapp[1]
+    # Losses 1, 2, 3 and F1 0.1, 0.2, 0.3 of all; accuracies 0.25 and 0.5 of the last two, with 2 and 3 rows.
+    assert found["loss"] == pytest.approx(2.0)
+    assert found["f1"] == pytest.approx(0.2)
+    assert found["accuracy"] == found["mean_client_accuracy"] == pytest.approx(0.375)
+    assert found["global_accuracy"] == pytest.approx((2 * 0.25 + 3 * 0.5) / 5)
+    assert found["test_loss"] == pytest.approx((1 * 1 + 2 * 2 + 3 * 3) / 6)
+    assert result.summary["own_f1"] == pytest.approx(0.2)
 
 
 # -- Faults -------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from fedclust.aggregation import flower as aggregation
 from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
 from fedclust.federation.answering import Failure
-from fedclust.federation.any_app import OWN, AnyApp
+from fedclust.federation.any_app import OWN, AnyApp, logger
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import ask_differences
@@ -454,6 +454,10 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
+    def cautions_of_any_app(self, num_clients: int, rounds: int) -> list[str]:
+        """List the same warnings for clients that only train and evaluate."""
+        return self.cautions(num_clients, rounds)
+
     def cross_fits(self, rows: IntArray, model: ArrayRecord) -> bool:
         """Whether clients with so many rows choose by cross-fitting: none are then held out of training."""
         return False
@@ -569,6 +573,9 @@ class ClusteredStrategy(Strategy):
             waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
             facts = initial_arrays, *sent, num_rounds
             everyone = self._meet(grid, *facts, new=resume is None, buffers=buffers, **waits)
+        if isinstance(everyone.clients, AnyApp):
+            for caution in self.cautions_of_any_app(everyone.num_clients, num_rounds):
+                logger.warning("%s", caution)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )

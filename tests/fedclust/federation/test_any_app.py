@@ -145,6 +145,27 @@ def test_everybody_alone_has_the_model_that_it_wants() -> None:
     np.testing.assert_allclose(models, [[0.75, 0.0], [-0.75, 0.0075], [0.75, 0.015]])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rounds", "why"),
+    [
+        (
+            4,
+            3,
+            "rounds must be >= 5, 2 before the first look (strategy.parameters.warmup) and 3 on trial, got 3",
+        ),
+        (3, 5, "clients must be >= 4, for two groups (strategy.parameters.min_cluster_size), got 3"),
+        (4, 5, ""),
+    ],
+)
+def test_a_run_that_can_find_no_groups_is_warned(
+    nodes: int, rounds: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = Auto.parameters_type(warmup=2, probation=2, min_cluster_size=2)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        Apart(nodes).start(Auto(parameters=parameters), rounds)
+    assert caplog.messages == ([f"no groups can be found: {why}"] if why else [])
+
+
 def test_clients_that_want_the_same_are_not_parted() -> None:
     result = Apart(10, alike=True).start(GROUPED[0], 8)
     assert result.assignment.tolist() == [0] * 10

@@ -31,7 +31,7 @@ from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
-from fedclust.data.targets import Target
+from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
@@ -1029,7 +1029,10 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
+    outputs = construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
+    if data.target.kind == Amounts.kind and outputs > 1:  # targets 0.0 and 1.0, and a network of two classes
+        hint = 'floats are amounts unless target="classes" is given'
+        raise ValueError(f"model must have one output for amounts, got {outputs}; {hint}")
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):

@@ -134,6 +134,7 @@ _WARNINGS = {
     "one amount": ("one amount in at least eight of ten rows", "others are needed for a model to learn from"),
     "no event": ("no row with an event", "rows with an event are needed elsewhere for a model to learn from"),
     "rare": ("a class in fewer than 5 % of the rows", "read its sensitivity and the balanced accuracy"),
+    "no owner": ("rows without the name of a client", "fill in those you know: these neither train nor test"),
     "no key": ("rows without a person's key", "each counts as a person of its own; fill in keys you know"),
     "copies": ("rows that repeat another of the same person", "remove them: they count twice"),
     "repeated": (

@@ -25,7 +25,7 @@ from fedclust.settings.composition import ConfigError, options as group_options
 from fedclust.settings.run_options import COMMON, VALIDATION
 from fedclust.support.checks import dumps_by_key, nearest, none_of, plural, replace_file
 
-# Settings that do not change a strategy's results; for one model for all, nor does it matter which model serves.
+# Settings that do not change a strategy's results. Nor does it matter which model serves, if there is one for all.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume")
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 

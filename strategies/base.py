@@ -58,6 +58,8 @@ from fedclust.proof.votes import MARGIN
 from fedclust.results.outcome import Ended, Kept, Outcome
 from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
+from fedclust.support.array_bytes import to_numpy
+from fedclust.support.checks import check_value, few
 from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -543,15 +545,23 @@ class ClusteredStrategy(Strategy):
         Raises
         ------
         ValueError
-            If `resume` is of another number of clients, or not of this method.
+            If a number is out of its range, the first model cannot be trained, or `resume` is of another
+            number of clients, or not of this method.
         FederationError
             If anybody's ClientApp cannot answer what the method asks, or no client gives what it needs.
         """
+        whole = {"num_rounds": num_rounds, "min_available_nodes": min_available_nodes}
+        for setting, value in whole.items():
+            check_value(setting, value, "a whole number >= 1")
+        check_value("timeout", timeout, "> 0 or None")
+        _check_first(initial_arrays)
+        aggregation.check_aggregator(self.make_aggregator())
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
         everyone, result, began = federation, Outcome(), time.perf_counter()
         if everyone is None:
             waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
-            everyone = self._meet(grid, initial_arrays, *sent, num_rounds, buffers=buffers, **waits)
+            facts = initial_arrays, *sent, num_rounds
+            everyone = self._meet(grid, *facts, new=resume is None, buffers=buffers, **waits)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )
@@ -581,8 +591,9 @@ class ClusteredStrategy(Strategy):
         result.nodes = list(everyone.clients.places)[: self.clusters.num_clients]
         app = everyone.clients
         if isinstance(app, AnyApp) and prove and self.forms_groups:
-            facts = initial_arrays, timeout, *sent, buffers
-            result.verdict = self.tested() or self._proved(everyone, app, *facts)
+            result.verdict = self.tested() or self._proved(
+                everyone, app, initial_arrays, timeout, *sent, buffers
+            )
         run, number = self.run, len(result.nodes)
         result.ended = Ended(
             "fedavg" if type(self) is ClusteredStrategy else type(self).__name__.lower(),
@@ -607,17 +618,31 @@ class ClusteredStrategy(Strategy):
         train_config: Mapping[str, Any],
         evaluate_config: Mapping[str, Any],
         num_rounds: int,
+        *,
+        new: bool,
         **settings: Any,
     ) -> Federation:
         """Find out who answers behind a grid: fedclust's own clients, or anybody's ClientApp."""
         nodes = sorted(grid.get_node_ids())
         if isinstance(getattr(grid, "num_clients", None), int) or (nodes and nodes == [*range(len(nodes))]):
             return Federation(grid)
+        if every := self.options.drift_every:
+            raise ValueError(f"drift_every must be 0 for a ClientApp of your own, got {every}")
+        if not new:
+            raise ValueError(
+                "resume must be None for a ClientApp of your own, whose runs have no checkpoints"
+            )
         if not isinstance(grid, BlockingGrid):  # Flower's own looks for replies every three seconds
             from fedclust.grids.superlink import PromptGrid  # imports Hydra
 
             grid = PromptGrid(grid)
-        app = AnyApp(grid, model, train_config, evaluate_config, **settings)
+
+        def instruction(server_round: int) -> Instruction:
+            facts = server_round, model, [0], settings["buffers"], train_config
+            chosen = aggregation.instructions(self.make_aggregator(), *facts)
+            return chosen.get(0, Instruction(model, server_round, extra=train_config))
+
+        app = AnyApp(grid, model, instruction, evaluate_config, **settings)
         counted = self.needs_label_counts and not self.proves_splits
         counted |= bool(getattr(self.selection, "needs_label_counts", False))
         return Federation(app, num_rounds, disclosed="labels" if counted else "sizes")
@@ -898,6 +923,18 @@ class ClusteredStrategy(Strategy):
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
+
+
+def _check_first(model: ArrayRecord) -> None:
+    """Check that a model can be trained."""
+    kinds = [f"{name}: {array.dtype}" for name, array in model.items()]
+    if not any(np.dtype(array.dtype).kind in "fc" for array in model.values()):
+        raise ValueError(
+            f"initial_arrays must have floating-point numbers to train, got {few(kinds) or None}"
+        )
+    for name, array in model.items():
+        if not np.isfinite(to_numpy(array)).all():
+            raise ValueError(f"initial_arrays must be finite, array {name!r} is not")
 
 
 class NetworkStrategy(ClusteredStrategy):

@@ -149,3 +149,27 @@ def test_raw_rows_are_placed_with_and_without_labels(tmp_path: Path, capsys: pyt
         result.place(table, ["odd"] * 60)
     with pytest.raises(ValueError, match="labels must be among bad, good, got 0, 1$"):
         result.place(table, table["y"] == "bad")
+
+
+@pytest.mark.parametrize("event", [True, False])
+def test_raw_rows_are_placed_with_their_times_or_amounts(tmp_path: Path, capsys, event: bool) -> None:
+    (tmp_path / "sites").mkdir()
+    for seed, name in enumerate(("east", "west", "new")):
+        age = np.random.default_rng(seed).normal(60, 10, 60).round(1)
+        table = pd.DataFrame({"age": age, "days": (200 - 2 * age).round(1), "died": [True, True, False] * 20})
+        table = table if event else table.drop(columns="died")
+        table.to_csv(tmp_path / ("new.csv" if name == "new" else f"sites/{name}.csv"), index=False)
+    short = ["strategy=local", "compare=[]", "proof=false", "rounds=1", "dataset=csv", "dataset.label=days"]
+    kind = "dataset.event=died" if event else "dataset.target=amounts"
+    sites, folder = f"partition.sites={tmp_path / 'sites'}", tmp_path / "run"
+    result = fedclust.run([*short, kind, "partition=own", sites, f"output_dir={folder}"])
+    names = ["days", "died"] if event else ["days"]
+    by_arrays = result.place(table[["age"]], table[names].to_numpy(dtype=float).reshape(60, *[2] * event))
+    losses = by_arrays.evidence["losses"]
+    assert by_arrays.cluster == min((0, 1), key=lambda cluster: losses[str(cluster)])
+    assert result.place(str(tmp_path / "new.csv"), ("days", "died") if event else "days") == by_arrays
+    assert place([str(folder), str(tmp_path / "new.csv")]) == 0
+    assert capsys.readouterr().out.splitlines()[-3] == f"cluster {by_arrays.cluster}: {by_arrays.reason}"
+    table.astype({"days": object}).replace({"days": {table["days"][3]: "?"}}).to_csv(tmp_path / "odd.csv")
+    with pytest.raises(ValueError, match="^days: texts where numbers are needed, in 1 of 60 rows"):
+        place([str(folder), str(tmp_path / "odd.csv")])

@@ -27,7 +27,7 @@ from flwr.serverapp import Grid, strategy as flower
 from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedProx, FedYogi, Strategy
 from torch import nn
 
-from fedclust.messages.codec import as_record
+from fedclust.messages.codec import ARRAYS, CONFIG, as_record
 from fedclust.messages.models import is_finite, like
 from fedclust.messages.packer import pack
 from fedclust.messages.replies import Reply, weighted_loss, weighted_mean
@@ -52,6 +52,8 @@ class FairAvg(FedAvg):
         return super().configure_train(server_round, arrays, instruction, grid)
 
 
+_NAMES = {"weighted_by_key": NUM_EXAMPLES, "arrayrecord_key": ARRAYS, "configrecord_key": CONFIG}
+
 # Their next model is the mean itself: Flower need not compute it again, in float32 and reply by reply.
 _PLAIN_MEANS = (FedAvg, FedProx, FairAvg)
 
@@ -73,11 +75,16 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
 def check_aggregator(aggregator: Strategy) -> None:
     """Check the options of one of Flower's aggregators; a user's own aggregator must check its own.
 
+    Names of records and of the weight must be Flower's defaults, which messages have.
+
     Raises
     ------
     ValueError
         If a value is outside its range.
     """
+    for name, usual in _NAMES.items():
+        if (value := getattr(aggregator, name, usual)) != usual:
+            raise ValueError(f"{name} must be {usual!r}, got {value!r}")
     if getattr(flower, type(aggregator).__name__, None) is not type(aggregator):
         return
     for name, rule in FLOWERS_RULES.items():
@@ -212,8 +219,7 @@ def aggregate(
     """
     if isinstance(aggregator, FairAvg):  # buffers are averaged with these weights, too
         replies, shared_means = [replace(reply, num_examples=1) for reply in replies], True
-    by_samples = getattr(aggregator, "weighted_by_key", NUM_EXAMPLES) == NUM_EXAMPLES
-    if type(aggregator) in _PLAIN_MEANS and by_samples:  # for parameters and buffers
+    if type(aggregator) in _PLAIN_MEANS:  # for parameters and buffers
         first = replies[0].model
         shared = len({id(reply.model) for reply in replies}) == 1
         chosen = first if shared else as_record(weighted_mean(replies, model))

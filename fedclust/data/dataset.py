@@ -317,7 +317,7 @@ class FederatedData:
         Name of each client, shape (K,), if every client is a writer, user or region of the data; else None.
     left_out
         Names of the writers, users or regions with too few examples to be a client, and their numbers of
-        examples.
+        examples; "" for those without an owner.
     validation
         For each client, rows used neither for training nor for final metrics, but only for the proof; empty
         if there are none.

@@ -498,19 +498,20 @@ def _shown(shape: Sequence[int]) -> str:
 
 
 def numbers_of(values: "pd.Series[Any]") -> FloatArray:
-    """Read a column of finite numbers, float64, NaN where missing.
+    """Read a column of numbers that are finite as float32, in float64, NaN where missing.
 
     Raises
     ------
     ValueError
-        If a value is not a finite number; the message reveals no value of the data except infinity.
+        If a value is not such a number; the message reveals no value of the data except infinity.
     """
     try:
         numbers: FloatArray = values.astype(np.float64).to_numpy()
     except (TypeError, ValueError) as error:
         raise ValueError(f"column {values.name} must hold numbers") from error
-    if (endless := np.isinf(numbers)).any():
-        raise ValueError(f"column {values.name} must hold finite numbers, got {numbers[endless][0]}")
+    if (endless := np.abs(numbers) > np.finfo(np.float32).max).any():
+        got = np.copysign(np.inf, numbers[endless][0])
+        raise ValueError(f"column {values.name} must hold finite numbers, got {got}")
     return numbers
 
 

@@ -87,7 +87,9 @@ def load(
             fingerprint=fingerprint,
             client_names=_client_names(data, parts["train"]),
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
-            left_out={names[owner] if names else str(owner): rows for owner, rows in left_out},
+            left_out={
+                "" if owner < 0 else names[owner] if names else str(owner): rows for owner, rows in left_out
+            },
             persons=data.persons,
             train=parts["train"],
             test=parts["test"],

@@ -70,7 +70,8 @@ class Assignment:
     shifts
         Shift of each client or None, K entries; empty if no client has one.
     left_out
-        Writers, users or regions with too few examples to be a client: index to number of examples.
+        Writers, users or regions with too few examples to be a client: index to number of examples, -1 to
+        that of those without an owner.
     """
 
     clients: IntArray
@@ -427,7 +428,7 @@ class Natural(ClientPartitioner):
             raise ValueError(f"num_clients must be between 1 and {fit}, got {self.num_clients}")
         client_of = np.full(len(users), NOBODY, dtype=np.int64)
         client_of[np.sort(draws.permutation(chosen)[:wanted])] = np.arange(wanted)
-        small = somebody & few
+        small = ~somebody | few
         left_out = dict(zip(users[small].tolist(), sizes[small].tolist(), strict=True))
         return Assignment(client_of[owner], left_out=left_out)
 

@@ -28,7 +28,7 @@ from unicodedata import normalize
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.check import check_values, is_number, measured_values, not_classes
+from fedclust.data.check import is_number, not_classes, read_values
 from fedclust.data.dataset import (
     CALLED,
     GROUPS,
@@ -888,11 +888,11 @@ class SourcedDataset(Source, DatasetBuilder):
         num_train = int(kept[: parts[0].rows.count_rows()].sum())
         if not num_train:
             raise SourceError("the training part must hold at least one example, got none")
-        read = [frame.loc[kept, name] for name in columns]
-        found = check_values(self.kind, *read)
-        if wrong := [each.line for each in found if each.severity == "error"]:
-            raise SourceError("; ".join(wrong))
-        return measured_values(*read).astype(np.float32), kept, num_train
+        try:
+            read = read_values(self.kind, *(frame.loc[kept, name] for name in columns))
+        except ValueError as error:
+            raise SourceError(str(error)) from error
+        return read, kept, num_train
 
     def encode_values(self, parts: Sequence[Part]) -> Labels:
         """Read the columns of amounts, or of times and events, and the bins of the training part's.

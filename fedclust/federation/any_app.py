@@ -32,6 +32,7 @@ from fedclust.messages.codec import (
     LARGEST_LOSS,
     LARGEST_NUMBER,
     MOST_EXAMPLES,
+    AnyRecord,
     BadReply,
     Numbers,
     Reading,
@@ -83,7 +84,7 @@ _PAUSE = 1.0  # seconds between looks for further nodes
 
 
 class Lacking(BadReply):
-    """A reply does not have what every ClientApp must send for a method; the message has the line to add."""
+    """A reply is not what every ClientApp must send for a method; where a line is missing, it has that."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,10 @@ class AnyApp:
         Flower's grid.
     model
         The model that all clients start from; they evaluate it once before round 1.
-    train_config, evaluate_config
+    instruction
+        Returns what clients are told in a round of training; where a method asks for updates, they are told
+        the same.
+    evaluate_config
         The user's own settings for the clients, as Flower's strategies send them.
     buffers
         Names of the model's arrays that are not parameters.
@@ -137,7 +141,7 @@ class AnyApp:
         self,
         grid: Grid,
         model: ArrayRecord,
-        train_config: Mapping[str, Any],
+        instruction: Callable[[int], Instruction],
         evaluate_config: Mapping[str, Any],
         *,
         buffers: Collection[str] = (),
@@ -148,7 +152,7 @@ class AnyApp:
         self.chose = set[int]()
         self.words: Words = CLASSES if compare_rows else LOSSES
         self._grid, self._model, self._buffers = grid, model, frozenset(buffers)
-        self._train_config, self._evaluate_config = dict(train_config), dict(evaluate_config)
+        self._instruction, self._evaluate_config = instruction, dict(evaluate_config)
         self._meter, self._refused = Meter(), set[int]()
         self._whole, self._lacking = set[str](), defaultdict[str, set[int]](set)  # by what reads the replies
         before = -1
@@ -276,10 +280,11 @@ class AnyApp:
         return {**asked.extra, **own, SERVER_ROUND: asked.server_round}
 
     def _updates(self, asked: Mapping[int, UpdateQuestion], timeout: float, at: Any) -> Answers[Any]:
-        settings = self._train_config
+        told = {
+            number: self._instruction(number) for number in {each.server_round for each in asked.values()}
+        }
         contents = {
-            client: (each.arrays, {**settings, SERVER_ROUND: each.server_round})
-            for client, each in asked.items()
+            client: (each.arrays, self._settings(told[each.server_round])) for client, each in asked.items()
         }
 
         def read(content: RecordDict, client: int) -> Update:
@@ -343,7 +348,7 @@ class AnyApp:
         self.chose |= asked.keys()
         replies: dict[int, Losses] = {}
         for client, own in losses.items():
-            if max(map(abs, own)) <= LARGEST_NUMBER:  # NaN is not
+            if all(abs(loss) <= LARGEST_NUMBER for loss in own):  # NaN is not
                 replies[client] = Losses(np.array(own))
             else:
                 failures[client] = str(at(client).bad(f"{LOSS} must be finite, got {own}"))
@@ -399,7 +404,7 @@ class AnyApp:
             return _described(counts, rows, votes)
 
         found = self._ask_first(asked, timeout, read)
-        if not found.replies:
+        if len(found.failures) == self.num_clients:  # not only those that come later
             first, why = next(iter(found.failures.items()))
             raise FederationError(f"no client evaluates the first model: {self.prefixed(first, why)}")
         if counted:
@@ -500,18 +505,22 @@ def _label_counts(content: RecordDict, at: Reading) -> IntArray:
 
 
 def _only_model(content: RecordDict, at: Reading) -> ArrayRecord:
-    models = of_kind(content, ArrayRecord)
-    if len(models) != 1:
-        _lacks('content["arrays"]', 'content["arrays"] = ArrayRecord(…)', content, at)
-    return next(iter(models.values()))
+    return _only_record(content, ArrayRecord, 'content["arrays"]', "ArrayRecord(…)", at)
 
 
 def _metrics(content: RecordDict, at: Reading) -> dict[str, Any]:
-    found = of_kind(content, MetricRecord)
-    if len(found) != 1:
-        line = 'content["metrics"] = MetricRecord({"num-examples": …})'
-        _lacks('content["metrics"]', line, content, at)
-    return dict(next(iter(found.values())).items())
+    made = 'MetricRecord({"num-examples": …})'
+    return dict(_only_record(content, MetricRecord, 'content["metrics"]', made, at).items())
+
+
+def _only_record(content: RecordDict, kind: type[AnyRecord], usual: str, made: str, at: Reading) -> AnyRecord:
+    """Return the only record of a kind; Flower's own strategies read no other replies either."""
+    found: dict[str, AnyRecord] = of_kind(content, kind)
+    if not found:
+        _lacks(usual, f"{usual} = {made}", content, at)
+    if len(found) > 1:
+        raise Lacking(str(at.bad(f"reply must have one {kind.__name__}, got {short([*found])}")))
+    return next(iter(found.values()))
 
 
 def _rows(metrics: Mapping[str, Any], at: Reading) -> int:

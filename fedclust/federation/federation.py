@@ -215,12 +215,20 @@ def _check_same_rows(client: int, answer: Description, before: Description) -> N
 
 
 def left_out_line(left_out: Mapping[str, int]) -> str | None:
-    """List for the user the sources with too few examples for a client; None if there are none."""
-    if not left_out:
-        return None
-    shown = [f"{name} ({rows})" for name, rows in list(left_out.items())[:_SHOWN]]
-    more = f" and {len(left_out) - _SHOWN} more" if len(left_out) > _SHOWN else ""
-    return f"left out, too few examples for a client: {len(left_out)}, {', '.join(shown)}{more}"
+    """List for the user the sources with too few examples for a client; None if there are none.
+
+    Examples
+    --------
+    >>> left_out_line({"": 5, "Mercy": 1})  # five have no owner
+    'left out, too few examples for a client: 1, Mercy (1); without the name of a client: 5 examples'
+    """
+    small = {name: rows for name, rows in left_out.items() if name}
+    shown = [f"{name} ({rows})" for name, rows in list(small.items())[:_SHOWN]]
+    more = f" and {len(small) - _SHOWN} more" if len(small) > _SHOWN else ""
+    parts = [f"too few examples for a client: {len(small)}, {', '.join(shown)}{more}"] if small else []
+    if "" in left_out:
+        parts.append(f"without the name of a client: {left_out['']:,} examples")
+    return f"left out, {'; '.join(parts)}" if parts else None
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -33,7 +33,8 @@ class Names:
     classes
         Names of the classes, in label order, shape (C,); empty if unknown.
     left_out
-        Names of sources with too few examples for a client, and their numbers of examples.
+        Names of sources with too few examples for a client, and their numbers of examples; "" for examples
+        without a source.
     target
         What is predicted; the classes are its bins.
     grouped_by

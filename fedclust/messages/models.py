@@ -188,7 +188,7 @@ def _round_to_40_bits(values: FloatArray) -> FloatArray:
     which is then always rounded the same way.
     """
     scaled = values * (2.0**13 + 1)  # Veltkamp's splitting: keeps the upper 53 - 13 bits
-    low = scaled - values
+    low = np.asarray(scaled - values)  # NumPy makes a number of an array without axes
     return np.subtract(scaled, low, out=low)
 
 

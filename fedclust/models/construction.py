@@ -110,7 +110,7 @@ def build_for(
     return build(config, seed)
 
 
-def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes: int) -> None:
+def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes: int) -> int:
     """Check with one example, taken twice, that a network accepts the data and has an output for every class.
 
     Parameters
@@ -125,6 +125,10 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     num_classes
         Number of classes C.
 
+    Returns
+    -------
+    How many outputs the network has; `num_classes` without an example.
+
     Raises
     ------
     ValueError
@@ -132,7 +136,7 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
         each label.
     """
     if not len(example):
-        return
+        return num_classes
     training = model.training
     # A copy, as the network may change it; two rows, as BatchNorm without running statistics needs.
     inputs = torch.cat([example, example])
@@ -160,6 +164,7 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     if outputs.shape[-1] < num_classes:
         wanted = f">= {num_classes}, the classes of the dataset"
         raise ValueError(f"model.num_classes must be {wanted}, got a model with {outputs.shape[-1]} outputs")
+    return outputs.shape[-1]
 
 
 def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any:

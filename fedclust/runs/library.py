@@ -28,9 +28,10 @@ from fedclust.aggregation.flower import check_aggregator
 from fedclust.clustering.placement import most_confident, nearest_inputs, remoteness
 from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
+from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import encoder_from
-from fedclust.data.targets import Target
+from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
 from fedclust.federation.run import RunState
@@ -432,9 +433,10 @@ class Result:
         targets
             Their classes, shape (n,); of raw rows their names, or the name of the file's column. Amounts,
             shape (n,), or times and events, shape (n, 2), where the run predicts these; of raw rows also the
-            name of the amounts' column. None if they are unknown: the cluster whose model is most certain of
-            the rows, see :func:`~fedclust.clustering.placement.most_confident`; without classes, the one
-            whose clients' inputs are nearest.
+            name of the amounts' column, or a pair of those of times and events. None if they are unknown: the
+            cluster whose model is most certain of the rows, see
+            :func:`~fedclust.clustering.placement.most_confident`; without classes, the one whose clients'
+            inputs are nearest.
 
         Returns
         -------
@@ -493,8 +495,12 @@ class Result:
         rows, _ = served.read(rows)
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
-        if isinstance(labels, str):
-            labels = rows[labels]
+        if isinstance(labels, str | tuple):
+            labels = rows[labels if isinstance(labels, str) else list(labels)]
+        if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):
+            labels = labels.reset_index(drop=True)
+            columns = [labels] if isinstance(labels, pd.Series) else [labels[name] for name in labels]
+            labels = read_values(type(self.target), *columns)
         if labels is not None:
             numbered = (self.saved.config.get("dataset") or {}).get("class_names") is not None
             labels = served.target.coded(labels, served.class_names, numbered)
@@ -1023,7 +1029,10 @@ def _check_model(model: nn.Module, data: FederatedData) -> None:
     """Check that a network accepts the data; for tokens, the rows with the smallest and the largest."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
+    outputs = construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
+    if data.target.kind == Amounts.kind and outputs > 1:  # targets 0.0 and 1.0, and a network of two classes
+        hint = 'floats are amounts unless target="classes" is given'
+        raise ValueError(f"model must have one output for amounts, got {outputs}; {hint}")
     if data.inputs.dtype == torch.int64:
         tokens = data.inputs.flatten(1)
         for row in (tokens.amin(1).argmin(), tokens.amax(1).argmax()):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fedclust.runs.verbs import CSV_FLAGS, Parser, csv_options
-from fedclust.support.checks import none_of
+from fedclust.support.checks import few, none_of
 
 _EXAMPLES = """
   fedclust place outputs/2026-01-31/12-00-00 new.csv
@@ -33,13 +33,20 @@ def main(argv: Sequence[str]) -> int:
     result = load(given.folder, allow=given.allow)
     served = result.served()
     rows, _ = served.read(given.rows, csv_options(given))
-    label = given.label or str((result.saved.config.get("dataset") or {}).get("label"))
-    columns = getattr(rows, "columns", ())
-    if given.label is not None and label not in columns:
-        raise ValueError(none_of("--label", label, columns, "must be a column of the rows, one of"))
-    found = result.place(rows, rows[label] if label in columns else None)
+    dataset, columns = result.saved.config.get("dataset") or {}, getattr(rows, "columns", ())
+    label, event = given.label or dataset.get("label"), dataset.get("event")
+    wanted = [label] if isinstance(label, str) else label or []  # of several, the first that exists
+    names = [name for name in wanted if name in columns][:1]
+    if given.label is not None and not names:
+        raise ValueError(none_of("--label", given.label, columns, "must be a column of the rows, one of"))
+    if names and event:
+        names.append(event)
+        if event not in columns:
+            rule = f"rows must have a column {event}, the events of the times in {names[0]}"
+            raise ValueError(f"{rule}, got {few(columns)}")
+    found = result.place(rows, (rows[names] if event else rows[names[0]]) if names else None)
     if isinstance(served.encoder, TableEncoder):
-        for note in served.encoder.notes(rows.drop(columns=label, errors="ignore")):
+        for note in served.encoder.notes(rows.drop(columns=names)):
             print(f"fedclust place: {note}", file=sys.stderr)
     print(f"{'no cluster' if found.cluster is None else f'cluster {found.cluster}'}: {found.reason}")
     if found.cluster is not None:

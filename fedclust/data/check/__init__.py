@@ -134,6 +134,7 @@ _WARNINGS = {
     "one amount": ("one amount in at least eight of ten rows", "others are needed for a model to learn from"),
     "no event": ("no row with an event", "rows with an event are needed elsewhere for a model to learn from"),
     "rare": ("a class in fewer than 5 % of the rows", "read its sensitivity and the balanced accuracy"),
+    "no owner": ("rows without the name of a client", "fill in those you know: these neither train nor test"),
     "no key": ("rows without a person's key", "each counts as a person of its own; fill in keys you know"),
     "copies": ("rows that repeat another of the same person", "remove them: they count twice"),
     "repeated": (
@@ -334,6 +335,20 @@ def check_values(kind: type[Target], labels: "Values", events: "Values | None" =
             detail = f"{_quoted(column[where].iloc[:1])} {_rows(where)}"
             found.append(Finding(rule, str(column.name), len(where), size, detail))
     return found
+
+
+def read_values(kind: type[Target], labels: "Values", events: "Values | None" = None) -> FloatArray:
+    """Read amounts, float32, shape (n,), or times and events, shape (n, 2).
+
+    Raises
+    ------
+    ValueError
+        If one is missing or impossible; the message has all that :func:`check_values` finds.
+    """
+    found = check_values(kind, labels, events)
+    if wrong := [each.line for each in found if each.severity == "error"]:
+        raise ValueError("; ".join(wrong))
+    return measured_values(labels, events).astype(np.float32)
 
 
 def measured_values(labels: "Values", events: "Values | None" = None) -> FloatArray:

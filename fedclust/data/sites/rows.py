@@ -246,6 +246,9 @@ def read_site(
             np.zeros(len(labels), np.int64),
             ("",),
         )
+        if nobodys := int((owner < 0).sum()):
+            own_column = find_column(parts[0], builder.natural or (), "natural")
+            findings = [*findings, Finding("no owner", own_column, nobodys, len(owner))]
         clients = [f"{name}/{each}" if each else name for each in names]
         if own.test == "official" and num_train == len(labels):
             raise SiteError("partition.test=official needs a test file, the site has none")

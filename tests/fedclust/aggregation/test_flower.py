@@ -316,6 +316,9 @@ def test_a_cohort_smaller_than_flowers_minima_trains_all_the_same() -> None:
         (FedAdam(tau=0.0), "tau must be > 0 and finite, got 0.0"),
         (FedAdam(beta_2=1.5), r"beta_2 must be in \[0, 1\), got 1.5"),
         (Krum(num_malicious_nodes=-1), "num_malicious_nodes must be >= 0 and finite, got -1"),
+        (FedAvg(weighted_by_key="rows"), "weighted_by_key must be 'num-examples', got 'rows'"),
+        (FedAvg(arrayrecord_key="model"), "arrayrecord_key must be 'arrays', got 'model'"),
+        (FedAvg(configrecord_key="settings"), "configrecord_key must be 'config', got 'settings'"),
     ],
 )
 def test_values_outside_their_range(aggregator: Strategy, said: str) -> None:

@@ -71,6 +71,8 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
         (pd.DataFrame({"age": [1.0]}), "sex missing; got age"),
         (pd.DataFrame({"age": ["old"], "sex": ["f"]}), "column age must hold numbers"),
         (pd.DataFrame({"age": [np.inf], "sex": ["f"]}), "column age must hold finite numbers, got inf"),
+        # A float32 holds up to 3.4e38: as one it is infinite, and what is predicted would be no number.
+        (pd.DataFrame({"age": [-1e39], "sex": ["f"]}), "column age must hold finite numbers, got -inf"),
         ([[1.0, "f"]], "pandas DataFrame, got list"),
         (pd.DataFrame([[1.0, 2.0, "f"]], columns=["age", "age", "sex"]), "each column once, got age"),
     ],

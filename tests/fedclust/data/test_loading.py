@@ -1,5 +1,5 @@
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -237,7 +237,7 @@ def test_where_all_official_training_rows_are_trained_on_nothing_is_written_twic
     assert written(tmp_path) == ["checksums.json", "clients.npz"]
 
 
-def hospitals(tmp_path: Path, names: str) -> dict:
+def hospitals(tmp_path: Path, names: Sequence[str | None]) -> dict:
     labels = ([0, 1] * len(names))[: len(names)]
     columns = {"x": list(range(len(names))), "label": labels, "hospital": list(names)}
     return table(tmp_path, columns, 1, natural="hospital", class_names=["well", "ill"])
@@ -251,6 +251,8 @@ def test_clients_have_the_names_of_their_data(tmp_path: Path, loaded: Load) -> N
         assert data.left_out == {"c": 1, "d": 1}
     save_partition(node, NATURAL, 0, path, tmp_path / "cache")
     assert loaded(node, file=str(path)).client_names == ("a", "b")
+    gaps = hospitals(tmp_path, [*"bbbbaaaacd", None, None, None])
+    assert load(gaps, NATURAL, seed=0, cache_dir=tmp_path / "cache").left_out == {"": 3, "c": 1, "d": 1}
 
 
 def test_clients_of_several_hospitals_have_no_names(tmp_path: Path, loaded: Load) -> None:

@@ -154,8 +154,8 @@ def test_natural_clients_are_users_with_enough_examples() -> None:
     # Users 3 and 7; user 9 has one example, and -1 is nobody.
     found = by_user([7, 3, 9, 7, 3, 7, -1, -1])
     assert found.clients.tolist() == [1, 0, -1, 1, 0, 1, -1, -1]
-    assert found.left_out == {9: 1}
-    assert by_user([7, 3, 9, 7, 3, 7, -1], min_samples=3).left_out == {3: 2, 9: 1}
+    assert found.left_out == {-1: 2, 9: 1}
+    assert by_user([7, 3, 9, 7, 3, 7, -1], min_samples=3).left_out == {-1: 1, 3: 2, 9: 1}
     # Who could be a client but is not drawn is not left out.
     assert by_user([7, 3, 9, 7, 3, 7], num_clients=1).left_out == {9: 1}
     with pytest.raises(ValueError, match=r"between 1 and 1, the users with at least 2 .*\(of 2\), got 2"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedProx
 from rich.console import Console
 
 from fedclust import reporting
@@ -127,6 +128,15 @@ def test_clients_that_contradict_each_other_are_parted(strategy: ClusteredStrate
         assert np.sign(model[0]) == np.sign(WANTED[client % 2][0])
 
 
+@pytest.mark.parametrize("strategy", GROUPED, ids=lambda each: type(each).__name__)
+def test_clients_are_told_the_same_where_only_their_updates_are_wanted(strategy: ClusteredStrategy) -> None:
+    apart, told = Apart(4), {"lr": 0.1, "proximal-mu": 0.5}
+    fedprox = strategy.with_options(aggregator=lambda: FedProx(proximal_mu=0.5))
+    apart.start(fedprox, 6, prove=False, train_config=ConfigRecord({"lr": 0.1}))
+    trained = [config for _, kind, config in apart.asked if kind == "train"]
+    assert trained == [{**told, "server-round": config["server-round"]} for config in trained]
+
+
 def test_everybody_alone_has_the_model_that_it_wants() -> None:
     result = Apart(3).start(Local(), 2)
     # Two steps of half of the way leave a quarter of it.
@@ -150,6 +160,19 @@ def test_no_verdict_where_the_losses_that_would_be_compared_have_chosen() -> Non
 
     result = Apart(1).start(Choosy(), 1, min_available_nodes=1)
     assert result.verdict.text.startswith("No verdict: Choosy's clients chose groups by the losses")
+
+
+def test_a_loss_that_is_not_finite_excludes_its_client_from_the_choice_whichever_model_has_it() -> None:
+    class Choosy(ClusteredStrategy):
+        def after_round(self, clusters, replies, federation):
+            lost = ArrayRecord([np.full((1, 2), math.nan)])
+            assert federation.losses([*clusters.models, lost], [0]) == {}
+            return clusters
+
+    (line,) = Apart(1).start(Choosy(), 1, min_available_nodes=1, prove=False).rounds
+    # Of (0.5, 0), half of the way to (1, 0), the loss is 0.5² = 0.25.
+    why = f"client 0 (node {FIRST_NODE_ID}): loss must be finite, got [0.25, nan]"
+    assert [each["reason"] for each in line["failures"]] == [why]
 
 
 # -- The results -----------------------------------------------------------------------------------------
@@ -312,6 +335,22 @@ def test_nodes_that_come_and_go(away: Mapping[int, Collection[int]], missing, ev
 EVENTS = {"left", "back", "joined"}
 
 
+def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() -> None:
+    def change(content: RecordDict, message: Message, node: int) -> None:
+        if node == 9 and message.metadata.message_type == "evaluate":
+            raise RuntimeError("no rows yet")
+
+    apart = Apart(10, change)
+    apart.grid = Away(apart.app, 10, {9: range(4)})
+    result = apart.start(FLHC(parameters=FLHC.parameters_type(rounds=2)), 8, min_available_nodes=9)
+    # It joins in round 5. Its losses are unknown, so it is in the larger cluster, of 5 even nodes.
+    assert [(line["round"], line["joined"]) for line in result.rounds if "joined" in line] == [(5, [9])]
+    assert result.assignment.tolist() == [0, 1] * 4 + [0, 0]
+    assert "for 9 of 9 clients" in result.verdict.text
+    why = {(each["client"], each["reason"]) for line in result.rounds for each in line["failures"]}
+    assert why == {(9, "RuntimeError: no rows yet")}
+
+
 def _without(record: str, key: str | None = None) -> Change:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 1 and message.metadata.message_type == ("evaluate" if key == "eval_loss" else "train"):
@@ -321,6 +360,56 @@ def _without(record: str, key: str | None = None) -> Change:
                 del content[record][key]
 
     return change
+
+
+MODEL = ArrayRecord([np.zeros((1, 2))])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "given", "why"),
+    [
+        (Auto(), {"num_rounds": 0}, "num_rounds must be a whole number >= 1, got 0"),
+        (Auto(), {"num_rounds": 2.5}, "num_rounds must be a whole number >= 1, got 2.5"),
+        (Auto(), {"min_available_nodes": 0}, "min_available_nodes must be a whole number >= 1, got 0"),
+        (Auto(), {"timeout": -1}, "timeout must be > 0 or None, got -1"),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord()},
+            "initial_arrays must have floating-point numbers to train, got None",
+        ),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord([np.zeros(2, np.int64)])},
+            "initial_arrays must have floating-point numbers to train, got 0: int64",
+        ),
+        (
+            Auto(),
+            {"initial_arrays": ArrayRecord([np.array([math.inf])])},
+            "initial_arrays must be finite, array '0' is not",
+        ),
+        (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
+        (
+            Auto(aggregator=lambda: FedProx(0.1, weighted_by_key="rows")),
+            {},
+            "weighted_by_key must be 'num-examples', got 'rows'",
+        ),
+    ],
+)
+def test_what_cannot_run_ends_before_a_client_is_asked(
+    strategy: ClusteredStrategy, given: Mapping[str, Any], why: str
+) -> None:
+    apart = Apart(2)
+    with pytest.raises(ValueError, match=f"^{re.escape(why)}$"):
+        strategy.start(apart.grid, **{"initial_arrays": MODEL, "num_rounds": 2, **given})
+    assert apart.asked == []
+
+
+def test_a_run_of_ones_own_clients_cannot_be_resumed() -> None:
+    strategy, apart = ClusteredStrategy(), Apart(2)
+    Apart(2).start(strategy, 1)
+    with pytest.raises(ValueError, match="^resume must be None for a ClientApp of your own, whose"):
+        apart.start(ClusteredStrategy(), 2, resume=strategy.run_state())
+    assert apart.asked == []
 
 
 @pytest.mark.parametrize(
@@ -339,6 +428,20 @@ def test_what_a_reply_lacks_is_the_line_to_add(change: Change, phase: str, line:
         f"client 1 (node {FIRST_NODE_ID + 1}), round 1: no {line.partition(' = ')[0]} in reply, add: {line}"
     )
     assert lacks in failures[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("record", "further"), [("ArrayRecord", ArrayRecord([np.zeros(1)])), ("MetricRecord", MetricRecord({}))]
+)
+def test_a_second_record_of_a_kind_is_named(record: str, further: ArrayRecord | MetricRecord) -> None:
+    def change(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "train":
+            content["state"] = further
+
+    own = "arrays" if record == "ArrayRecord" else "metrics"
+    why = f"client 0 (node 2), round 1: reply must have one {record}, got ['{own}', 'state']"
+    with pytest.raises(FederationError, match=re.escape(why)):
+        Apart(4, change).start(ClusteredStrategy(), 1)
 
 
 LINES = {

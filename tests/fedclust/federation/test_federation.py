@@ -183,6 +183,8 @@ def test_left_out_users_are_listed_and_counted() -> None:
     assert left_out_line({"Mercy": 1, "Lakeside": 1}) == (
         "left out, too few examples for a client: 2, Mercy (1), Lakeside (1)"
     )
+    nobodys = "left out, without the name of a client: 2,000 examples"
+    assert left_out_line({"": 2000}) == nobodys
     many = left_out_line({f"w{number}": 1 for number in range(12)})
     assert many.startswith("left out, too few examples for a client: 12, w0 (1)")
     assert many.endswith("w9 (1) and 2 more")

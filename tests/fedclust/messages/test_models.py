@@ -64,6 +64,12 @@ def test_a_mean_between_two_floats_falls_the_same_way_whatever_its_round_off() -
     assert np.float32(tie + 2.0**-52) != 1
 
 
+def test_like_rounds_a_number_without_axes() -> None:
+    restored = records.like(_model(scale=np.array(0.25)), _model(scale=np.zeros((), dtype=np.float32)))
+    assert restored["scale"].numpy().shape == ()
+    assert restored["scale"].numpy() == np.float32(0.25)
+
+
 def test_like_refuses_another_model() -> None:
     template = _model(w=np.zeros(2))
     with pytest.raises(ValueError, match=r"arrays must be named \['w'\], got \['v'\]"):

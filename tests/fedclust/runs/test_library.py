@@ -343,6 +343,7 @@ def test_a_run_on_embeddings_is_that_of_clients_who_hold_them(
 
 
 BELOW_0 = CLIENTS[0][0], -1 - CLIENTS[0][1]
+FLOATS = [(inputs, labels.astype(float)) for inputs, labels in CLIENTS]  # as a column with gaps has them
 TURNED = dataclasses.replace(TRAINING, augmentation="crop_flip")
 SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_clusters=7))
 
@@ -358,6 +359,10 @@ SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_cluste
         ({"model": 3}, "model must be a torch.nn.Module, got int"),
         ({"model": nn.Linear(4, 3)}, r"model must take examples of shape \(5,\), it raises RuntimeError"),
         ({"model": nn.Linear(5, 2)}, "model.num_classes must be >= 3, .* got a model with 2 outputs"),
+        (
+            {"clients": FLOATS},
+            'model must have one output for amounts, got 3; floats are .* target="classes"',
+        ),
         ({"strategy": "fedgcw"}, "strategy must be one of .*fedgwc.*, got 'fedgcw'"),
         ({"strategy": strategies.FedGWC}, "strategy must be one of fedclust.strategies, .*FedGWC"),
         ({"strategy": strategies.FedGWC(aggregator=lambda: FedAdam(eta=-1.0))}, "eta must be > 0"),

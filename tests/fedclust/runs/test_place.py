@@ -69,6 +69,27 @@ def test_rows_without_labels_are_placed_by_the_models(opened, rows) -> None:
         main(["run", "new.csv", "--label", "sick"])
 
 
+@pytest.mark.parametrize("label", [["diagnosis", "ill"], ["ill", "other"]])
+def test_of_several_names_of_the_label_the_first_that_the_rows_have_is_meant(opened, label) -> None:
+    result = opened(_Result(Placement(1, "certain")))
+    result.saved.config = {"dataset": {"label": label}}  # as of dataset=adult
+    main(["run", "new.csv"])
+    assert result.placed[0][1] == ["yes", "no"]
+
+
+def test_times_are_placed_with_their_events(opened) -> None:
+    rows = pd.DataFrame({"age": [60, 70], "days": [5.0, 9.0], "died": [1, 0]})
+    result = opened(_Result(Placement(1, "certain"), rows))
+    result.saved.config = {"dataset": {"label": "days", "event": "died"}}
+    result.place = lambda _, labels: result.placed.append(labels) or result.found
+    main(["run", "new.csv"])
+    assert result.placed[0].to_numpy().tolist() == [[5.0, 1.0], [9.0, 0.0]]
+    rows.pop("died")
+    rule = "^rows must have a column died, the events of the times in days, got age, days$"
+    with pytest.raises(ValueError, match=rule):
+        main(["run", "new.csv"])
+
+
 def test_a_run_without_a_name_of_its_label_and_a_further_name_to_build(monkeypatch, capsys) -> None:
     result = _Result(Placement(1, "certain"))
     result.saved.config = {}

@@ -90,6 +90,10 @@ def test_clients_are_the_values_of_the_natural_column(tmp_path: Path) -> None:
     path = _csv(tmp_path / "a.csv", "x,ward,y", "1,b,p", "2,a,q", "3,b,q", "4,c,p", "5,a,p", "6,,p")
     rows = _read(path, natural="ward")
     assert rows.clients == ("north/a", "north/b")
+    (nobodys,) = (each for each in rows.findings if each.rule == "no owner")
+    assert nobodys.line.startswith("ward: rows without the name of a client, in 1 of 6 rows; fill in")
+    (warning,) = (each for each in describe(rows).warnings if each.startswith("ward"))
+    assert warning == nobodys.public
     held = sorted([*rows.train[0], *rows.test[0]]), sorted([*rows.train[1], *rows.test[1]])
     assert held == ([1, 4], [0, 2])
 

@@ -25,7 +25,7 @@ from fedclust.settings.composition import ConfigError, options as group_options
 from fedclust.settings.run_options import COMMON, VALIDATION
 from fedclust.support.checks import dumps_by_key, nearest, none_of, plural, replace_file
 
-# Settings that do not change a strategy's results. Nor does it matter which model serves, if there is one for all.
+# Settings that do not change a strategy's results.
 _IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume")
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
@@ -247,7 +247,7 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
 
 
 def _relevant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    without = (*_IRRELEVANT, "serve") if name == COMMON else _IRRELEVANT
+    without = (*_IRRELEVANT, "serve") if name == COMMON else _IRRELEVANT  # nothing else could serve there
     return {key: value for key, value in config.items() if key not in without}
 
 

@@ -291,6 +291,10 @@ class Auto(ClusteredStrategy):
         """List why no grouping can be kept, where that follows from the settings."""
         return [] if self._may_choose(num_clients) else self._no_groups(num_clients, rounds)
 
+    def cautions_of_any_app(self, num_clients: int, rounds: int) -> list[str]:
+        """List why no grouping can be kept: such clients form no coalitions."""
+        return self._no_groups(num_clients, rounds)
+
     def _no_groups(self, num_clients: int, rounds: int) -> list[str]:
         given = self.parameters
         if not given.can_split(num_clients):

@@ -29,7 +29,8 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 from fedclust.aggregation import flower as aggregation
 from fedclust.clustering.shared.number import KnownNumber
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation.any_app import OWN, AnyApp
+from fedclust.federation.answering import Failure
+from fedclust.federation.any_app import OWN, AnyApp, logger
 from fedclust.federation.clusters import Clusters, Decided, Findings, Observer
 from fedclust.federation.federation import Federation
 from fedclust.federation.questions import ask_differences
@@ -40,8 +41,10 @@ from fedclust.federation.run import (
     Run,
     RunState,
     amended,
+    count_reasons,
     evaluation_questions,
     evaluation_sample,
+    mean_of_known,
 )
 from fedclust.grids.local_grid import BlockingGrid
 from fedclust.layers.standard import standard_layers
@@ -50,6 +53,7 @@ from fedclust.messages.packer import pack, unpack
 from fedclust.messages.replies import Reply, by_cluster, weighted_loss
 from fedclust.messages.traffic import Traffic
 from fedclust.messages.training import LOSS, Instruction, Projection
+from fedclust.metrics import CLIENT_FIGURES
 from fedclust.newcomers.placing import by_least_loss, by_rule, unpacked
 from fedclust.personal.layers import NoLayer, Personal
 from fedclust.proof import Evidence, prove_grouping
@@ -60,6 +64,7 @@ from fedclust.selection import Candidates, Selection, Uniform
 from fedclust.settings.run_options import DEFAULT_ROW_CAP, RunOptions
 from fedclust.support.array_bytes import to_numpy
 from fedclust.support.checks import check_value, few
+from fedclust.support.reasons import RunFailed
 from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -449,6 +454,10 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
+    def cautions_of_any_app(self, num_clients: int, rounds: int) -> list[str]:
+        """List the same warnings for clients that only train and evaluate."""
+        return self.cautions(num_clients, rounds)
+
     def cross_fits(self, rows: IntArray, model: ArrayRecord) -> bool:
         """Whether clients with so many rows choose by cross-fitting: none are then held out of training."""
         return False
@@ -549,6 +558,8 @@ class ClusteredStrategy(Strategy):
             number of clients, or not of this method.
         FederationError
             If anybody's ClientApp cannot answer what the method asks, or no client gives what it needs.
+        RunFailed
+            If none of them was trained in any round.
         """
         whole = {"num_rounds": num_rounds, "min_available_nodes": min_available_nodes}
         for setting, value in whole.items():
@@ -562,6 +573,9 @@ class ClusteredStrategy(Strategy):
             waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
             facts = initial_arrays, *sent, num_rounds
             everyone = self._meet(grid, *facts, new=resume is None, buffers=buffers, **waits)
+        if isinstance(everyone.clients, AnyApp):
+            for caution in self.cautions_of_any_app(everyone.num_clients, num_rounds):
+                logger.warning("%s", caution)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume
         )
@@ -577,8 +591,10 @@ class ClusteredStrategy(Strategy):
             if (loss := record.get("loss")) is not None:
                 result.train_metrics_clientapp[number] = MetricRecord({LOSS: loss})
             if figures:
+                usual, found = CLIENT_FIGURES[1:], self.measured.figures  # not the number of rows
+                means = {name: mean_of_known(found[name]) for name in usual if name in found}
                 own: dict[str, Any] = {name.removeprefix(OWN): each for name, each in figures.items()}
-                result.evaluate_metrics_clientapp[number] = MetricRecord(own)
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**means, **own})
             if evaluate_fn is not None or should_stop is not None:
                 result.arrays = join_models(self.clusters.models)
             if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:
@@ -586,6 +602,9 @@ class ClusteredStrategy(Strategy):
             if number and should_stop is not None and should_stop(number, result):
                 break
         self.observer = observer
+        if isinstance(everyone.clients, AnyApp) and not num_train:
+            where = f"{RunFailed.PHRASE} {number} of {num_rounds}"
+            raise RunFailed(f"{where}, no client was trained in any round: {_why_untrained(record)}")
         result.arrays = join_models(self.clusters.models)
         result.assignment, result.models = self.assignment, self.clusters.models
         result.nodes = list(everyone.clients.places)[: self.clusters.num_clients]
@@ -669,11 +688,21 @@ class ClusteredStrategy(Strategy):
             rounds = self.run.server_round, timeout, train_config, evaluate_config
             common = ClusteredStrategy(options=replace(self.options, selection=None, evaluate_every=10**9))
             for _ in common.run_rounds(everyone, model, *rounds, buffers=buffers):
-                pass
+                record = common.run.now.record
+                self._count(app, record.get("failures", ()))
+                if common.run.server_round and not common.run.now.replies:  # groups have trained for longer
+                    text = f"No verdict: in round {record['round']} nobody trained the one model for all: "
+                    return Verdict(text + _why_untrained(record), grouped=False)
             one, groups = ((each.assignment, each.clusters.models) for each in (common, self))
             answers, _ = ask_differences(federation, one, groups, margin=MARGIN)
+            self._count(app, federation.take_failures())
             measured = {client: each for client, each in answers.items() if client not in chose}
         return prove_grouping(self.assignment, measured, {}, method=name, words=app.words).verdict
+
+    def _count(self, app: AnyApp, failures: Sequence[Failure]) -> None:
+        """Count failures after the last round, and name them in the log."""
+        self.run.failed_replies += len(failures)
+        app.log_failures(failures)
 
     def run_rounds(
         self,
@@ -923,6 +952,12 @@ class ClusteredStrategy(Strategy):
     def description_traffic(self) -> Traffic | None:
         """Bytes of asking clients to describe themselves, once the method has used the answers; else None."""
         return None if self._run is None else self._run.federation.description_traffic
+
+
+def _why_untrained(record: Mapping[str, Any]) -> str:
+    """Count the reasons why clients were not trained in a round."""
+    reasons = [each["reason"] for each in record["failures"] if each["phase"] == "train"]
+    return count_reasons(reasons, len(record["cohort"]))
 
 
 def _check_first(model: ArrayRecord) -> None:

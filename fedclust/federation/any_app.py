@@ -25,7 +25,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.federation.answering import NO_REPLY, Answers
+from fedclust.federation.answering import NO_REPLY, Answers, Failure
 from fedclust.messages.codec import (
     ARRAYS,
     CONFIG,
@@ -217,6 +217,10 @@ class AnyApp:
         sizes, round_ = record["cluster_sizes"], f"[ROUND {record['round']}/{num_rounds}]"
         failures = record["failures"]
         logger.info("%s clusters of %s clients, %d failures%s", round_, sizes, len(failures), loss)
+        self.log_failures(failures)
+
+    def log_failures(self, failures: Sequence[Failure]) -> None:
+        """Name each client that failed in Flower's log."""
         for each in failures:
             logger.warning("%s: %s", each["phase"], self.prefixed(int(each["client"]), str(each["reason"])))
 
@@ -563,8 +567,9 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
         usual: dict[str, float | None] = {name: numbers[name] for name in CLIENT_FIGURES if name in numbers}
         usual["accuracy"] = _only(numbers, "accuracy", "accuracy", "acc")
         shares = {name: each for name, each in usual.items() if each is not None and 0 <= each <= 1}
-        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in CLIENT_FIGURES}
-        return Evaluation(client, {**own, **shares, NUM_EXAMPLES: rows, LOSS: loss})
+        figures = {**shares, NUM_EXAMPLES: rows, LOSS: loss}
+        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in figures}
+        return Evaluation(client, {**own, **figures})
 
     return read
 

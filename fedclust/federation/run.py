@@ -158,36 +158,40 @@ def round_figures(
 
     Returns
     -------
-    Over the clients with an accuracy, or with a loss if none has one: ``global_accuracy``,
-    ``mean_client_accuracy``, ``balanced_accuracy``, ``test_loss`` (the mean over all their test examples, NaN
-    if a client's loss is not finite) and the mean of each of the user's own metrics; none of these without
-    such a client.
+    Over the clients with an accuracy: ``global_accuracy``, ``mean_client_accuracy`` and
+    ``balanced_accuracy``; over all clients with test examples: ``test_loss`` (the mean over all their test
+    examples, NaN if a client's loss is not finite) and the mean of each of the user's own metrics. None of
+    these without such a client.
     """
     figures = measured.figures
     known = np.isfinite(figures.get("accuracy", figures.get(LOSS, np.zeros(0))))
     mark: dict[str, float] = {"evaluated_clients": int(known.sum())} if sampled else {}
     if not known.any():
         return mark
-    num_examples = counted(figures[NUM_EXAMPLES][known].astype(np.int64), row_cap)
-    losses = figures[LOSS][known]
+    testing = figures[NUM_EXAMPLES] > 0  # NaN, of a client that did not reply, is not
+    losses, weights = (
+        figures[LOSS][testing],
+        counted(figures[NUM_EXAMPLES][testing].astype(np.int64), row_cap),
+    )
     accuracies: dict[str, float] = {}
     if "accuracy" in figures:  # which a ClientApp of the user's own may not report
-        accuracy = figures["accuracy"][known]
-        accuracies["global_accuracy"] = metrics.global_accuracy(accuracy, num_examples)
+        accuracy, num_examples = figures["accuracy"][known], figures[NUM_EXAMPLES][known].astype(np.int64)
+        accuracies["global_accuracy"] = metrics.global_accuracy(accuracy, counted(num_examples, row_cap))
         accuracies["mean_client_accuracy"] = float(accuracy.mean())
     if "balanced-accuracy" in figures:
-        accuracies["balanced_accuracy"] = _mean(figures["balanced-accuracy"][known])
+        accuracies["balanced_accuracy"] = mean_of_known(figures["balanced-accuracy"][known])
     # A mean over the other clients would hide one client's overflow.
-    loss = float(np.average(losses, weights=num_examples)) if np.isfinite(losses).all() else float("nan")
+    loss = float(np.average(losses, weights=weights)) if np.isfinite(losses).all() else float("nan")
     return {
         **accuracies,
         "test_loss": loss,
-        **{name: _mean(figures[name][known]) for name in measured.own_metrics},
+        **{name: mean_of_known(figures[name][testing]) for name in measured.own_metrics},
         **mark,
     }
 
 
-def _mean(values: FloatArray) -> float:
+def mean_of_known(values: FloatArray) -> float:
+    """Compute the mean of the finite values; NaN of none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else float("nan")
 
@@ -198,7 +202,7 @@ _SHOWN = 5
 _MOST_IN_A_ROW = 3
 _BY_CHANCE = 10  # this many clients of a sample do not all fail by chance
 # Client and round in a reason, removed to count equal reasons.
-_CLIENT_AND_ROUND = re.compile(r"^client \d+((, round \d+)?: | is (?=offline))")
+_CLIENT_AND_ROUND = re.compile(r"^client \d+( \(node \d+\))?((, round \d+)?: | is (?=offline))")
 
 
 def check_round(record: Mapping[str, Any], num_rounds: int, min_replies: float = MIN_REPLIES) -> None:

@@ -35,6 +35,7 @@ from fedclust.strategies import (
     FeSEM,
     Local,
 )
+from fedclust.support.reasons import RunFailed
 
 WANTED = np.array([[1.0, 0.0], [-1.0, 0.0]])  # of even and of odd nodes
 Change = Callable[[RecordDict, Message, int], None]
@@ -144,6 +145,27 @@ def test_everybody_alone_has_the_model_that_it_wants() -> None:
     np.testing.assert_allclose(models, [[0.75, 0.0], [-0.75, 0.0075], [0.75, 0.015]])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "rounds", "why"),
+    [
+        (
+            4,
+            3,
+            "rounds must be >= 5, 2 before the first look (strategy.parameters.warmup) and 3 on trial, got 3",
+        ),
+        (3, 5, "clients must be >= 4, for two groups (strategy.parameters.min_cluster_size), got 3"),
+        (4, 5, ""),
+    ],
+)
+def test_a_run_that_can_find_no_groups_is_warned(
+    nodes: int, rounds: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    parameters = Auto.parameters_type(warmup=2, probation=2, min_cluster_size=2)
+    with caplog.at_level(logging.WARNING, "flwr"):
+        Apart(nodes).start(Auto(parameters=parameters), rounds)
+    assert caplog.messages == ([f"no groups can be found: {why}"] if why else [])
+
+
 def test_clients_that_want_the_same_are_not_parted() -> None:
     result = Apart(10, alike=True).start(GROUPED[0], 8)
     assert result.assignment.tolist() == [0] * 10
@@ -217,11 +239,29 @@ def test_what_clients_measure_takes_no_name_of_a_run(tmp_path: Path) -> None:
     assert result.rounds[0]["failures"] == []
     assert result.evaluate_metrics_clientapp[1]["failures"] == 3.0
     assert "global_accuracy" not in result.rounds[0]  # 97.5 is no share
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 97.5
     run = SavedRun(result.report(tmp_path))
     assert run.clients["cluster"].tolist() == [0, 0]
     figures = {name: run.summary[name] for name in run.summary if name.startswith("own_")}
     assert figures.pop("own_eval_loss") == pytest.approx(result.evaluate_metrics_clientapp[1]["eval_loss"])
-    assert figures == {"own_failures": 3.0, "own_cluster": 7.0, "own_f": None}
+    assert figures == {"own_failures": 3.0, "own_cluster": 7.0, "own_f": None, "own_accuracy": 97.5}
+
+
+def test_numbers_keep_their_names_and_every_client_that_has_one_counts() -> None:
+    def quickstart(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            numbers: dict[str, float] = {"num-examples": node + 1, "loss": node + 1.0, "f1": 0.1 * (node + 1)}
+            content["metrics"] = MetricRecord(numbers | ({"accuracy": 0.25 * node} if node else {}))
+
+    result = Apart(3, quickstart).start(ClusteredStrategy(), 1)
+    found = result.evaluate_metrics_clientapp[1]
+    # Losses 1, 2, 3 and F1 0.1, 0.2, 0.3 of all; accuracies 0.25 and 0.5 of the last two, with 2 and 3 rows.
+    assert found["loss"] == pytest.approx(2.0)
+    assert found["f1"] == pytest.approx(0.2)
+    assert found["accuracy"] == found["mean_client_accuracy"] == pytest.approx(0.375)
+    assert found["global_accuracy"] == pytest.approx((2 * 0.25 + 3 * 0.5) / 5)
+    assert found["test_loss"] == pytest.approx((1 * 1 + 2 * 2 + 3 * 3) / 6)
+    assert result.summary["own_f1"] == pytest.approx(0.2)
 
 
 # -- Faults -------------------------------------------------------------------------------------------------
@@ -238,6 +278,52 @@ def test_a_node_that_fails_costs_its_own_reply(caplog: pytest.LogCaptureFixture)
     (failure,) = result.rounds[0]["failures"]
     assert (failure["client"], failure["phase"]) == (1, "train")
     assert f"train: client 1 (node {FIRST_NODE_ID + 1}): RuntimeError: disk full" in caplog.text
+
+
+class Trainings:
+    """Makes some nodes fail to train once all nodes have trained some models."""
+
+    def __init__(self, after: int, who: Callable[[int], bool] = lambda _: True) -> None:
+        self._left, self._who = dict.fromkeys(range(10), after), who
+
+    def __call__(self, content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "train":
+            self._left[node] -= 1
+            if self._left[node] < 0 and self._who(node):
+                raise RuntimeError("disk full")
+
+
+def test_a_run_in_which_nobody_trains_has_no_result() -> None:
+    why = "the run failed in round 3 of 3, no client was trained in any round: 4 of 4 clients: Runtime"
+    with pytest.raises(RunFailed, match=why):
+        Apart(4, Trainings(0)).start(GROUPED[0], 3)
+
+
+BEFORE_PROOF = 6 + 1  # in 6 rounds FLHC's clients train, and once more for their updates
+
+
+def test_no_verdict_against_a_model_for_all_that_nobody_has_trained(caplog: pytest.LogCaptureFixture) -> None:
+    flhc = FLHC(parameters=FLHC.parameters_type(rounds=2))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(10, Trainings(BEFORE_PROOF + 2)).start(flhc, 6)
+    assert result.verdict.text == (
+        "No verdict: in round 3 nobody trained the one model for all: "
+        "10 of 10 clients: RuntimeError: disk full"
+    )
+    assert not result.verdict.grouped
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert result.summary["failed_replies"] == 10
+    assert f"train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full" in caplog.text
+
+
+def test_who_fails_to_train_the_model_for_all_is_named_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    flhc = FLHC(parameters=FLHC.parameters_type(rounds=2))
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(10, Trainings(BEFORE_PROOF, lambda node: node == 9)).start(flhc, 6)
+    assert result.summary["failed_replies"] == 6
+    named = f"train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full"
+    assert caplog.text.count(named) == 6
+    assert "for 10 of 10 clients" in result.verdict.text
 
 
 LACKS_LOSS = 'no metrics["loss"] in reply, add: metrics["loss"] = loss'

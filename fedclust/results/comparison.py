@@ -178,7 +178,7 @@ def _config(run: SavedRun) -> dict[str, str]:
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
-        for key, value in flat(config | size)
+        for key, value in flat(size | config)  # the rounds that were asked for, if the run stopped early
         if value != {} and _NO_SETTINGS.isdisjoint(key.removeprefix("choices.").split(".")[:1])
         if key.split(".")[-1] != "seed"
     }

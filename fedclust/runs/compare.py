@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _draw(comparison, options.plots, formats, options.width or "column", asked)
     else:
         against = options.against or reference(comparison, metrics[0])
-        tests = differences(comparison, metrics[0], against)
+        tests = differences(comparison, metrics[0], options.against)
         _print(best_first(comparison, metrics[0]), metrics, tests, against, formats[0])
         if tests and formats[0] == "text" and options.against is None:
             print("--against=STRATEGY compares with another one, --against=all every two")

@@ -22,11 +22,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.checks import OURS
 from fedclust.settings.composition import ConfigError, options as group_options
-from fedclust.settings.run_options import VALIDATION
+from fedclust.settings.run_options import COMMON, VALIDATION
 from fedclust.support.checks import dumps_by_key, nearest, none_of, plural, replace_file
 
 # Settings that do not change a strategy's results.
-_IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume", "serve")
+_IRRELEVANT = ("checkpoint_every", "compare", "output_dir", "overrides", "resume")
 _NOT_COPIED = (".lock", "compare", "plots", "tensorboard", "tracker.json", "wandb")
 
 
@@ -221,18 +221,21 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
 
     beside = job / "compare" / name
     if beside.exists():  # a job that is resumed; with more rounds than before it trains its own
-        taken = SavedRun(beside).summary if (beside / "summary.json").is_file() else {}
-        return dict(taken) if "taken_from" in taken and taken["rounds"] == config.rounds else None
+        run = SavedRun(beside) if (beside / "summary.json").is_file() else None
+        asked = run and "taken_from" in run.summary and run.config.get("rounds")  # it may have stopped early
+        return dict(run.summary) if run and asked == config.rounds else None
     if not (job.parent / "multirun.yaml").is_file():
         return None
-    wanted = _relevant(yaml.safe_load(OmegaConf.to_yaml(config, resolve=True)))
-    places = ("*/summary.json", f"*/compare/{name}/summary.json")
-    others = (path for place in places for path in sorted(job.parent.glob(place)) if job not in path.parents)
-    for run in (SavedRun(path.parent) for path in others):
+    wanted = _relevant(yaml.safe_load(OmegaConf.to_yaml(config, resolve=True)), name)
+    jobs = [each.parent for each in sorted(job.parent.glob("*/summary.json")) if each.parent != job]
+    # Until its job has ended, a run may lack its layers.
+    ended = [each for each in jobs if "made" in SavedRun(each).summary]
+    places = [*ended, *(each / "compare" / name for each in ended)]
+    for run in (SavedRun(each) for each in places if (each / "summary.json").is_file()):
         finished = run.strategy == name and len(run.rounds) == run.summary.get("rounds")
         # Held-out rows compare models, which a run without its checkpoint no longer has.
         usable = not config.get("proof") or any((run.folder / "checkpoints").glob("round-*"))
-        if finished and usable and _relevant(run.config) == wanted:
+        if finished and usable and _relevant(run.config, name) == wanted:
             summary = {key: value for key, value in run.summary.items() if key != "compare"}
             summary.setdefault("taken_from", Path(os.path.relpath(run.folder, job)).as_posix())
             # Links: a run that has finished is not written to again, and models can be large.
@@ -243,8 +246,9 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
     return None
 
 
-def _relevant(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in config.items() if key not in _IRRELEVANT}
+def _relevant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    without = (*_IRRELEVANT, "serve") if name == COMMON else _IRRELEVANT  # nothing else could serve there
+    return {key: value for key, value in config.items() if key not in without}
 
 
 def _link(source: str, target: str) -> None:

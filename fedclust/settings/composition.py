@@ -289,6 +289,8 @@ def with_choices(config: DictConfig, hydra_config: HydraConf) -> DictConfig:
     ]
     if added:
         kept.searchpath = added
+    if isinstance(kept.get("compare"), str):
+        kept.compare = compared(kept)
     _resolve_auto(kept)
     _leave_open(kept)
     return kept

@@ -163,7 +163,7 @@ def _job(run: SavedRun, place: Path) -> list[Any]:
         {"text": str(place), "link": link},
         str(run.summary.get("strategy") or (run.config.get("choices") or {}).get("strategy") or ""),
         None if seed is None else {"text": str(seed), "sort": seed},
-        {"text": f"{total or done:,}" if is_finished(run) else progress, "sort": done},
+        {"text": f"{done or total:,}" if is_finished(run) else progress, "sort": done},
         run.summary.get(_ACCURACY),
         str((run.summary.get("verdict") or {}).get("text", "")),
     ]

@@ -117,6 +117,14 @@ def test_runs_without_a_configuration_differ_by_their_size(tmp_path: Path) -> No
     assert table(tmp_path) == {("fedavg", "10"): [0.5], ("fedavg", "20"): [0.5]}
 
 
+def test_runs_that_stopped_early_are_of_one_setting(tmp_path: Path) -> None:
+    for name, seed, rounds in (("fedavg", 0, 11), ("fedavg", 1, 14), ("fmcl", 0, 19), ("fmcl", 1, 60)):
+        folder = run(tmp_path / f"{name}{seed}", name, seed, rounds / 100, {"rounds": 60})
+        summary = json.loads((folder / "summary.json").read_text()) | {"rounds": rounds}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    assert table(tmp_path) == {("fedavg",): [0.11, 0.14], ("fmcl",): [0.19, 0.6]}
+
+
 def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:
     config = {"partition": {"alpha": 0.1}, "strategy": {"kernel_width": 0.5}}
     main = run(tmp_path / "main", "fedgwc", 0, 0.9, config)

@@ -57,6 +57,14 @@ def test_csv(sweep: Path, capsys) -> None:
     assert float(several["mean_client_accuracy_std"]) == pytest.approx(0.1)
 
 
+def test_runs_of_which_none_has_an_accuracy(tmp_path: Path, capsys) -> None:
+    (tmp_path / "summary.json").write_text('{"strategy": "fmcl", "seed": 0, "mean_client_accuracy": null}')
+    assert main([str(tmp_path), "--format", "csv"]) == 0
+    heads, values = capsys.readouterr().out.splitlines()
+    assert heads == "strategy,seeds,mean_client_accuracy_mean,mean_client_accuracy_std"
+    assert values == "fmcl,1,,"
+
+
 def test_left_out_runs_are_listed(sweep: Path, capsys) -> None:
     for number in range(5):
         (sweep / f"cut{number}").mkdir()

@@ -139,7 +139,7 @@ def test_a_run_without_its_checkpoint_cannot_be_proved_against(tmp_path, proof, 
     config = compose(["strategy=fedavg", "rounds=1", given])
     (run / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
     (run / "rounds.jsonl").write_text(json.dumps({"round": 1}) + "\n")
-    summary = {"strategy": "fedavg", "rounds": 1, "mean_client_accuracy": 0.5, "compare": {}}
+    summary = {"strategy": "fedavg", "rounds": 1, "mean_client_accuracy": 0.5, "compare": {}, "made": {}}
     (run / "summary.json").write_text(json.dumps(summary))
     if checkpoint:
         (run / "checkpoints").mkdir()
@@ -149,3 +149,38 @@ def test_a_run_without_its_checkpoint_cannot_be_proved_against(tmp_path, proof, 
     if found is not None:
         assert found["taken_from"] == "../0"
         assert found["mean_client_accuracy"] == 0.5
+
+
+def test_a_run_is_taken_once_its_job_has_ended_and_stays_if_it_stopped_early(tmp_path) -> None:
+    config, beside = compose(["strategy=fedavg", "rounds=9"]), tmp_path / "0" / "compare" / "fedavg"
+    (beside / "checkpoints").mkdir(parents=True)
+    (beside / "checkpoints" / "round-000002.safetensors").touch()
+    (tmp_path / "multirun.yaml").touch()
+    (beside / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+    (beside / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}\n')  # two of the nine
+    (beside / "summary.json").write_text('{"strategy": "fedavg", "rounds": 2}')
+    summary = tmp_path / "0" / "summary.json"
+    summary.write_text('{"strategy": "fmcl", "rounds": 9}')  # its layers are still to come
+    assert take_from_sweep("fedavg", config, tmp_path / "1") is None
+    summary.write_text('{"strategy": "fmcl", "rounds": 9, "made": {}}')
+    taken = {"strategy": "fedavg", "rounds": 2, "taken_from": "../0/compare/fedavg"}
+    assert take_from_sweep("fedavg", config, tmp_path / "1") == taken
+    assert take_from_sweep("fedavg", config, tmp_path / "1") == taken  # the job is resumed
+    config.rounds = 10
+    assert take_from_sweep("fedavg", config, tmp_path / "1") is None
+
+
+@pytest.mark.parametrize(("name", "taken"), [("fedavg", True), ("fmcl", False)])
+def test_which_models_serve_matters_to_groups(tmp_path, name: str, taken: bool) -> None:
+    for job, serve in (("0", "best"), ("1", "cluster")):
+        config = compose([f"strategy={name}", "compare=[fedavg]", f"serve={serve}", "rounds=1"])
+        config.partition.validation_fraction = 0.1  # best has rows held out: as if both had been asked to
+        if job == "0":
+            (folder := tmp_path / "0" / "checkpoints").mkdir(parents=True)
+            (folder / "round-000001.safetensors").touch()
+            (tmp_path / "multirun.yaml").touch()
+            (tmp_path / "0" / "config.yaml").write_text(OmegaConf.to_yaml(config, resolve=True))
+            (tmp_path / "0" / "rounds.jsonl").write_text('{"round": 1}\n')
+            text = json.dumps({"strategy": name, "rounds": 1, "made": {}})
+            (tmp_path / "0" / "summary.json").write_text(text)
+    assert (take_from_sweep(name, config, tmp_path / "1") is not None) is taken

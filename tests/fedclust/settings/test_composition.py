@@ -193,6 +193,11 @@ def test_a_run_config_carries_overrides() -> None:
     assert list(config.compare) == ["fmcl", "fedavg"]
 
 
+def test_one_strategy_to_compare_with_is_a_list_of_one() -> None:
+    # What reads a run's config.yaml, such as its page, finds a list.
+    assert compose(["strategy=fmcl", "compare=fedavg"]).compare == ["fedavg"]
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

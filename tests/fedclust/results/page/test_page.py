@@ -236,6 +236,13 @@ def test_a_sweep(finished_run: Path) -> None:
         view_sweep(Path("nowhere"))
 
 
+def test_a_job_that_stopped_early_has_the_rounds_that_it_ran(finished_run: Path) -> None:
+    config = finished_run / "config.yaml"
+    config.write_text(f"{config.read_text()}\nrounds: 60\n")  # of which it ran three
+    (job,) = Page(view_sweep(finished_run.parent)).rows("table-jobs")
+    assert job["rounds"] == "3"
+
+
 def test_a_sweep_says_with_what_it_was_made(finished_run: Path) -> None:
     def made(commit: str | None, time: str) -> dict:
         return {"versions": {"fedclust": "1", "torch": "2"}, "commit": commit, "cpu": "A", "cores": 1} | {

@@ -167,7 +167,8 @@ def predictions(node: Node, asked: Mapping[int, measuring.PredictionsQuestion]) 
     jobs = _tests(node, {client: question.arrays for client, question in asked.items()})
     predicted, errors = measured(jobs, node.trainer.logits)
     for client, (outputs, truth) in predicted.items():
-        rows = node.data.test[client]
+        rows, numbers = node.data.test[client], node.data.source_rows
+        rows = rows if numbers is None else numbers[rows]
         number, values = len(rows), target.table(torch.from_numpy(outputs.astype(np.float32)), classes)[1]
         made = found[client] = measuring.Predictions(number, rows, truth.astype(float), values.numpy())
         if where == _REPLY:

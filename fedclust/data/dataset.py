@@ -327,6 +327,8 @@ class FederatedData:
     persons
         Number of the person that each row is of, shape (N,), unique within a client; None where every row is
         a person of its own. No split of a client's rows may divide a person.
+    source_rows
+        Number of each row in its site's own file, from 0, shape (N,); None without such files.
     embedded_by
         Fingerprint of the frozen encoder that made `inputs` of the rows, see
         :mod:`fedclust.models.embeddings`; empty if they are the rows themselves.
@@ -364,6 +366,7 @@ class FederatedData:
     validation: tuple[IntArray, ...] = ()
     encoder: Callable[[], InputEncoder | None] | None = None
     persons: IntArray | None = None
+    source_rows: IntArray | None = None
     embedded_by: str = ""
     target: Target = CLASSES
     values: "torch.Tensor | None" = None

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.cache import new_array
-from fedclust.data.check import ELSEWHERE, Finding, check_table
+from fedclust.data.check import ELSEWHERE, Finding, check_table, typed
 from fedclust.data.dataset import OWNERS, Refit, SourceError, Statistics
 from fedclust.data.input_encoders import (
     CategoryColumn,
@@ -299,6 +298,4 @@ def _kind_of(type_: Any) -> Kind | None:
 
 def _override(key: str, names: Sequence[str]) -> str:
     """Format a list of columns as an override for the command line."""
-    plain = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-    quoted = [name if plain.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names]
-    return shlex.quote(f"dataset.{key}=[{','.join(quoted)}]")
+    return shlex.quote(f"dataset.{key}=[{typed(names)}]")

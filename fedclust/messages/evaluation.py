@@ -403,7 +403,8 @@ class Predictions:
     num_examples
         Number of rows n.
     rows
-        Rows of the dataset, shape (n,); this and the next two are None if the node keeps its predictions.
+        Rows of the dataset, or of the site's own file, shape (n,); this and the next two are None if the
+        node keeps its predictions.
     truth
         Their values: classes, shape (n,) or (n, positions); amounts; times and events, shape (n, 2).
     predicted

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedclust.data.check import SETTING, lines
+from fedclust.data.check import SETTING, lines, names_typed
 from fedclust.data.sites import OwnSitesPartition
 from fedclust.data.sites.agreement import Statement, agree
 from fedclust.data.sites.rows import builder_of, describe, read_site, wanted_of
@@ -112,7 +112,7 @@ def _option(setting: re.Match[str]) -> str:
         return f"--{name} {value}" if name in CSV_FLAGS else f"--csv {name}={value}"
     if name not in _OPTIONS:
         return setting[0]
-    values = value[1:-1].split(",") if value.startswith("[") else [value]
+    values = names_typed(value[1:-1]) if value.startswith("[") else [value]
     return f"--{_OPTIONS[name]} {shlex.join(values)}"
 
 

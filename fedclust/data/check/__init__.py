@@ -6,6 +6,7 @@ named it (:meth:`Finding.anonymous`). Its counts, rows and values stay at the si
 """
 
 import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -204,7 +205,31 @@ class Finding:
 
     def _written(self, about: str) -> str:
         _, remedy = (_ERRORS | _WARNINGS)[self.rule]
-        return f"{self.problem}{about}; {remedy.format(self.column)}"
+        return f"{self.problem}{about}; {remedy.format(typed([self.column]))}"
+
+
+def typed(names: Iterable[str]) -> str:
+    """Write columns as the elements of a list on a command line, which Hydra reads.
+
+    Examples
+    --------
+    >>> typed(["age", "größe", "pressure, mmHg"])
+    'age,"größe","pressure, mmHg"'
+    """
+    plain = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+    return ",".join(each if plain.fullmatch(each) else json.dumps(each, ensure_ascii=False) for each in names)
+
+
+def names_typed(text: str) -> list[str]:
+    """Read what :func:`typed` wrote.
+
+    Examples
+    --------
+    >>> names_typed('age,"größe","pressure, mmHg"')
+    ['age', 'größe', 'pressure, mmHg']
+    """
+    parts = re.findall(r'"(?:[^"\\]|\\.)*"|[^,]+', text)
+    return [json.loads(each) if each.startswith('"') else each for each in parts]
 
 
 def check_table(

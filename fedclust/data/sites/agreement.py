@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fedclust.data.cache import digest
-from fedclust.data.check import spelling
+from fedclust.data.check import spelling, typed
 from fedclust.data.input_encoders import (
     MISSING,
     CategoryColumn,
@@ -489,7 +489,7 @@ def _apart(left: Mapping[str, Statement], kinds: Mapping[str, Kind]) -> list[str
         ):
             if alike:
                 where = "every site" if len(alike) == len(columns) else few(alike)
-                advice = f"leave it out with 'dataset.ignore=[{name}]', or ask why"
+                advice = f"leave it out with 'dataset.ignore=[{typed([name])}]', or ask why"
                 found.append(f"{where}: {name} has {what}; {advice}")
         if kind == "number":
             continue
@@ -567,10 +567,11 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         advice = (
             "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]', in a "
-            "deployment with keep='{0}' in each site's --node-config"
+            "deployment with keep='{1}' in each site's --node-config"
         )
         rule = f"columns must not be identifiers or dates, got {listed}"
-        raise ValueError(f"{rule}; {advice.format(','.join(reasons))}, {_KEY}{next(iter(reasons))}")
+        advice = advice.format(typed(reasons), ",".join(reasons))
+        raise ValueError(f"{rule}; {advice}, {_KEY}{typed([next(iter(reasons))])}")
     return kinds
 
 

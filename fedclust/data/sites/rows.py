@@ -330,6 +330,8 @@ _RULE_OF = {
 }
 """By which of the rules' lists a setting may name a column."""
 
+_KEPT = "kept.npy"  # of a site some of whose rows are left out, the numbers of the others
+
 _FIRST = ("label", "natural", "groups", "text", "image")  # of several names, the first that exists is used
 
 
@@ -673,6 +675,8 @@ def _write(folder: Path, rows: SiteRows, agreed: agreement.Agreement) -> None:
     np.save(folder / "inputs.npy", inputs)
     if rows.persons is not None:
         np.save(folder / "persons.npy", rows.persons)
+    if not rows.kept.all():
+        np.save(folder / _KEPT, np.flatnonzero(rows.kept))
     parts = rows.train, rows.test, rows.validation
     about = {"groups": np.array(rows.named_groups)} if rows.named_groups else {}
     cache.save_parts(folder / "clients.npz", *parts, names=np.array(rows.clients), **about)
@@ -729,7 +733,7 @@ def federated(
     nobody = [np.zeros(0, dtype=np.int64)] * num_clients
     parts: dict[str, list[IntArray]] = {part: list(nobody) for part in ("train", "test", "validation")}
     names, groups = ([""] * num_clients for _ in range(2))  # empty for other nodes' clients, unknown here
-    inputs, labels, values, persons, start, held_out = [], [], [], [], 0, False
+    inputs, labels, values, persons, numbers, start, held_out = [], [], [], [], [], 0, False
     for folder in map(Path, folders):
         inputs.append(cache.map_tensor(folder / "inputs.npy"))
         labels.append(cache.map_tensor(folder / "labels.npy"))
@@ -745,6 +749,8 @@ def federated(
                 for client, rows in zip(here, clients, strict=False):  # no validation rows, or all clients'
                     if client in ids:
                         parts[part][ids[client]], names[ids[client]] = rows + start, client
+        kept = folder / _KEPT
+        numbers.append(np.load(kept) if kept.exists() else np.arange(len(inputs[-1])))
         start += len(inputs[-1])
     return FederatedData(
         name=str(dataset["name"]),
@@ -763,6 +769,7 @@ def federated(
         grouped_by=str(dataset.get("groups") or ""),
         encoder=partial(input_encoder, agreed, dict(dataset)),
         persons=np.concatenate(persons) if persons else None,
+        source_rows=np.concatenate(numbers),
         target=from_text(agreed.target),
         values=torch.cat(values) if values else None,
     )

@@ -1,6 +1,9 @@
 """Tables made by hand, each with what is wrong in it; clean tables have no finding."""
 
+import re
+import shlex
 from operator import attrgetter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,6 +12,8 @@ from hypothesis import given, settings, strategies as st
 
 from fedclust.data.check import Finding, check_table, lines, suspicion
 from fedclust.data.targets import Amounts, Times
+from fedclust.runs.check import main
+from fedclust.settings.composition import compose
 
 _AGES = [20 + 1.5 * k for k in range(40)]  # 40 different numbers
 _SEXES = ["f", "m"] * 20
@@ -282,3 +287,17 @@ def test_a_date_with_a_typing_error_is_a_date() -> None:
     days = [f"2024-01-{1 + row:02d}" for row in range(19)]
     assert suspicion("day", pd.Series([*days, "yesterday"])) is not None  # 19 of 20
     assert suspicion("day", pd.Series([*days[:17], "a", "b", "c"])) == "20 distinct texts in 20 rows"
+
+
+@pytest.mark.parametrize("name", ["größe", "n0 (i-)", "carcinoma, NOS", "Unnamed: 0", 'the "dose"', "age"])
+def test_the_advice_for_a_column_can_be_typed_as_it_stands(name: str, tmp_path: Path, capsys) -> None:
+    table = pd.DataFrame({name: [7] * 40, "x": np.arange(40) ** 2 % 7, "y": ["a", "b"] * 20})
+    (finding,) = check_table(table, "y")
+    (advice,) = re.findall("leave it out with (.*) if it varies", finding.public)
+    assert list(compose(["dataset=csv", *shlex.split(advice)]).dataset.ignore) == [name]
+    table.to_csv(tmp_path / "a.csv", index=False)
+    main([str(tmp_path / "a.csv"), "--target", "y"])
+    (advice,) = re.findall("leave it out with (.*) if it varies", capsys.readouterr().out)
+    assert shlex.split(advice) == ["--ignore", name]
+    main([str(tmp_path / "a.csv"), "--target", "y", *shlex.split(advice)])
+    assert "errors: 0, warnings: 0" in capsys.readouterr().out

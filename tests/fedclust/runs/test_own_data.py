@@ -126,18 +126,17 @@ def _assert_its_export_predicts_the_same(own, sites: dict[str, Path]) -> None:
     served = own.folder.parent / "served"
     own.export(served)
     inside = pd.read_parquet(own.folder / "predictions.parquet")
-    start = 0  # of the site's rows among those of the one node, which are in the order of names
     for site, path in sites.items():
         out = served.parent / f"{site}-predictions.csv"
         assert predict([str(served), str(path), "--site", site, "--out", str(out)]) == 0
         outside = pd.read_csv(out)
         here = inside[inside["name"] == site]
-        there = outside.iloc[here["row"] - start]
+        there = outside.iloc[here["row"]]  # rows are of the site's own file
+        assert here["label"].tolist() == pd.read_csv(path)["diagnosis"].iloc[here["row"]].tolist()
         assert len(here) == round(0.2 * len(outside))
         assert here["predicted"].tolist() == there["predicted"].tolist()
         for name in ("ill", "well"):
             np.testing.assert_allclose(here[f"p: {name}"], there[name], atol=1e-6)
-        start += len(outside)
 
 
 @pytest.mark.parametrize(

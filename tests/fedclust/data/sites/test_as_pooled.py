@@ -279,3 +279,17 @@ def test_saved_datasets_agree_by_the_names_of_their_labels(tmp_path: Path) -> No
     found = _agreed({"_target_": TABLES, "name": "t"}, {site: tmp_path / site for site in "ab"}).data
     assert found.class_names == ("ill", "well")
     assert found.labels.tolist() == [0, 1] * 20  # as the dose, at both
+
+
+def test_a_row_is_known_by_its_number_in_its_sites_own_file(tmp_path: Path) -> None:
+    # Of 12 rows a third are left out: 2, 5, 8 and 11 at a, and 0, 3, 6 and 9 at b.
+    for site, labels in (("a", ["ill", "well", "lost"]), ("b", ["lost", "ill", "well"])):
+        table = pd.DataFrame({"x": np.arange(12.0) ** 2 % 7, "y": labels * 4})
+        table.to_csv(tmp_path / f"{site}.csv", index=False)
+    dataset = {"_target_": TABLES, "name": "t", "label": "y", "drop_labels": ["lost"]}
+    paths = {site: tmp_path / f"{site}.csv" for site in "ab"}
+    found = _agreed(dataset, paths).data
+    assert found.source_rows is not None
+    assert found.source_rows.tolist() == [0, 1, 3, 4, 6, 7, 9, 10, 1, 2, 4, 5, 7, 8, 10, 11]
+    whole = _agreed({**dataset, "drop_labels": []}, paths).data
+    assert whole.source_rows.tolist() == [*range(12), *range(12)]

@@ -65,7 +65,8 @@ class Stays(Layer):
     """Asks clients in every round to keep what stays.
 
     Models that train beside those of the clusters, as on trial, are completed by what clients keep, and
-    change nothing of it.
+    change nothing of it. A client in this process that has not trained yet evaluates the model that would
+    serve it: with the mean of what its cluster's clients keep.
 
     Parameters
     ----------
@@ -81,6 +82,7 @@ class Stays(Layer):
 
     def __init__(self, personal: Staying, name: str, entries: Sequence[str]) -> None:
         self._personal, self._name, self._entries = personal, name, list(entries)
+        self._lent = set[int]()  # clients that have such a mean
 
     def begin(self, run: Run, state: Stayed | None) -> Round:
         """Start with nothing kept, or with what was kept after the last round.
@@ -93,11 +95,12 @@ class Stays(Layer):
         if state is not None and state.rule != self._personal.overrides:
             rule = f"the run to resume must go on with {state.rule}"
             raise FederationError(f"{rule}, got {self._personal.overrides}")
+        self._lent = set()
         if (kept := run.federation.clients.kept) is not None:
             own = kept.of(self._name)
             own.clear()
             own.update({} if state is None else state.own())
-        return run.now
+        return self.before_evaluation(run, run.now) if run.over else run.now
 
     def instruct(self, run: Run, now: Round) -> Round:
         """Ask the cohort to keep what stays."""
@@ -105,11 +108,40 @@ class Stays(Layer):
         fields = {"stays": how.choice, "stays_rate": how.rate, "stays_adapts": how.adapts}
         return replace(now, asked=amended(now.asked, **fields))
 
+    def before_evaluation(self, run: Run, now: Round) -> Round:
+        """Lend clients that keep nothing yet the mean of what their cluster's clients keep."""
+        kept = run.federation.clients.kept
+        if kept is None or not self._entries:
+            return now
+        own, clusters = kept.of(self._name), now.clusters
+        for cluster in range(len(clusters.models)):
+            members = clusters.members(cluster).tolist()
+            having = [own[client] for client in members if client in own]
+            lacking = [client for client in members if client not in own]
+            if having and lacking:
+                mean = Own({name: _mean(name, having) for name in self._entries})
+                own.update(dict.fromkeys(lacking, mean))
+                self._lent |= {*lacking}
+        return now
+
+    def after_evaluation(self, run: Run, now: Round) -> Round:
+        """Take back what was lent, but after the last round, whose models serve."""
+        if self._lent and now.number < run.federation.num_rounds:
+            own = {} if (kept := run.federation.clients.kept) is None else kept.of(self._name)
+            for client in self._lent:
+                own.pop(client, None)
+            self._lent = set()
+        return now
+
+    def _kept(self, kept: Kept) -> dict[int, Own]:
+        """Return what clients keep, without what they were lent."""
+        return {client: own for client, own in kept.of(self._name).items() if client not in self._lent}
+
     def findings(self, run: Run) -> Findings:
         """Return what stays."""
         kept, choice = run.federation.clients.kept, self._personal.choice
         everyone = range(run.clusters.num_clients)
-        keeping = everyone if kept is None else kept.of(self._name)
+        keeping = everyone if kept is None else self._kept(kept)
         column = np.array([choice if client in keeping else NONE for client in everyone])
         found = {"stays": {"choice": choice, "entries": self._entries}}
         return Findings(found, clients={"stays": column})
@@ -117,7 +149,7 @@ class Stays(Layer):
     def state(self, run: Run) -> Stayed | None:
         """Return what clients in this process keep."""
         kept = run.federation.clients.kept
-        return None if kept is None else Stayed.of(self._personal.overrides, kept.of(self._name))
+        return None if kept is None else Stayed.of(self._personal.overrides, self._kept(kept))
 
 
 def completed(

@@ -18,11 +18,12 @@ from fedclust.clients.node import KeptByNode, node_here
 from fedclust.federation.answering import Here
 from fedclust.grids.local_grid import LocalGrid
 from fedclust.layers.staying import completed
-from fedclust.messages.models import from_state
+from fedclust.messages.models import from_state, to_state
 from fedclust.personal.staying import APFL, Ditto, FedBN, FedPer, FedRep, Own, Staying, named
 from fedclust.results import Checkpoints
 from fedclust.runs.library import _kept_in
 from fedclust.settings.composition import compose
+from fedclust.strategies import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.training import working_model
 
@@ -412,6 +413,34 @@ def test_newcomers_and_clusters_have_the_mean_of_what_the_clusters_clients_keep(
     whole = completed(models, np.array([0, 0, 0, 1, 2]), own, initial)
     assert [model["head"].numpy().tolist() for model in whole] == [[2.0, 4.0], [5.0, 5.0], [0.0, 0.0]]
     assert [model["body"].numpy().tolist() for model in whole] == [[1.0], [2.0], [3.0]]
+
+
+@pytest.mark.parametrize("choice", ["fedper", "fedrep"])
+def test_a_client_that_has_not_trained_is_measured_with_what_serves_it(choice: str) -> None:
+    def run(rounds: int) -> fedclust.Result:
+        few = ClusteredStrategy(participation=0.33)  # one client of three in each round
+        return fedclust.simulate(
+            few, _mlp(), _clients(), rounds=rounds, training=_training(), personal=choice
+        )
+
+    result = run(2)
+    kept = _kept_in(result._state)
+    idle = sorted({0, 1, 2} - kept.keys())
+    assert 0 < len(idle) < 3
+    assert [each == "none" for each in result.clients["stays"]] == [client in idle for client in range(3)]
+    model = {**_mlp().state_dict(), **to_state(result._state.models[0])}
+    for name in ("2.weight", "2.bias"):
+        model[name] = torch.stack([own.tensors[name] for own in kept.values()]).mean(0)
+    network = _mlp()
+    network.load_state_dict(model)
+    for client in idle:
+        inputs, labels = map(torch.as_tensor, _clients()[client][2])
+        with torch.no_grad():
+            served = network(inputs)
+        loss, right = functional.cross_entropy(served, labels), served.argmax(1) == labels
+        assert result.clients["loss"][client] == pytest.approx(loss.item(), rel=1e-5)
+        assert result.clients["accuracy"][client] == pytest.approx(right.double().mean().item())
+        np.testing.assert_allclose(result.predict(client, inputs), served.softmax(1), atol=1e-6)
 
 
 @pytest.mark.parametrize("choice", ["fedper", "apfl"])

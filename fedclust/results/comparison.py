@@ -14,7 +14,7 @@ from fedclust.data import targets
 from fedclust.proof import holm
 from fedclust.proof.words import CLASSES, Words
 from fedclust.results.names import paper_name
-from fedclust.results.report import MARK, figure, guess_note
+from fedclust.results.report import MARK, figure, guess_note, known
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import SERVED_FIGURES
 from fedclust.support.checks import check_choice
@@ -106,9 +106,12 @@ class Row:
         return np.array([*self.by_seed(metric).values()], dtype=float)
 
     def by_seed(self, metric: str) -> dict[int, float]:
-        """Return one metric by seed, for all seeds that have it."""
+        """Return one metric by seed, for all seeds that have it, to 12 significant digits.
+
+        As many rows that are predicted right give means over clients that may differ in the last bit.
+        """
         values = {run.summary["seed"]: figure(run.summary, metric) for run in self.runs}
-        return {seed: value for seed, value in values.items() if value is not None}
+        return {seed: float(f"{value:.12g}") for seed, value in values.items() if known(value)}
 
     def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
         """Return the rounds that all runs with a metric have, shape (n,), and its values, shape (runs, n)."""
@@ -404,23 +407,23 @@ def _tested(pairs: Iterable[tuple[Row, Row]], metric: str) -> dict[tuple[Row, Ro
     for row, other in pairs:
         own, theirs = row.by_seed(metric), other.by_seed(metric)
         if shared := own.keys() & theirs.keys():
-            gaps[row, other] = np.array([own[seed] - theirs[seed] for seed in sorted(shared)])
+            # Equal differences may not be equal to the last bit.
+            gaps[row, other] = np.round([own[seed] - theirs[seed] for seed in sorted(shared)], 12)
     tests = sum(each.size >= LEAST_SEEDS for each in gaps.values())
     p_values, by_signs = {}, {}
     for pair, each in gaps.items():
         if each.size >= LEAST_SEEDS:
             by_signs[pair] = each.size >= seeds_for_signs(tests)
-            exact = np.round(each, 12)  # equal differences may not be equal to the last bit
             if by_signs[pair]:
-                p_values[pair] = sign_flip(exact)
-            elif np.ptp(exact) > 0:
-                p_values[pair] = float(ttest_1samp(exact, 0.0).pvalue)
+                p_values[pair] = sign_flip(each)
+            elif np.ptp(each) > 0:
+                p_values[pair] = float(ttest_1samp(each, 0.0).pvalue)
             else:  # the limit of the t test, whose statistic is infinite unless all are 0
-                p_values[pair] = float(not exact.any())
+                p_values[pair] = float(not each.any())
     corrected = dict(zip(p_values, holm([*p_values.values()]).tolist(), strict=True)) if tests else {}
     return {
         pair: Difference(
-            float(each.mean()),
+            round(float(each.mean()), 12),
             float(each.std(ddof=1)) if each.size > 1 else np.nan,
             each.size,
             corrected.get(pair, np.nan),
@@ -493,7 +496,7 @@ def best_lines(comparison: ComparedRuns) -> list[str]:
         if len(rows := ranked(methods.values(), key)) > 1:
             first, other = rows[:2]
             best, second = first.values(key), other.values(key)
-            shared = best.mean() == second.mean()
+            shared = math.isclose(best.mean(), second.mean(), rel_tol=1e-12)
             line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
             line += f" the highest {comparison.words.share}{over}, {mean_and_spread(best)}"

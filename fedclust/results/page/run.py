@@ -205,9 +205,11 @@ def _figures(title: str, summary: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for key, name, found, texts in report.figures_of(list(summaries.values())):
         way = -1 if key in LOWER else 1
-        firsts = [way * values[0] for values in found if values]
-        best = max(firsts) if key not in _NEITHER and max(firsts) > min(firsts) else None
-        looks = ["best" if values and way * values[0] == best else "" for values in found]
+        # Equal figures may not be equal to the last bit.
+        firsts = [way * round(values[0], 12) if values else None for values in found]
+        some = [each for each in firsts if each is not None]
+        best = max(some) if key not in _NEITHER and max(some) > min(some) else None
+        looks = ["best" if first is not None and first == best else "" for first in firsts]
         cells = [{"text": text, "looks": look} for text, look in zip(texts, looks, strict=True)]
         rows.append({"key": key, "title": name, "cells": cells})
     return {"names": list(summaries), "rows": rows}

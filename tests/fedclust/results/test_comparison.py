@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import yaml
 
+from fedclust.data.targets import CLASSES
 from fedclust.results import SavedRun
 from fedclust.results.comparison import (
     ALL,
@@ -17,6 +18,7 @@ from fedclust.results.comparison import (
     Row,
     best,
     best_first,
+    best_lines,
     compare,
     differences,
     find_runs,
@@ -183,7 +185,9 @@ def rows(figures: dict[str, Sequence[Any]], key: str = "mean_client_accuracy") -
     made = []
     for strategy, values in figures.items():
         summaries = [{"seed": seed, key: value} for seed, value in enumerate(values)]
-        made.append(Row(strategy, (), tuple(SimpleNamespace(summary=each) for each in summaries)))
+        made.append(
+            Row(strategy, (), tuple(SimpleNamespace(summary=each, target=CLASSES) for each in summaries))
+        )
     return ComparedRuns((), tuple(made), ())
 
 
@@ -326,6 +330,19 @@ def test_nobody_is_the_best_alone() -> None:
     # With one seed nothing is tested: only who has the same figure is as good.
     comparison = rows({"fmcl": [0.5], "ifca": [0.5], "fedavg": [0.49]})
     assert {row.strategy for row in best(comparison, "mean_client_accuracy")} == {"fmcl", "ifca"}
+
+
+def test_figures_that_differ_in_the_last_bit_are_the_same() -> None:
+    # 84 of 360 rows right are 7/30: as a mean over clients 0.2333333333333333 or 0.23333333333333336.
+    comparison = rows({"fedsoft": [0.2333333333333333], "flux": [0.23333333333333336], "fmcl": [0.2]})
+    assert {row.strategy for row in best(comparison, "mean_client_accuracy")} == {"fedsoft", "flux"}
+    # Over seeds: 0.1 + 0.2 + 0.3 is 0.6000000000000001, and 0.3 + 0.2 + 0.1 is 0.6.
+    several = rows({"fedsoft": [0.1, 0.2, 0.3], "flux": [0.3, 0.2, 0.1]})
+    assert {row.strategy for row in best(several, "mean_client_accuracy")} == {"fedsoft", "flux"}
+    for each, figure in ((comparison, "0.233"), (several, "over 3 seeds, 0.200 ± 0.100")):
+        (line,) = best_lines(each)
+        assert " share the highest accuracy" in line
+        assert line.endswith(figure)
 
 
 def test_nothing_to_compare() -> None:

@@ -52,6 +52,15 @@ def test_a_finished_run_beside_a_compared_one(finished_run: Path) -> None:
     assert any("was made from Python" in text for text in page.texts)
 
 
+def test_figures_that_differ_in_the_last_bit_are_equally_good(finished_run: Path) -> None:
+    path = finished_run / "summary.json"
+    summary = json.loads(path.read_text()) | {"balanced_accuracy": 0.2333333333333333}
+    summary["compare"]["fedavg"]["balanced_accuracy"] = 0.23333333333333336
+    path.write_text(json.dumps(summary))
+    (row,) = [each for each in view_run(finished_run)["ended"]["rows"] if each["key"] == "balanced_accuracy"]
+    assert [cell["looks"] for cell in row["cells"]] == ["", ""]
+
+
 def test_fewer_newcomers_in_no_cluster_are_better(finished_run: Path) -> None:
     path = finished_run / "summary.json"
     summary = json.loads(path.read_text())

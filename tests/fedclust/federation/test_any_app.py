@@ -424,6 +424,22 @@ def test_nodes_that_come_and_go(away: Mapping[int, Collection[int]], missing, ev
 EVENTS = {"left", "back", "joined"}
 
 
+def test_figures_of_a_former_round_say_so_and_who_left_when_it_measured_last() -> None:
+    evaluations = iter(range(100))
+
+    def change(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate" and next(evaluations) >= 3 + 3 + 2:
+            raise RuntimeError("no test rows left")
+
+    apart = Apart(3, change)
+    apart.grid = Away(apart.app, 3, {2: range(3, 99)})
+    result = apart.start(ClusteredStrategy(), 5)
+    # Three clients evaluate in rounds 1 and 2, two in round 3, and nobody can from then on.
+    assert ["test_loss" in line for line in result.rounds] == [True, True, True, False, False]
+    assert result.summary["figures_of_round"] == 3
+    assert result.summary["left"] == [{"client": 2, "last_round": 2, "last_accuracy": None}]
+
+
 def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() -> None:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 9 and message.metadata.message_type == "evaluate":

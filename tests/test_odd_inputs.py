@@ -210,7 +210,7 @@ def _arrow(values: pa.Array | pa.ChunkedArray) -> pa.Table:
         (pa.array([b"a"] * 40), "x: values that are neither numbers nor categories (its type, binary)"),
         (
             pa.array([datetime(2024, 1, 1)] * 40),
-            "x: values that look like identifiers or dates (its type, times",
+            "x: dates (its type, timestamp[us]); leave it out with --ignore x, or write numbers",
         ),
     ],
 )

@@ -146,7 +146,7 @@ class Tables(SourcedDataset):
 
     def unfit(self, findings: Sequence[Finding]) -> dict[str, str]:
         """Return why some columns must not be inputs, by name: identifiers and dates that nobody named."""
-        found = [each for each in findings if each.rule == "identifier" and self.chooses]
+        found = [each for each in findings if each.rule in ("identifier", "date") and self.chooses]
         return {each.column: each.detail for each in found}
 
     def sizes_in_data(self) -> dict[str, Any]:

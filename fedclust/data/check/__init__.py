@@ -82,6 +82,10 @@ _ERRORS = {
         "write one plain number in each cell, or use it as categories with 'dataset.keep=[{}]'",
     ),
     "type": ("values that are neither numbers nor categories", "leave it out with 'dataset.ignore=[{}]'"),
+    "date": (
+        "dates",
+        "leave it out with 'dataset.ignore=[{}]', or write numbers, such as days since admission",
+    ),
     "infinite": ("infinite numbers", "correct these cells or leave them empty"),
     "identifier": (
         "values that look like identifiers or dates",
@@ -149,7 +153,10 @@ SETTING = re.compile(r"'?dataset\.(csv_options\.)?(\w+)=(\"[^\"]*\"|\[.*?\](?=')
 It is that of a run over a pooled table, or of a simulation; other readers are told their own way to set it.
 """
 
-ELSEWHERE = frozenset({"identifier", "empty", "constant", "unlabelled"})
+ITS_TYPE = "its type"
+"""Why a column is of dates that cannot be kept, as texts of dates can."""
+
+ELSEWHERE = frozenset({"identifier", "date", "empty", "constant", "unlabelled"})
 """Checks that reading the labels and the sites' agreement make themselves."""
 
 
@@ -275,8 +282,8 @@ def check_table(
         if name in (target, event, group):
             continue
         if name in other:
-            rule = "identifier" if re.match("date|time", other[name]) else "type"
-            found.append(Finding(rule, str(name), detail=f"its type, {other[name]}"))
+            rule = "date" if re.match("date|time", other[name]) else "type"
+            found.append(Finding(rule, str(name), detail=f"{ITS_TYPE}, {other[name]}"))
         elif name not in keep:
             found += _column(table[name], str(name))
     if target is not None and kind.numeric:

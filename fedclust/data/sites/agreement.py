@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fedclust.data.cache import digest
-from fedclust.data.check import spelling, typed
+from fedclust.data.check import ITS_TYPE, spelling, typed
 from fedclust.data.input_encoders import (
     MISSING,
     CategoryColumn,
@@ -565,12 +565,12 @@ def _kinds(left: Mapping[str, Statement], wanted: Wanted) -> dict[str, Kind]:
             reasons[name] = next(filter(None, unfit))
     if reasons:
         listed = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
-        advice = (
-            "leave them out with 'dataset.ignore=[{0}]' or use them with 'dataset.keep=[{0}]', in a "
-            "deployment with keep='{1}' in each site's --node-config"
-        )
+        texts = [name for name, reason in reasons.items() if reason != ITS_TYPE]
+        advice = f"leave them out with 'dataset.ignore=[{typed(reasons)}]'"
+        if texts:
+            advice += f" or use them with 'dataset.keep=[{typed(texts)}]', in a deployment with "
+            advice += f"keep='{','.join(texts)}' in each site's --node-config"
         rule = f"columns must not be identifiers or dates, got {listed}"
-        advice = advice.format(typed(reasons), ",".join(reasons))
         raise ValueError(f"{rule}; {advice}, {_KEY}{typed([next(iter(reasons))])}")
     return kinds
 

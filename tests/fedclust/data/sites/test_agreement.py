@@ -275,3 +275,15 @@ def test_a_column_in_another_unit_is_pointed_out() -> None:
     assert cautions(600.0, 600.0) == [f"west: column age may be in another unit: {sizes}"]
     assert len(cautions(4.0, 4.0)) == 1  # less than a tenth
     assert cautions(0.0, 0.0) == []  # of zeros no unit is known
+
+
+def test_dates_by_type_are_not_advised_to_be_kept_which_they_cannot() -> None:
+    dated = _site(born=Column("category", unfit="its type"), dose=DOSE)
+    leave = "^columns must not be identifiers or dates, got born .its type.; leave them out with"
+    with pytest.raises(ValueError, match=f"{leave} 'dataset.ignore=.born.', or give a person's key with"):
+        agree({"a": dated, "b": dated}, TABLE)
+    coded = _site(born=Column("category", unfit="its type"), code=UNFIT)
+    with pytest.raises(
+        ValueError, match=r"ignore=\[born,code\]' or use them with 'dataset.keep=\[code\]', in a"
+    ):
+        agree({"a": coded, "b": coded}, TABLE)

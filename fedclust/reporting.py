@@ -21,10 +21,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import ArrayLike
 
+from fedclust.messages.codec import short
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores
 from fedclust.support.checks import check_shapes
-from fedclust.typing import IntArray
+from fedclust.typing import FloatArray, IntArray
 
 
 def losses(of_steps: Sequence[float] | ArrayLike) -> dict[str, ConfigRecord]:
@@ -97,7 +98,7 @@ def prototypes(embeddings: ArrayLike, labels: ArrayLike, num_classes: int) -> di
     rows, counts = np.asarray(embeddings, dtype=np.float64), _counts(labels, num_classes)
     check_shapes(embeddings=(rows, "n d"), labels=(np.asarray(labels), "n"))
     sums = np.zeros((num_classes, rows.shape[1]))
-    np.add.at(sums, np.asarray(labels), rows)
+    np.add.at(sums, _classes(labels), rows)
     means = (sums / np.maximum(counts, 1)[:, None]).astype(np.float32)
     return {"prototypes": ArrayRecord({"prototypes": Array(means), "counts": Array(counts)})}
 
@@ -121,7 +122,7 @@ def comparison(
     Raises
     ------
     ValueError
-        If the shapes do not fit, a label is not a class, or a probability is not a number.
+        If the shapes do not fit, a label is not a class, or the probabilities of a row do not add up to 1.
 
     Examples
     --------
@@ -130,16 +131,40 @@ def comparison(
     >>> found["count"], found["sums"]
     (1, [0.5, 0.25, 0.125])
     """
-    both = [np.log(np.maximum(np.asarray(each, np.float64), 1e-30)) for each in (other, own)]
-    first, second = (brier_scores(each, np.asarray(labels)) for each in both)
+    first, second = _scores("other", other, labels), _scores("own", own, labels)
     counted = slice(int(config["rows"]))
     of = evidence((first - second)[counted], [float(config["margin"])])
     entries: dict[str, Any] = {"count": of.count, "sums": of.sums.tolist()}
     return {"difference": ConfigRecord(entries | {"log-wealth": of.log_wealth[0].tolist()})}
 
 
+_ROUND_OFF = 0.01  # of sums of probabilities in few bits
+
+
+def _scores(name: str, chances: ArrayLike, labels: ArrayLike) -> FloatArray:
+    """Score probabilities of the classes; logits, which look alike, would be scored without an error."""
+    values, classes = np.asarray(chances, dtype=np.float64), _classes(labels)
+    rows = "n? positions?" if classes.ndim == 2 else "n?"
+    check_shapes(**{"labels": (classes, rows), name: (values, f"{rows} classes")})
+    right = (values >= 0).all(axis=-1) & (np.abs(values.sum(axis=-1) - 1) <= _ROUND_OFF)
+    if not right.all():  # NaN is not
+        first = values[~right][0].tolist()
+        raise ValueError(
+            f"{name} must be probabilities >= 0 that add up to 1 in each row, got {short(first)}"
+        )
+    return brier_scores(np.log(np.maximum(values, 1e-30)), classes)
+
+
+def _classes(labels: ArrayLike) -> IntArray:
+    values = np.asarray(labels)
+    if values.dtype.kind not in "biuf" or (values % 1).any():
+        raise ValueError(f"labels must be whole numbers, got {short(values.ravel().tolist())}")
+    return values.astype(np.int64)
+
+
 def _counts(labels: ArrayLike, num_classes: int) -> IntArray:
-    classes = np.asarray(labels)
+    classes = _classes(labels)
+    check_shapes(labels=(classes, "n?"))
     if classes.size and not 0 <= classes.min() <= classes.max() < num_classes:
         raise ValueError(f"labels must be in 0 to {num_classes - 1}, got {classes.min()} to {classes.max()}")
-    return np.bincount(classes.astype(np.int64), minlength=num_classes)
+    return np.bincount(classes, minlength=num_classes)

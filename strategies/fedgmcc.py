@@ -15,7 +15,7 @@ from fedclust.clustering.fedgmcc import Parameters
 from fedclust.clustering.placement import place
 from fedclust.clustering.shared.grouping import in_order_of_appearance
 from fedclust.clustering.shared.placement import Placement
-from fedclust.federation import Clusters, Federation, Findings, Reply, padded
+from fedclust.federation import Clusters, Federation, Findings, Reply, padded, starting_models
 from fedclust.messages.models import from_stacked, like, to_state
 from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import NetworkStrategy
@@ -107,7 +107,14 @@ class FedGMCC(NetworkStrategy):
         self.device = automatic if device == "auto" else device
 
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
-        """Start with all clients in one cluster."""
+        """Start with all clients in one cluster.
+
+        Raises
+        ------
+        ValueError
+            If the network is not the one that clients train.
+        """
+        starting_models(self.network, model, 1, self.seed)
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
         none = np.zeros((0, federation.num_clients), dtype=np.int64)
         memory = Memory(self.parameters.first_percentile, unknown, none)

@@ -148,6 +148,10 @@ class AnyApp:
         min_nodes: int = 2,
         compare_rows: bool = False,
     ) -> None:
+        for name in ("rows", "margin") if compare_rows else ():
+            if name in evaluate_config:
+                rule = f"evaluate_config must not have {name}, which compare_rows=True sends"
+                raise ValueError(f"{rule}, got {evaluate_config[name]!r}")
         self._compare_rows = compare_rows
         self.chose = set[int]()
         self.words: Words = CLASSES if compare_rows else LOSSES

@@ -12,6 +12,7 @@ from torch import nn
 
 from fedclust.messages.models import from_state, like
 from fedclust.models import construction
+from fedclust.support.checks import few
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray
 
@@ -193,6 +194,9 @@ def starting_models(
     def shared(drawn: nn.Module) -> ArrayRecord:  # without what stays with clients
         return from_state({name: each for name, each in drawn.state_dict().items() if name in model})
 
+    if unknown := model.keys() - (own := network.state_dict()).keys():
+        rule = f"network must be the one that clients train, with arrays {few(sorted(unknown))}"
+        raise ValueError(f"{rule}, its own are {few(own)}")
     try:
         like(shared(network), model)
     except ValueError as error:

@@ -32,6 +32,18 @@ def test_a_comparison_adds_up_differences_of_brier_scores() -> None:
     np.testing.assert_allclose(record["log-wealth"][4], np.log(1 + 0.4 * d / 4).sum(), rtol=1e-9)
 
 
+def test_labels_may_be_whole_numbers_as_floats() -> None:
+    record = reporting.prototypes([[1.0], [3.0]], [1.0, 1.0], 2)["prototypes"]
+    assert record["prototypes"].numpy().tolist() == [[0.0], [2.0]]
+
+
+SHARES = "must be probabilities >= 0 that add up to 1 in each row, got"
+
+
+def compared(other: object) -> object:
+    return reporting.comparison(other, [[0.5, 0.5]], [0], {"rows": 1, "margin": 0.0})
+
+
 @pytest.mark.parametrize(
     ("report", "message"),
     [
@@ -42,6 +54,12 @@ def test_a_comparison_adds_up_differences_of_brier_scores() -> None:
             lambda: reporting.comparison([[1.0]], [[1.0]], [0, 0], {"rows": 1, "margin": 0.0}),
             "must have shape",
         ),
+        (lambda: reporting.label_counts([0.5], 3), r"labels must be whole numbers, got \[0.5\]"),
+        (lambda: reporting.label_counts([[0, 1]], 3), r"labels must have shape \(n\), got \(1, 2\)"),
+        (lambda: compared([0.5, 0.5]), r"other must have shape \(1, classes\), got \(2,\)"),
+        (lambda: compared([[-2.0, 3.0]]), rf"other {SHARES} \[-2.0, 3.0\]"),  # logits
+        (lambda: compared([[0.0, 0.5]]), rf"other {SHARES} \[0.0, 0.5\]"),
+        (lambda: compared([[float("nan"), 0.5]]), rf"other {SHARES} \[nan, 0.5\]"),
     ],
 )
 def test_what_cannot_be_reported(report, message: str) -> None:

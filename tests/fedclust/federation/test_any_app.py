@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, 
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedProx
 from rich.console import Console
+from torch import nn
 
 from fedclust import reporting
 from fedclust.federation import FederationError
@@ -26,11 +27,13 @@ from fedclust.strategies import (
     CFL,
     FLHC,
     FMCL,
+    IFCA,
     PACFL,
     Auto,
     ClusteredStrategy,
     ClustPSIPFL,
     FedClustWeights,
+    FedGMCC,
     FedGWC,
     FeSEM,
     Local,
@@ -449,6 +452,8 @@ def _without(record: str, key: str | None = None) -> Change:
 
 
 MODEL = ArrayRecord([np.zeros((1, 2))])
+NETWORK = nn.Linear(2, 1, bias=False)
+MISNAMED = "network must be the one that clients train, with arrays 0, its own are weight"
 
 
 @pytest.mark.parametrize(
@@ -472,6 +477,15 @@ MODEL = ArrayRecord([np.zeros((1, 2))])
             Auto(),
             {"initial_arrays": ArrayRecord([np.array([math.inf])])},
             "initial_arrays must be finite, array '0' is not",
+        ),
+        (
+            Auto(),
+            {"compare_rows": True, "evaluate_config": ConfigRecord({"rows": 5})},
+            "evaluate_config must not have rows, which compare_rows=True sends, got 5",
+        ),
+        *(
+            (each, {}, MISNAMED)
+            for each in (IFCA(network=NETWORK), FedGMCC(network=NETWORK, input_shape=[2]))
         ),
         (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
         (

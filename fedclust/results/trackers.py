@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from fedclust.results.report import of_sweep
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.settings.composition import ConfigError
 from fedclust.support.checks import check_value, dumps, replace_file
@@ -28,9 +29,10 @@ class TrackedRun:
     Attributes
     ----------
     name
-        Results folder and strategy, such as ``"12-30-05/fedgwc"``.
+        Group and strategy, such as ``"12-30-05/fedgwc"``.
     group
-        Name of the results folder; compared strategies share it.
+        Name of the results folder, of a sweep's job behind the sweep's, such as ``"12-30-05/0"``; compared
+        strategies share it.
     folder
         The run's own folder.
     settings
@@ -123,7 +125,8 @@ class Tracking:
     """
 
     def __init__(self, make: Callable[[], Tracker], folder: Path, say: Callable[[str], None]) -> None:
-        self._make, self._folder, self._say = make, folder, say
+        self._make, self._say = make, say
+        self._group = f"{folder.parent.name}/{folder.name}" if of_sweep(folder) else folder.name
         tracker = make()
         if not isinstance(tracker, Tracker):
             kind = type(tracker).__name__
@@ -165,9 +168,9 @@ class Tracking:
             if file.is_file():
                 last = json.loads(file.read_text(encoding="utf-8"))
                 kept = last["id"] if last["tracker"] == self._kind else None
-            settings, title = flat_settings(saved.config), f"{self._folder.name}/{name}"
+            settings, title = flat_settings(saved.config), f"{self._group}/{name}"
             rounds, tracker = len(saved.rounds), self._make()
-            run = TrackedRun(title, self._folder.name, folder, settings, kept, rounds, self._chosen)
+            run = TrackedRun(title, self._group, folder, settings, kept, rounds, self._chosen)
             number = tracker.start(run)
             self._open[name], self._chosen = (tracker, folder), self._chosen or number
             replace_file(file, dumps({"tracker": self._kind, "id": number}) + "\n")

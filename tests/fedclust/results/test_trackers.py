@@ -83,6 +83,17 @@ def test_compared_runs_are_nested_and_a_run_ends_with_its_results(tmp_path) -> N
     ]
 
 
+def test_first_jobs_of_two_sweeps_are_two_groups(tmp_path) -> None:
+    calls: list = []
+    for sweep in ("12-00-00", "13-00-00"):
+        (tmp_path / sweep).mkdir()
+        (tmp_path / sweep / "multirun.yaml").touch()
+        folder = tmp_path / sweep / "0"
+        with Recorder(folder, {}), module.Tracking(lambda: Memory(calls), folder, print) as tracking:
+            tracking.begin("fmcl", folder)
+    assert [call[1] for call in calls if call[0] == "start"] == ["12-00-00/0/fmcl", "13-00-00/0/fmcl"]
+
+
 def test_a_resumed_run_continues_with_its_id(tmp_path) -> None:
     with (
         Recorder(tmp_path, {"seed": 3}) as recorder,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedProx
+from flwr.serverapp.strategy import FedAvg, FedProx
 from rich.console import Console
 from torch import nn
 
@@ -139,6 +139,18 @@ def test_clients_are_told_the_same_where_only_their_updates_are_wanted(strategy:
     apart.start(fedprox, 6, prove=False, train_config=ConfigRecord({"lr": 0.1}))
     trained = [config for _, kind, config in apart.asked if kind == "train"]
     assert trained == [{**told, "server-round": config["server-round"]} for config in trained]
+
+
+def test_a_users_own_aggregator_gets_a_copy_of_the_settings_in_every_round() -> None:
+    class Halves(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] /= 2 ** (server_round - 1)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    apart = Apart(2)
+    apart.start(ClusteredStrategy(aggregator=Halves), 3, train_config=ConfigRecord({"lr": 0.4}))
+    rates = [config["lr"] for node, kind, config in apart.asked if (node, kind) == (0, "train")]
+    assert rates == [0.4, 0.2, 0.1]
 
 
 def test_everybody_alone_has_the_model_that_it_wants() -> None:
@@ -503,6 +515,7 @@ MISNAMED = "network must be the one that clients train, with arrays 0, its own a
             (each, {}, MISNAMED)
             for each in (IFCA(network=NETWORK), FedGMCC(network=NETWORK, input_shape=[2]))
         ),
+        (Auto(), {"buffers": frozenset({"mean"})}, "buffers must be among 0, got mean"),
         (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
         (
             Auto(aggregator=lambda: FedProx(0.1, weighted_by_key="rows")),

@@ -21,10 +21,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from numpy.typing import ArrayLike
 
-from fedclust.messages.codec import short
 from fedclust.proof.paired import evidence
 from fedclust.proof.scores import brier_scores
-from fedclust.support.checks import check_shapes
+from fedclust.support.checks import check_shapes, few
 from fedclust.typing import FloatArray, IntArray
 
 
@@ -148,17 +147,15 @@ def _scores(name: str, chances: ArrayLike, labels: ArrayLike) -> FloatArray:
     check_shapes(**{"labels": (classes, rows), name: (values, f"{rows} classes")})
     right = (values >= 0).all(axis=-1) & (np.abs(values.sum(axis=-1) - 1) <= _ROUND_OFF)
     if not right.all():  # NaN is not
-        first = values[~right][0].tolist()
-        raise ValueError(
-            f"{name} must be probabilities >= 0 that add up to 1 in each row, got {short(first)}"
-        )
+        rule = f"{name} must be probabilities >= 0 that add up to 1 in each row"
+        raise ValueError(f"{rule}, got [{few(values[~right][0])}]")
     return brier_scores(np.log(np.maximum(values, 1e-30)), classes)
 
 
 def _classes(labels: ArrayLike) -> IntArray:
     values = np.asarray(labels)
     if values.dtype.kind not in "biuf" or (values % 1).any():
-        raise ValueError(f"labels must be whole numbers, got {short(values.ravel().tolist())}")
+        raise ValueError(f"labels must be whole numbers, got [{few(values.ravel())}]")
     return values.astype(np.int64)
 
 

@@ -16,7 +16,7 @@ module does not know which there are.
 
 import copy
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Self, TypeVar
@@ -565,7 +565,7 @@ class ClusteredStrategy(Strategy):
         for setting, value in whole.items():
             check_value(setting, value, "a whole number >= 1")
         check_value("timeout", timeout, "> 0 or None")
-        _check_first(initial_arrays)
+        _check_first(initial_arrays, buffers)
         aggregation.check_aggregator(self.make_aggregator())
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
         everyone, result, began = federation, Outcome(), time.perf_counter()
@@ -960,8 +960,10 @@ def _why_untrained(record: Mapping[str, Any]) -> str:
     return count_reasons(reasons, len(record["cohort"]))
 
 
-def _check_first(model: ArrayRecord) -> None:
-    """Check that a model can be trained."""
+def _check_first(model: ArrayRecord, buffers: Collection[str]) -> None:
+    """Check that a model can be trained, and has its buffers."""
+    if unknown := set(buffers) - model.keys():
+        raise ValueError(f"buffers must be among {few(model, 20)}, got {few(sorted(unknown))}")
     kinds = [f"{name}: {array.dtype}" for name, array in model.items()]
     if not any(np.dtype(array.dtype).kind in "fc" for array in model.values()):
         raise ValueError(

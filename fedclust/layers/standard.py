@@ -319,7 +319,8 @@ class Seen:
     online
         Whether it was online at the last evaluation, shape (K,).
     last_round
-        The last round in which it measured an accuracy, 0 for none, shape (K,).
+        The last round in which it measured an accuracy, or a loss if it measures no accuracies, 0 for none,
+        shape (K,).
     last_accuracy
         That accuracy, NaN for none, shape (K,).
     """
@@ -368,7 +369,8 @@ class Attendance(Layer):
         changes = {"left": before.online & ~online, "back": online & ~before.online}
         rounds, accuracy = before.last_round.copy(), before.last_accuracy.copy()
         for each in now.evaluations:
-            if np.isfinite(measured := each.metrics.get("accuracy", np.nan)):
+            measured = each.metrics.get("accuracy", np.nan)
+            if np.isfinite(measured) or "accuracy" not in each.metrics:  # as some of the user's own clients
                 rounds[each.client], accuracy[each.client] = now.number, measured
         self._seen = Seen(online, rounds, accuracy)
         return now.noting(

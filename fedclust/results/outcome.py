@@ -129,6 +129,7 @@ class Outcome(Result):
             own_metrics=end.measured.own_metrics,
             row_cap=end.row_cap,
             traffic=None if end.traffic is None else end.traffic.totals(),
+            figures_of_round=max((each["round"] for each in self.rounds if "test_loss" in each), default=0),
             **attended_summary(clients),
             **details,
         )

@@ -386,8 +386,10 @@ def attended_summary(clients: pd.DataFrame) -> dict[str, Any]:
         summary["joined"] = dict(zip(later["client"].astype(str), later["joined"].tolist(), strict=True))
     if "left" in clients:
         gone = clients.loc[clients["left"], ["client", "last_round", "last_accuracy"]]
-        unknown = {"last_accuracy": None}
-        summary["left"] = [one if one["last_round"] else one | unknown for one in gone.to_dict("records")]
+        summary["left"] = [
+            one if math.isfinite(one["last_accuracy"]) else one | {"last_accuracy": None}
+            for one in gone.to_dict("records")
+        ]
     return summary
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedProx
+from flwr.serverapp.strategy import FedAvg, FedProx
 from rich.console import Console
 from torch import nn
 
@@ -139,6 +139,18 @@ def test_clients_are_told_the_same_where_only_their_updates_are_wanted(strategy:
     apart.start(fedprox, 6, prove=False, train_config=ConfigRecord({"lr": 0.1}))
     trained = [config for _, kind, config in apart.asked if kind == "train"]
     assert trained == [{**told, "server-round": config["server-round"]} for config in trained]
+
+
+def test_a_users_own_aggregator_gets_a_copy_of_the_settings_in_every_round() -> None:
+    class Halves(FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            config["lr"] /= 2 ** (server_round - 1)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    apart = Apart(2)
+    apart.start(ClusteredStrategy(aggregator=Halves), 3, train_config=ConfigRecord({"lr": 0.4}))
+    rates = [config["lr"] for node, kind, config in apart.asked if (node, kind) == (0, "train")]
+    assert rates == [0.4, 0.2, 0.1]
 
 
 def test_everybody_alone_has_the_model_that_it_wants() -> None:
@@ -424,6 +436,22 @@ def test_nodes_that_come_and_go(away: Mapping[int, Collection[int]], missing, ev
 EVENTS = {"left", "back", "joined"}
 
 
+def test_figures_of_a_former_round_say_so_and_who_left_when_it_measured_last() -> None:
+    evaluations = iter(range(100))
+
+    def change(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate" and next(evaluations) >= 3 + 3 + 2:
+            raise RuntimeError("no test rows left")
+
+    apart = Apart(3, change)
+    apart.grid = Away(apart.app, 3, {2: range(3, 99)})
+    result = apart.start(ClusteredStrategy(), 5)
+    # Three clients evaluate in rounds 1 and 2, two in round 3, and nobody can from then on.
+    assert ["test_loss" in line for line in result.rounds] == [True, True, True, False, False]
+    assert result.summary["figures_of_round"] == 3
+    assert result.summary["left"] == [{"client": 2, "last_round": 2, "last_accuracy": None}]
+
+
 def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() -> None:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 9 and message.metadata.message_type == "evaluate":
@@ -487,6 +515,7 @@ MISNAMED = "network must be the one that clients train, with arrays 0, its own a
             (each, {}, MISNAMED)
             for each in (IFCA(network=NETWORK), FedGMCC(network=NETWORK, input_shape=[2]))
         ),
+        (Auto(), {"buffers": frozenset({"mean"})}, "buffers must be among 0, got mean"),
         (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
         (
             Auto(aggregator=lambda: FedProx(0.1, weighted_by_key="rows")),

@@ -3,10 +3,11 @@
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import reduce
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from fedclust.results.names import paper_name
 from fedclust.results.report import MARK, figure, guess_note, known
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.results.summary import SERVED_FIGURES
+from fedclust.settings.run_options import RunOptions
 from fedclust.support.checks import check_choice
 from fedclust.typing import FloatArray, IntArray
 
@@ -178,6 +180,7 @@ def _config(run: SavedRun) -> dict[str, str]:
         config = {key: value for key, value in SavedRun(beside).config.items() if key != "strategy"}
     if not any(each.lstrip("+").startswith("row_cap=") for each in config.get("overrides") or ["row_cap="]):
         config = {key: value for key, value in config.items() if key != "row_cap"}
+    config = _as_composed(config)
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {
         key: value if isinstance(value, str) else json.dumps(value, default=str)
@@ -185,6 +188,23 @@ def _config(run: SavedRun) -> dict[str, str]:
         if value != {} and _NO_SETTINGS.isdisjoint(key.removeprefix("choices.").split(".")[:1])
         if key.split(".")[-1] != "seed"
     }
+
+
+def _as_composed(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the configuration of a run of objects, from Python, as if it had been composed.
+
+    What follows from the strategy is its own: its class, its parameters, a cap of rows, and how it selects
+    clients and personalises unless it was told.
+    """
+    found = dict(config)
+    if isinstance(settings := found.pop("settings", None), Mapping):
+        shared = {field.name for field in fields(RunOptions)} - {"row_cap"}
+        own = {key: value for key, value in settings.items() if key not in shared}
+        found |= {key: value for key, value in settings.items() if key in shared}
+        found["strategy"] = own | {"selection": found.pop("selection", None)}
+        if (found.get("choices") or {}).get("personal") == "own":
+            found.pop("personal", None)
+    return found
 
 
 def find_runs(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
@@ -250,7 +270,7 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
         if not {"strategy", "seed"} <= run.summary.keys():
             path, found = run.folder / "summary.json", list(run.summary)
             raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
-    configs = {run: _config(run) for run in runs}
+    configs = _without_splits({run: _config(run) for run in runs})
     keys = _settings(configs)
     groups: dict[tuple[str, tuple[str, ...]], dict[int, SavedRun]] = {}
     repeats = []
@@ -265,6 +285,19 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
         rows.append(Row(strategy, setting, tuple(seeds[seed] for seed in sorted(seeds))))
     titles = tuple(key.removeprefix("choices.") for key in keys)
     return ComparedRuns(titles, tuple(rows), tuple(sorted(repeats)))
+
+
+def _without_splits(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun, dict[str, str]]:
+    """Drop the fingerprint of data that differ by the seed alone, which chooses the test rows."""
+    found: dict[tuple[object, ...], set[str]] = {}
+    for run, config in configs.items():
+        rest = frozenset((key, value) for key, value in config.items() if key != "data")
+        found.setdefault((run.strategy, run.summary["seed"], rest), set()).add(config.get("data", ""))
+    if any(len(each) > 1 for each in found.values()):
+        return dict(configs)
+    return {
+        run: {key: value for key, value in config.items() if key != "data"} for run, config in configs.items()
+    }
 
 
 @dataclass(frozen=True)

@@ -103,13 +103,13 @@ class Progress:
         self._started = self._updated = self._printed = self._clock()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._bar is not None:
             for handler, stream in self._handlers:
                 handler.setStream(stream)
             self._bar.stop()
         if self._round != self._last and not self._summarised:
-            self._print()
+            self._print(stopped=kind is None and self._round < self._total)
 
     def update(self, record: Mapping[str, Any]) -> None:
         """Show a finished round.
@@ -151,8 +151,9 @@ class Progress:
             line = f"{self._title}: about {_duration(seconds)} to go by {by}: {what}"
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def _print(self) -> None:
-        line = ", ".join([f"{self._title}: round {self._round}/{self._total}", *self._parts()])
+    def _print(self, stopped: bool = False) -> None:
+        parts = ["stopped early", *self._parts()[1:]] if stopped else self._parts()
+        line = ", ".join([f"{self._title}: round {self._round}/{self._total}", *parts])
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _parts(self) -> list[str]:

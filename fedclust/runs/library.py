@@ -827,7 +827,7 @@ def simulate(
     given = {"seed": seed, "rounds": rounds, "proof": proof, "serve": serve, "compare": compare, **limits}
     settings = RunSettings(task="train", **given)
     layer = None if personal is None else named(personal)
-    data = clients
+    data, fraction = clients, None
     if not isinstance(data, FederatedData):
         decides = isinstance(layer, Auto)
         if isinstance(strategy, ClusteredStrategy):
@@ -859,7 +859,7 @@ def simulate(
     strategies = {name: made, **({COMMON: one_for_all(made)} if proof else {})}
     rules = dataclasses.asdict(dataclasses.replace(training, loss=cross_entropy))
     facts = {
-        "choices": {"dataset": data.name},
+        "choices": {"dataset": data.name, "personal": "own" if personal is None else layer.choice},
         "personal": {"choice": layer.choice, **dataclasses.asdict(layer)},
         "seed": seed,
         "rounds": rounds,
@@ -867,6 +867,8 @@ def simulate(
         "metrics": {each: _name(metric) for each, metric in metrics.items()},
         "clients": data.num_clients,
         "data": data.fingerprint,
+        "rows": len(data.labels),
+        "validation_fraction": fraction,
         "encoder": None,
     }
     described = {each: describe_run(each, built, **facts) for each, built in strategies.items()}

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from torch import nn
 
+import fedclust
 from fedclust.data.targets import CLASSES
 from fedclust.results import SavedRun
 from fedclust.results.comparison import (
@@ -138,6 +140,29 @@ def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:
     os.utime(own / "summary.json", (1, 1))
     assert table(tmp_path) == {("fedavg",): [0.5], ("fedgwc",): [0.9]}
     assert compare(find_runs([tmp_path])[0]).repeats == (beside.resolve(),)
+
+
+def test_runs_from_python_are_compared_like_others(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    clients = [(draws.normal(size=(20, 3)).astype("float32"), draws.integers(0, 2, 20)) for _ in range(6)]
+    training = fedclust.LocalTraining(learning_rate=0.1, batch_size=10, epochs=1)
+    for name in ("fedgwc", "fmcl"):  # the former selects clients in another way, and has other parameters
+        for seed in (0, 1):
+            folder, network = tmp_path / f"{name}{seed}", nn.Linear(3, 2)
+            given = {"rounds": 1, "seed": seed, "training": training, "folder": folder}
+            fedclust.simulate(name, network, clients, proof=name == "fmcl", **given)
+    comparison = compare(find_runs([tmp_path])[0])
+    assert comparison.settings == ()
+    assert [(row.strategy, len(row.runs)) for row in comparison.rows] == [
+        ("fedavg", 2),
+        ("fedgwc", 2),
+        ("fmcl", 2),
+    ]
+    # Other data with the same number of rows, and a seed that the others have, too.
+    fedclust.simulate("fmcl", network, clients[::-1], **{**given, "folder": tmp_path / "other"})
+    other = compare(find_runs([tmp_path])[0])
+    assert other.settings == ("data",)
+    assert [len(row.runs) for row in other.rows if row.strategy == "fmcl"] == [1, 1, 1]
 
 
 def test_of_repeated_runs_the_newest_counts(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 import io
 import logging
 import sys
+from contextlib import suppress
 
 import pytest
 from rich.console import Console
@@ -93,7 +94,7 @@ def test_a_bar_on_a_terminal_and_one_line_at_the_end() -> None:
     # 2 rounds of 5 s are left.
     for part in ("2 of 3: fedgwc", "━", "2/4", "ETA 0:10, 2 clusters"):
         assert part in text
-    assert text.endswith("fedgwc: round 2/4, ETA 0:10, 2 clusters\n")
+    assert text.endswith("fedgwc: round 2/4, stopped early, 2 clusters\n")
 
 
 @pytest.mark.parametrize("options", [{}, {"force_terminal": True}])
@@ -192,9 +193,10 @@ def test_log_lines_are_written_above_the_bar(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_resumed_run_says_what_is_left_of_it() -> None:
     clock, out = Clock(), io.StringIO()
-    with Progress(100, "fedgwc", Console(file=out), clock) as progress:
+    with suppress(KeyboardInterrupt), Progress(100, "fedgwc", Console(file=out), clock) as progress:
         clock.seconds += 2.0
         progress.update({"round": 91})
+        raise KeyboardInterrupt
     assert out.getvalue() == "fedgwc: round 91/100, ETA 0:18\n"  # 9 rounds of 2 s, not of 2 s / 91
     with pytest.raises(ValueError, match="total_rounds must be >= 1, got 0"):
         Progress(0, "fedgwc")

@@ -169,10 +169,8 @@ def round_figures(
     if not known.any():
         return mark
     testing = figures[NUM_EXAMPLES] > 0  # NaN, of a client that did not reply, is not
-    losses, weights = (
-        figures[LOSS][testing],
-        counted(figures[NUM_EXAMPLES][testing].astype(np.int64), row_cap),
-    )
+    losses = figures[LOSS][testing]
+    weights = counted(figures[NUM_EXAMPLES][testing].astype(np.int64), row_cap)
     accuracies: dict[str, float] = {}
     if "accuracy" in figures:  # which a ClientApp of the user's own may not report
         accuracy, num_examples = figures["accuracy"][known], figures[NUM_EXAMPLES][known].astype(np.int64)

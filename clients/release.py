@@ -168,10 +168,12 @@ class Release:
                 bases = np.where(few[:, None, None], 0, answer.subspaces).astype(answer.subspaces.dtype)
                 released = replace(answer, subspaces=bases)
             case training.TrainAnswer():
-                self._check_seen(rules, client)
+                self._check_seen(rules, self._rows(client, question), len(answer.losses))
                 released = self._trained(rules, client, question, answer)
             case training.Update():
-                self._check_seen(rules, client)
+                rows = self._rows(client, question)
+                steps = num_steps(np.array([rows]), self.node.trainer.training)
+                self._check_seen(rules, rows, int(steps[0]))
                 released = _update(rules, question, answer)
             case evaluation.Evaluation():
                 tested = len(data.test[client])
@@ -203,19 +205,23 @@ class Release:
                 released = answer
         return released
 
-    def _check_seen(self, rules: Rules, client: int) -> None:
+    def _rows(self, client: int, question: training.Instruction | training.UpdateQuestion) -> int:
+        """Count the rows that a client was asked to train on."""
+        train = self.node.data.train
+        others = question.pooled_rows or range(len(train)) if question.pooled else (client,)
+        return sum(len(train[each]) for each in others)
+
+    def _check_seen(self, rules: Rules, rows: int, steps: int) -> None:
         """Check that the batches of a round hold enough rows: a change by fewer shows them."""
         if rules.patient_noise is not None:  # noise hides each patient
             return
-        how = self.node.trainer.training
-        steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])
-        if steps * how.batch_size < rules.min_cell:
+        if min(rows, steps * self.node.trainer.training.batch_size) < rules.min_cell:
             raise RulesError(f"training must take at least {rules.min_cell} rows a round at this site")
 
     def _trained(
         self, rules: Rules, client: int, question: training.Instruction, answer: training.TrainAnswer
     ) -> training.TrainAnswer:
-        how, rows = self.node.trainer.training, len(self.node.data.train[client])
+        how, rows = self.node.trainer.training, self._rows(client, question)
         last = (rows - 1) % how.batch_size + 1 if len(answer.losses) * how.batch_size >= rows else rows
         if min(how.batch_size, last) < rules.min_cell:  # a step's loss is that of its batch
             answer = replace(answer, losses=np.full(len(answer.losses), answer.losses.mean()))

@@ -177,6 +177,14 @@ def test_a_change_by_a_few_rows_stays() -> None:
         assert released(answer, question, batch=3) is not None
 
 
+def test_a_change_by_a_few_rows_of_another_client_stays() -> None:
+    ours, question = node(), training.Instruction(model(0.0, 0.0), pooled=(0,))
+    ours.data.train.append(np.arange(4))
+    assert Release(ours).of(0, question, trained()) is not None  # on the rows of both
+    with pytest.raises(RulesError, match="^training must take at least 5 rows a round at this site$"):
+        Release(ours).of(0, replace(question, pooled_rows=(1,)), trained())
+
+
 def test_models_that_travel_stay_if_the_operator_says_so() -> None:
     question = training.Instruction(model(0.0, 0.0), arms={"arm/0": model(0.0, 0.0)})
     answer = trained(arms={"arm/0": model(1.0, 1.0)})

@@ -197,7 +197,7 @@ class Release:
                 _check(rules, answer.count)
                 released = answer
             case evaluation.Predictions(num_examples=number):
-                released = replace(answer, num_examples=number * (number >= rules.min_cell))
+                released = evaluation.Predictions(number * (number >= rules.min_cell))
             case coalitions.SiteFigures():
                 _check(rules, len(data.test[client]))
                 released = answer

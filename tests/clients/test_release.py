@@ -127,6 +127,10 @@ def test_figures_of_a_few_test_rows_stay() -> None:
 
 def test_the_number_of_a_few_predictions_stays() -> None:
     assert [released(evaluation.Predictions(rows)).num_examples for rows in (4, 5)] == [0, 5]
+    # As a node in the user's own process makes them; the operator's folder may be called the same, "reply".
+    made = evaluation.Predictions(5, np.arange(5), np.ones(5), np.ones((5, 2), np.float32))
+    sent = released(made)
+    assert (sent.num_examples, sent.rows, sent.truth, sent.predicted) == (5, None, None, None)
 
 
 def test_a_comparison_of_a_few_rows_stays() -> None:

@@ -58,7 +58,8 @@ def train_arms(
 
     Returns
     -------
-    The models by client id and name of the record; one whose training failed is missing.
+    The models by client id and name of the record; missing is one whose training failed, or of fewer rows
+    without its fold than a site's rules let it train on.
     """
     distinct = {id(model): model for each in asked.values() for model in each.arms.values()}
     states = {key: to_state(model) for key, model in distinct.items()}
@@ -71,6 +72,8 @@ def train_arms(
             number = client + _IDS * (1 + number_of(name))
             named[number] = client, name
             kept, own = fold != fold_of(name), of_models.get(name)
+            if node.rules is not None and kept.sum() < node.rules.min_cell:
+                continue
             job = Job(number, rows[kept], states[id(model)], weights=None if own is None else own[kept])
             jobs.setdefault((each.server_round, each.proximal_mu), {})[number] = job
     trained: dict[int, dict[str, ArrayRecord]] = {}

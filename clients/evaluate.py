@@ -26,6 +26,7 @@ from fedclust.settings.allowed import NotAllowed
 from fedclust.support.reasons import RAISED, reason_of
 from fedclust.support.rng import generator
 from fedclust.training.cohort import Job
+from fedclust.training.patients import by_patient
 from fedclust.typing import FloatArray, IntArray, State
 
 Shifts = Mapping[int, FloatArray]
@@ -89,14 +90,32 @@ def evaluate(node: Node, asked: Mapping[int, measuring.EvaluateQuestion]) -> Ans
     return found, errors
 
 
+def _outputs(
+    node: Node, asked: Mapping[int, measuring.EvaluateQuestion], jobs: list[Job]
+) -> list[tuple[IntArray, FloatArray, IntArray]]:
+    """Return the rows of each job, and outputs and labels; with secret noise, of one patient at a time.
+
+    A network may mix the rows of a batch, and one patient would then change what is right of all others.
+    """
+    if any(asked[job.client].published_noise for job in jobs):
+        return [(job.rows, *each) for job, each in zip(jobs, node.trainer.logits(jobs), strict=True)]
+    made = []
+    for job in jobs:
+        parts = by_patient(job.rows, node.data.persons) or [job.rows]
+        each = [(rows, *node.trainer.logits([replace(job, rows=rows)])[0]) for rows in parts]
+        rows, logits, labels = map(np.concatenate, zip(*each, strict=True))
+        made.append((rows, logits, labels))
+    return made
+
+
 def _noised(
     node: Node, asked: Mapping[int, measuring.EvaluateQuestion], jobs: Mapping[int, Job]
 ) -> tuple[dict[int, measuring.Evaluation], dict[int, str]]:
     """Measure only the mean accuracy of each client's test patients, with noise."""
-    answered, errors = measured({client: jobs[client] for client in asked}, node.trainer.logits)
+    answered, errors = measured({client: jobs[client] for client in asked}, partial(_outputs, node, asked))
     found = {}
-    for client, (logits, labels) in answered.items():
-        rows, question = jobs[client].rows, asked[client]
+    for client, (rows, logits, labels) in answered.items():
+        question = asked[client]
         blank = dict.fromkeys((LOSS, "accuracy", "balanced-accuracy"), math.nan)
         right = node.data.target.hits(logits, labels) if len(rows) else rows
         owners = rows if node.data.persons is None else node.data.persons[rows]

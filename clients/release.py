@@ -61,12 +61,14 @@ def check_question(node: Node, kind: str) -> None:
     if rules.rounds_per_day is None or kind not in _TRAINS:
         return
     file = _account(node, "rounds")
-    today = time.strftime("%Y-%m-%d")
-    counted = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    trained = int(counted.get(today, 0))
-    if trained >= rules.rounds_per_day:
-        raise RulesError(f"this site trains {rules.rounds_per_day} times a day, by the rules of its operator")
-    replace_file(file, json.dumps({today: trained + 1}))
+    with FileLock(file.with_suffix(".lock")):  # runs train at the same time
+        today = time.strftime("%Y-%m-%d")
+        counted = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        trained = int(counted.get(today, 0))
+        if trained >= rules.rounds_per_day:
+            most = f"{rules.rounds_per_day} times a day, by the rules of its operator"
+            raise RulesError(f"this site trains {most}")
+        replace_file(file, json.dumps({today: trained + 1}))
 
 
 def charge(node: Node, questions: Iterable[Any]) -> None:
@@ -94,7 +96,7 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
     if not asked:
         return
     file = _account(node, "patients")
-    with FileLock(file.with_suffix(".lock")):  # runs train at the same time
+    with FileLock(file.with_suffix(".lock")):
         spent = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         account: dict[tuple[float, float], int] = {}
         for noise, sampling, number in [*spent, *asked]:
@@ -111,7 +113,7 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
 def _spending(rules: Rules, node: Node, question: Any) -> tuple[float, float, int] | None:
     """Return noise, sampling and number of what a question asks of patients; None if it is refused."""
     match question:
-        case training.Instruction(patient_noise=noise, patient_sampling=sampling) if sampling:
+        case training.Instruction(patient_noise=noise, patient_sampling=sampling, stays="") if sampling:
             if rules.unprotected(question.patient_clip and noise, question.patient_clip):
                 return None
             return noise, sampling, patient_steps(node.trainer.training, sampling)
@@ -166,10 +168,12 @@ class Release:
                 bases = np.where(few[:, None, None], 0, answer.subspaces).astype(answer.subspaces.dtype)
                 released = replace(answer, subspaces=bases)
             case training.TrainAnswer():
-                self._check_seen(rules, client)
-                released = self._trained(rules, question, answer)
+                self._check_seen(rules, self._rows(client, question), len(answer.losses))
+                released = self._trained(rules, client, question, answer)
             case training.Update():
-                self._check_seen(rules, client)
+                rows = self._rows(client, question)
+                steps = num_steps(np.array([rows]), self.node.trainer.training)
+                self._check_seen(rules, rows, int(steps[0]))
                 released = _update(rules, question, answer)
             case evaluation.Evaluation():
                 tested = len(data.test[client])
@@ -193,7 +197,7 @@ class Release:
                 _check(rules, answer.count)
                 released = answer
             case evaluation.Predictions(num_examples=number):
-                released = replace(answer, num_examples=number * (number >= rules.min_cell))
+                released = evaluation.Predictions(number * (number >= rules.min_cell))
             case coalitions.SiteFigures():
                 _check(rules, len(data.test[client]))
                 released = answer
@@ -201,19 +205,25 @@ class Release:
                 released = answer
         return released
 
-    def _check_seen(self, rules: Rules, client: int) -> None:
+    def _rows(self, client: int, question: training.Instruction | training.UpdateQuestion) -> int:
+        """Count the rows that a client was asked to train on."""
+        train = self.node.data.train
+        others = question.pooled_rows or range(len(train)) if question.pooled else (client,)
+        return sum(len(train[each]) for each in others)
+
+    def _check_seen(self, rules: Rules, rows: int, steps: int) -> None:
         """Check that the batches of a round hold enough rows: a change by fewer shows them."""
         if rules.patient_noise is not None:  # noise hides each patient
             return
-        how = self.node.trainer.training
-        steps = int(num_steps(np.array([len(self.node.data.train[client])]), how)[0])
-        if steps * how.batch_size < rules.min_cell:
+        if min(rows, steps * self.node.trainer.training.batch_size) < rules.min_cell:
             raise RulesError(f"training must take at least {rules.min_cell} rows a round at this site")
 
     def _trained(
-        self, rules: Rules, question: training.Instruction, answer: training.TrainAnswer
+        self, rules: Rules, client: int, question: training.Instruction, answer: training.TrainAnswer
     ) -> training.TrainAnswer:
-        if self.node.trainer.training.batch_size < rules.min_cell:  # a step's loss is that of its batch
+        how, rows = self.node.trainer.training, self._rows(client, question)
+        last = (rows - 1) % how.batch_size + 1 if len(answer.losses) * how.batch_size >= rows else rows
+        if min(how.batch_size, last) < rules.min_cell:  # a step's loss is that of its batch
             answer = replace(answer, losses=np.full(len(answer.losses), answer.losses.mean()))
         if not rules.own_models:
             answer = replace(answer, arms={})
@@ -229,7 +239,8 @@ class Release:
             sums = question.projection.of({name: each[None] for name, each in trained.items()})[0]
             answer = replace(answer, projected=training.Projected(sums, _length(trained)))
         if answer.update_norm is not None:
-            answer = replace(answer, update_norm=min(answer.update_norm, _length(change)))
+            own = math.inf if rules.noise else answer.update_norm  # its length has no noise
+            answer = replace(answer, update_norm=min(own, _length(change)))
         return answer
 
     def _clipped(
@@ -273,7 +284,8 @@ def _unprotected(rules: Rules, question: Any, answer: Any) -> str | None:
             return None
         case description.Description(label_counts=None, num_train=None):
             return None
-        case training.TrainAnswer() if not answer.arms:  # further models are trained without noise
+        # Further models, and what a client keeps, are trained without noise.
+        case training.TrainAnswer() if not answer.arms and not question.stays:
             return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
         case evaluation.Evaluation():
             return rules.unprotected(question.noise, 0.0)

@@ -66,7 +66,12 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
         replies |= {client: TrainAnswer(arrays=model, **fields) for client, fields in mean.fields.items()}
     for client, instruction in asked.items():
         if instruction.pooled and client in replies:
-            used = len(instruction.pooled_rows) or node.data.num_clients
+            parts = zip(node.data.train, node.data.test, strict=True)  # a site has none of another's clients
+            here = {
+                *node.clients,
+                *(each for each, (some, more) in enumerate(parts) if len(some) + len(more)),
+            }
+            used = len(here.intersection(instruction.pooled_rows or here))
             replies[client] = replace(replies[client], pooled=used)
     further = {client: each for client, each in asked.items() if each.arms and client in replies}
     for client, arms in (train_arms(node, further, weights) if further else {}).items():

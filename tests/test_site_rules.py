@@ -116,6 +116,12 @@ def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason:
     assert summary["failed_replies"] == 0
 
 
+def test_centralised_training_ends_where_each_node_has_its_own_rows(tmp_path: Path) -> None:
+    reason = "must be on the rows of all 3 clients, a node used those of 1"
+    with pytest.raises(RunFailed, match=f"centralised training {reason}"):
+        _run(tmp_path, ["strategy=centralised", "proof=false"], {})
+
+
 def test_sites_with_rules_predict_times_as_the_simulation(tmp_path: Path) -> None:
     times = ["strategy=fedavg", "proof=false", "dataset.label=days", "dataset.event=died"]
     for name, rules in (("deployed", {"north": 'labels = ["days"]'}), ("simulated", None)):

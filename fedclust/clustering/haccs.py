@@ -92,7 +92,7 @@ def weights(
     """Compute the weights with which groups are drawn.
 
     ρ · L_g / Σ L + (1 − ρ) · (1 − t_g / max t), with L_g and t_g the means of the group's losses and
-    latencies; without latencies L_g / Σ L.
+    latencies; without latencies L_g / Σ L. A mean loss below 0 counts as 0.
 
     Parameters
     ----------
@@ -115,7 +115,8 @@ def weights(
     {0: 0.25, 1: 0.75}
     """
     present = np.unique(labels)
-    mean_losses = np.array([losses[labels == group].mean() for group in present])
+    # A loss of the user's own may be below 0, which is no weight.
+    mean_losses = np.array([max(losses[labels == group].mean(), 0.0) for group in present])
     total = mean_losses.sum()
     weight = mean_losses / total if total > 0 else np.full(len(present), 1 / max(len(present), 1))
     if latencies is not None:

@@ -84,6 +84,8 @@ class EmdKMeans(ClientPartitioner):
         signature = _kmeans(features, min(self.bins, len(features)), draws)
         bins, centroids = signature.labels_.astype(np.int64), signature.cluster_centers_
         most, _ = earth_movers_distance(clients, bins, centroids)
+        if self.num_clients == 1 and self.relative:  # `most` is 0 up to rounding
+            return Assignment(clients)
         target = self.target * most if self.relative else self.target
         if target > most:
             raise ValueError(f"target must be at most the k-means clusters' {most:.4g}, got {target:g}")

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.proof.units import conversion
-from fedclust.support.checks import check_entries, few, read_as
+from fedclust.support.checks import few, read_as
 from fedclust.typing import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -442,7 +442,7 @@ class ArrayEncoder:
         Raises
         ------
         ValueError
-            If they have another shape, or are not finite numbers (whole ones for tokens).
+            If they have another shape, or are not finite as float32 (and whole for tokens).
         """
         try:
             values = np.asarray(rows)
@@ -453,7 +453,8 @@ class ArrayEncoder:
             numbers, values = (each.reshape(-1, *self.shape) for each in (numbers, values))
         if numbers.shape[1:] != self.shape:
             raise ValueError(f"rows must have shape {_shown(self.shape)}, got {numbers.shape}")
-        check_entries("finite", rows=numbers)
+        if (endless := ~(np.abs(numbers) <= np.finfo(np.float32).max)).any():  # as in training
+            raise ValueError(f"rows must be finite as float32, got {numbers[endless][0]}")
         if self.dtype == "int64" and (numbers % 1).any():
             raise ValueError(f"rows must be whole numbers (tokens), got {numbers[numbers % 1 != 0][0]}")
         return values.astype(self.dtype)

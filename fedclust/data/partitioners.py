@@ -785,12 +785,14 @@ class _Shifted(ClientPartitioner):
 
     def assign(self, examples: Examples, draws: np.random.Generator) -> Assignment:
         """Assign by the underlying partition, renumber its clients at random, and shift each group."""
-        clients = self._below().assign(examples, draws).clients
+        below = self._below().assign(examples, draws)
+        clients = below.clients
         renumbered = np.append(draws.permutation(clients.max() + 1), NOBODY)  # index -1 is NOBODY's
         sizes, kinds = self.kinds(examples, draws)
         kind_of = np.repeat(np.arange(len(kinds)), sizes)
         _, groups = np.unique(kind_of, return_inverse=True)
-        return Assignment(renumbered[clients], groups, tuple(kinds[kind] for kind in kind_of.tolist()))
+        shifts = tuple(kinds[kind] for kind in kind_of.tolist())
+        return Assignment(renumbered[clients], groups, shifts, below.left_out)
 
     @abstractmethod
     def kinds(self, examples: Examples, draws: np.random.Generator) -> tuple[Any, Sequence[Shift | None]]:

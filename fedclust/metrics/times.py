@@ -228,12 +228,12 @@ def integrated_brier(
     Returns
     -------
     In [0, 1]: 0 for certain and right, ¼ for Ŝ = ½ throughout; 1 also where equal times make the weights of
-    wrong predictions add up to more. NaN without rows.
+    wrong predictions add up to more.
 
     Raises
     ------
     ValueError
-        If the shapes do not fit, moments do not increase, or a survival is not in [0, 1].
+        If there are no rows, the shapes do not fit, moments do not increase, or a survival is not in [0, 1].
 
     Examples
     --------
@@ -260,4 +260,4 @@ def integrated_brier(
         means = scores.mean(axis=0)
     area = (np.diff(moments) * (means[1:] + means[:-1]) / 2).sum()
     score = area / (moments[-1] - moments[0])
-    return float(np.minimum(score, 1.0)) if len(times) else float("nan")
+    return float(np.minimum(score, 1.0))

@@ -12,6 +12,7 @@ from torch.nn import functional
 from fedclust.clients import coalitions
 from fedclust.clients.node import Node, node_of_objects
 from fedclust.data.arrays import from_arrays
+from fedclust.data.sites.rules import Rules
 from fedclust.data.targets import CLASSES
 from fedclust.messages.coalitions import ALL_ROWS, ScoresQuestion, SiteFiguresQuestion, name_of
 from fedclust.messages.models import from_state, to_state
@@ -103,6 +104,16 @@ def test_a_model_that_fails_is_missing(site) -> None:
     broken = from_state({name: tensor * torch.nan for name, tensor in to_state(fine).items()})
     arms = {name_of(0, 0): broken, name_of(0, 1): fine}
     assert list(coalitions.train_arms(site, {1: Instruction(fine, 1, arms=arms)})[1]) == [name_of(0, 1)]
+
+
+def test_a_model_of_too_few_rows_without_its_fold_is_missing(site) -> None:
+    names = [name_of(0, fold) for fold in (*range(FOLDS), ALL_ROWS)]
+    asked = {1: Instruction(models(1)[0], server_round=1, arms=dict(zip(names, models(6), strict=True)))}
+    sizes = np.bincount(coalitions.rows_of(site, 1)[1])  # of 23 rows, folds have 4 or 5
+    left = [name for name, size in zip(names, [*sizes, 0], strict=True) if 23 - size >= 19]
+    assert len(left) == 3
+    ruled = replace(site, rules=Rules(min_cell=19))
+    assert sorted(coalitions.train_arms(ruled, asked)[1]) == sorted(left)
 
 
 def test_scores_are_those_of_rows_that_a_model_has_not_seen(site) -> None:

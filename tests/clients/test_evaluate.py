@@ -73,14 +73,18 @@ def _loss(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # -- Figures ------------------------------------------------------------------------------------------------
 
 
-def _patients(labels: torch.Tensor = torch.ones(6, dtype=torch.int64), **options: Any) -> Node:  # noqa: B008
+def _patients(
+    labels: torch.Tensor = torch.ones(6, dtype=torch.int64),  # noqa: B008
+    network: nn.Module | None = None,
+    **options: Any,
+) -> Node:
     """A client with test rows of three patients, all of class 1: of four rows, one and one."""
     inputs = torch.tensor([[1.0], [1.0], [1.0], [-1.0], [1.0], [-1.0]])
     data = from_arrays([((inputs, labels), None, (inputs, labels))], **options or {"num_classes": 2})
     persons = np.zeros(len(data.inputs), dtype=np.int64)
     persons[data.test[0]] = [5, 5, 5, 5, 6, 7]
     training = LocalTraining(learning_rate=0.1, batch_size=2, epochs=1)
-    network = nn.Linear(1, data.num_outputs)
+    network = network or nn.Linear(1, data.num_outputs)
     return node_of_objects(dataclasses.replace(data, persons=persons), network, training, seed=3)
 
 
@@ -103,6 +107,20 @@ def test_an_accuracy_with_noise_is_over_patients_and_is_all_that_leaves() -> Non
     assert answer.outcomes is None
     read = decode(evaluation.Evaluation, encode(answer), Reading(0, asked=asked))
     assert read.metrics["accuracy"] == answer.metrics["accuracy"]
+
+
+def test_with_noise_no_patient_changes_what_is_right_of_another() -> None:
+    # Among all six rows the softmax of a 1 is 0.23, less than the bias of class 0; among its patient's it is
+    # 0.32 for three of four rows, and 1 for one row alone: (3/4 + 1 + 1)/3.
+    class Mixing(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows.softmax(dim=0))
+
+    state = {"weight": torch.tensor([[0.0], [1.0]]), "bias": torch.tensor([0.28, 0.0])}
+    asked = evaluation.EvaluateQuestion(from_state(state), noise=1e-9)
+    answers, errors = evaluate(_patients(network=Mixing(1, 2)), {0: asked})
+    assert errors == {}
+    assert answers[0].metrics["accuracy"] == pytest.approx(2.75 / 3)
 
 
 def test_an_accuracy_with_noise_counts_amounts_that_are_near_enough() -> None:

@@ -1,6 +1,8 @@
 """What leaves a node with rules, answer by answer."""
 
 import math
+import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -125,6 +127,10 @@ def test_figures_of_a_few_test_rows_stay() -> None:
 
 def test_the_number_of_a_few_predictions_stays() -> None:
     assert [released(evaluation.Predictions(rows)).num_examples for rows in (4, 5)] == [0, 5]
+    # As a node in the user's own process makes them; the operator's folder may be called the same, "reply".
+    made = evaluation.Predictions(5, np.arange(5), np.ones(5), np.ones((5, 2), np.float32))
+    sent = released(made)
+    assert (sent.num_examples, sent.rows, sent.truth, sent.predicted) == (5, None, None, None)
 
 
 def test_a_comparison_of_a_few_rows_stays() -> None:
@@ -158,6 +164,10 @@ def test_the_loss_of_a_batch_of_a_few_rows_stays() -> None:
     question = training.Instruction(model(0.0, 0.0))
     assert released(trained(), question).losses.tolist() == [1, 3]
     assert released(trained(), question, batch=4).losses.tolist() == [2, 2]
+    # Of 20 rows, an epoch's last batch of 16 has 4, of 15 it has 5; two of 9 are only 18 of them.
+    assert released(trained(), question, batch=16).losses.tolist() == [2, 2]
+    assert released(trained(), question, batch=15).losses.tolist() == [1, 3]
+    assert released(trained(), question, batch=9).losses.tolist() == [1, 3]
 
 
 def test_a_change_by_a_few_rows_stays() -> None:
@@ -169,6 +179,14 @@ def test_a_change_by_a_few_rows_stays() -> None:
         with pytest.raises(RulesError, match="^training must take at least 5 rows a round at this site$"):
             released(answer, question, batch=2)
         assert released(answer, question, batch=3) is not None
+
+
+def test_a_change_by_a_few_rows_of_another_client_stays() -> None:
+    ours, question = node(), training.Instruction(model(0.0, 0.0), pooled=(0,))
+    ours.data.train.append(np.arange(4))
+    assert Release(ours).of(0, question, trained()) is not None  # on the rows of both
+    with pytest.raises(RulesError, match="^training must take at least 5 rows a round at this site$"):
+        Release(ours).of(0, replace(question, pooled_rows=(1,)), trained())
 
 
 def test_models_that_travel_stay_if_the_operator_says_so() -> None:
@@ -210,6 +228,14 @@ def test_the_noise_has_its_size_and_is_one_for_clients_that_share_a_model() -> N
     assert weights(again.arrays) != weights(first.arrays)
 
 
+def test_a_length_without_noise_stays() -> None:
+    question = training.Instruction(model(0.0, 0.0))
+    answer = trained(update_norm=5.0)
+    assert released(answer, question, rules=Rules(clip=9.0)).update_norm == 5
+    sent = released(answer, question, rules=Rules(clip=9.0, noise=1.0))
+    assert sent.update_norm == pytest.approx(np.linalg.norm(weights(sent.arrays)))
+
+
 def test_changes_that_are_asked_for_are_clipped_too() -> None:
     question = training.UpdateQuestion(model(0.0, 0.0), 1, ("w",), 4, 0)
     answer = training.Update(0, 20, {"w": np.array([3.0, 4.0])}, training.Projected(np.ones(4), 10.0))
@@ -239,6 +265,29 @@ def test_a_site_trains_as_often_a_day_as_its_operator_allows(tmp_path, monkeypat
         check_question(limited, "train")
     day[0] = "2026-01-02"
     check_question(limited, "train")
+
+
+def test_runs_that_train_at_the_same_time_are_counted_one_by_one(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
+    limited, write, answers = node(Rules(rounds_per_day=1)), release.replace_file, []
+
+    def slowly(*args: object) -> None:
+        time.sleep(0.2)  # in which the other one reads
+        write(*args)
+
+    def ask() -> None:
+        try:
+            answers.append(check_question(limited, "train"))
+        except RulesError:
+            answers.append("refused")
+
+    monkeypatch.setattr(release, "replace_file", slowly)
+    runs = [threading.Thread(target=ask) for _ in range(2)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert sorted(map(str, answers)) == ["None", "refused"]
 
 
 PATIENTS = Rules(patient_noise=1.5, patient_clip=1.0)
@@ -283,6 +332,10 @@ def test_with_noise_for_patients_nothing_else_of_them_leaves() -> None:
             training.TrainAnswer(0, start, 20, np.zeros(1), arms={"arm/0": start}),
             training.Instruction(start, patient_clip=1.0, patient_noise=2.0, arms={"arm/0": start}),
         ),
+        (
+            training.TrainAnswer(0, start, 20, np.zeros(1)),
+            training.Instruction(start, patient_clip=1.0, patient_noise=2.0, stays="ditto"),
+        ),
     ):
         with pytest.raises(RulesError, match="at this site"):
             released(answer, question, **few)
@@ -308,6 +361,7 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
     for unanswered in (
         training.Instruction(start),
         replace(train, patient_noise=0.9),
+        replace(train, stays="ditto"),
         replace(measure, noise=None),
     ):
         charge(limited, [unanswered] * 9)

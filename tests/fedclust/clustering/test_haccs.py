@@ -87,3 +87,9 @@ def test_nobody_there_is_nobody_drawn() -> None:
     drawn = draw(nobody, nobody, np.zeros(0), None, 0.95, 3, np.random.default_rng(0))
     assert drawn.shape == (0,)
     assert drawn.dtype == np.int64
+
+
+def test_a_loss_below_0_counts_as_0() -> None:
+    losses = np.array([-3.0, 1.0, 1.0])
+    assert weights(np.array([0, 1, 1]), losses, None, 1.0) == {0: 0.0, 1: 1.0}
+    assert draw(np.arange(3), np.array([0, 1, 1]), losses, None, 1.0, 3, np.random.default_rng(0)).size == 3

@@ -85,3 +85,11 @@ def test_targets_that_cannot_be_met_are_refused() -> None:
         on_two_points(EmdKMeans(2, target=0.01, relative=False, bins=2), 21)
     with pytest.raises(ValueError, match="at least min_samples examples, 21, got a k-means cluster of 20"):
         on_two_points(EmdKMeans(2, target=0.5, bins=2, min_samples=21))
+
+
+def test_one_client_holds_everything() -> None:
+    # Its distance to all examples is 0 up to rounding, on either side of 0.
+    for size in range(3, 12):
+        features = np.random.default_rng(size).normal(size=(size, 3))
+        examples = Examples(np.zeros(size, int), 1, lambda features=features: features)
+        assert not EmdKMeans(1, target=0.5).assignment(examples).clients.any()

@@ -99,8 +99,10 @@ def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
     assert arrays.encode(pd.DataFrame({"a": [1], "b": [2]})).dtype == np.float32
     with pytest.raises(ValueError, match=r"rows must have shape \(n, 2\), got \(1, 3\)"):
         arrays.encode([[1, 2, 3]])
-    with pytest.raises(ValueError, match="rows must be finite, got nan"):
+    with pytest.raises(ValueError, match="rows must be finite as float32, got nan"):
         arrays.encode([[1, float("nan")]])
+    with pytest.raises(ValueError, match=r"rows must be finite as float32, got 1e\+300"):
+        arrays.encode([[1e300, 0.5]])
     with pytest.raises(ValueError, match="whole numbers"):
         input_encoders.ArrayEncoder((2,), "int64").encode([[1, 0.5]])
 

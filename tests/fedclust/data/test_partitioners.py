@@ -359,8 +359,9 @@ def test_domains_lie_over_a_shuffled_base() -> None:
     assert len(set(map(str, held))) > 1
     users = [5] * 10 + [6] * 12 + [7]  # a column of the base
     over_users = rules.Domains(2, clean=0.5, invert=0.5, base=rules.Natural())
-    clients = assigned(over_users, [0] * 23, natural=users).clients
-    assert sorted(np.bincount(clients[clients >= 0])) == [10, 12]
+    found = assigned(over_users, [0] * 23, natural=users)
+    assert sorted(np.bincount(found.clients[found.clients >= 0])) == [10, 12]
+    assert found.left_out == {7: 1}
 
 
 def test_conventions_group_and_relabel() -> None:

@@ -93,6 +93,8 @@ def test_what_is_no_time_or_event(change: dict[str, list], message: str) -> None
         concordance(**{"times": [1.0, 2.0], "events": [1, 0], "risks": [0.0, 1.0]} | change)
     with pytest.raises(ValueError, match="moments must be at least 2 increasing times"):
         integrated_brier([1, 2], [1, 1], [[0.5, 0.5]] * 2, [2, 2])
+    with pytest.raises(ValueError, match="survival must have shape"):
+        integrated_brier([], [], np.zeros((0, 2)), [2, 3])
 
 
 @pytest.mark.parametrize("seed", [4, 5, 6])

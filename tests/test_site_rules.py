@@ -210,6 +210,16 @@ def test_a_site_trains_only_with_the_noise_for_patients_that_it_demands(
         assert load(tmp_path / "out").clients["balanced_accuracy"].isna().all()
 
 
+def test_a_site_whose_noise_an_accuracy_would_lack_is_left_out_before_round_1(tmp_path: Path) -> None:
+    # Four steps of noise z with everyone cost as much as one accuracy of noise z/2.
+    given = ["privacy.epsilon=null", "privacy.noise_multiplier=2", "privacy.sampling=1", "evaluate_every=2"]
+    run = ["strategy=fedavg", "proof=false", "privacy=patient_dp", *given]
+    _run(tmp_path, run, {"north": "patient_noise = 1.1", "east": "patient_noise = 0.99"})
+    summary = load(tmp_path / "out").summary
+    assert summary["sites_left_out"] == {"north": "patient_noise must be at least 1.1 at this site, got 1"}
+    assert summary["failed_replies"] == 0
+
+
 def test_noise_for_patients_of_sites_is_refused_for_times_before_round_1(tmp_path: Path) -> None:
     times = ["dataset.label=days", "dataset.event=died", "dataset.ignore=[ill]", "privacy=patient_dp"]
     with pytest.raises(RunFailed, match="privacy=patient_dp must have classes or amounts at sites"):

@@ -1,6 +1,7 @@
 """Start a run over sites that hold their own data; see docs/OWN_DATA.md."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,8 +78,10 @@ def join_sites(
         rules = Rules(own.min_clients, own.settle, own.expected(), hosts, _asked(config, settings))
         if isinstance(privacy := build(config.privacy) if config.get("privacy") else None, PatientDP):
             steps = patient_steps(config.training, privacy.sampling)
-            planned = Planned.of(privacy, settings.rounds, steps, evaluations=0)
-            rules = replace(rules, noise=planned.noise, clip=privacy.clip)
+            evaluations = -(-settings.rounds // settings.evaluate_every)
+            planned = Planned.of(privacy, settings.rounds, steps, evaluations)
+            least = min(planned.noise, planned.evaluation_noise or math.inf)
+            rules = replace(rules, noise=least, clip=privacy.clip)
     except (SiteError, ValueError, TypeError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, **waits)

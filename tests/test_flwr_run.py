@@ -168,22 +168,6 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     assert {**plain(told), **written} == {**run.config, **written}
 
 
-def test_relative_paths_are_the_callers_and_not_the_superlinks(flower: Flower) -> None:
-    """The SuperLink runs in its home, where a folder of this name, to be quoted, has a third of the rows."""
-    for folder, size in ((flower.folder, 60), (flower.folder / "home", 20)):
-        (folder / "two words").mkdir()
-        lines = ["age,y", *(f"{40 + row % 30},{'ill' if row % 2 else 'well'}" for row in range(size))]
-        for site in "ab":
-            (folder / "two words" / f"{site}.csv").write_text("\n".join([*lines, ""]))
-    given = ("dataset=csv", "dataset.label=y", "partition=own", "partition.sites='two words'")
-    one = ("strategy=fedavg", "compare=[]", "proof=false", "rounds=1", "output_dir=relative")
-    nodes = "engine.federation_config='num-supernodes=2 client-resources-num-cpus=2'"
-    engine = ("engine=superlink", "engine.connection=local", nodes)
-    printed, _ = flower.start(*engine, *given, *one, command="fedclust").communicate(timeout=600)
-    clients = SavedRun(flower.folder / "relative").clients
-    assert (clients["num_train"] + clients["num_test"]).tolist() == [60, 60], printed
-
-
 def test_the_example_of_a_flower_app_finds_its_groups(flower: Flower) -> None:
     """Its ServerApp and its PyTorch clients, as ``flwr run`` starts them."""
     given = (

@@ -141,6 +141,9 @@ def _conflicts(config: DictConfig, settings: RunSettings) -> Iterator[str]:
         if (augmentation := OmegaConf.select(config, "training.augmentation")) not in (None, "none"):
             why = "rows are encoded once, before training"
             yield f"training.augmentation must be none with features=encoder: {why}, got {augmentation}"
+    number = OmegaConf.select(config, "partition.num_clients")
+    if isinstance(number, int) and not config.partition.get("file") and (settings.min_clients or 0) > number:
+        yield f"min_clients must be <= partition.num_clients={number}, got {settings.min_clients}"
     if later and held_out:
         yield "holdout_clients must be 0 where clients may join later, which are newcomers already"
 

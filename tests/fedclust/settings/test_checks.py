@@ -33,6 +33,7 @@ FRACTION = "partition.validation_fraction"
         ("keep_matrices=yes", "keep_matrices must be true or false or auto, got 'yes'"),
         ("save_predictions=1", "save_predictions must be true or false, got 1"),
         ("min_clients=0", "min_clients must be >= 1 or null, got 0"),
+        ("min_clients=31", "min_clients must be <= partition.num_clients=30, got 31"),
         ("timeout=0", "timeout must be > 0"),
         ("hosts=/none task=partition", "hosts must be null with task=partition, which asks no node, got"),
         ("task=think", "task must be train or inspect or partition, got 'think'"),

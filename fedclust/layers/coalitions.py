@@ -66,7 +66,7 @@ from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, w
 from fedclust.proof.units import Mend, gaining, other_units
 from fedclust.proof.words import Words
 from fedclust.support.reasons import FederationError
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import BoolArray, FloatArray, IntArray
 
 _EACH = FOLDS + 1
 _FAR, _ROUNDS = 0.5, 6  # in cosines; and rounds of it that no labels at random make
@@ -413,15 +413,11 @@ class Coalitions(Layer):
             if answer.ratios:
                 ratios[[*others, site], site] = np.reshape(answer.ratios, (-1, 2))
             *fits[others, site], together[site], fits[site, site] = answer.fits.reshape(len(sites) + 1, -1)
-        words = target.words
-        tested = at_own_shares(words.tested(fits), words.tested(together), counts[list(sites)])
-        mends = _mends(answers, ratios)
-        turned = {*turned_sites(*tested), *words.miscoded(counts[list(sites)])}
-        turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
+        words, mends = target.words, _mends(answers, ratios)
         scored = {site: each.scores for site, each in answers.items() if not words.few(counts[site])}
         informing = {str(site): words.counted(each.count, counts[site]) for site, each in scored.items()}
         harmful = np.union1d(harmful_sites(trained.coalitions, scored), np.flatnonzero(trained.contradicted))
-        may = partners(tested[0], turned, harmful.tolist())
+        may = _partners(fits, together, counts, words, mends, harmful)
         choices: list[Choice | None] = [None] * clients
         for site in sites:
             own = trained.of(site)
@@ -549,8 +545,10 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
-def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
+def chosen_without(trained: CoalitionModels, gone: int, counts: IntArray, words: Words) -> dict[int, Arm]:
     """Let sites choose again, by the scores that they have reported, among coalitions without one of them.
+
+    With a site that nobody was to train with, nobody trains now, either.
 
     Parameters
     ----------
@@ -558,6 +556,10 @@ def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
         The coalitions, after the sites' choice.
     gone
         Id of the site that leaves.
+    counts
+        Training rows of each client and class, shape (K, C).
+    words
+        What is predicted, in words.
 
     Returns
     -------
@@ -571,16 +573,33 @@ def chosen_without(trained: CoalitionModels, gone: int) -> dict[int, Arm]:
     if (chosen := trained.chosen) is None or not chosen.scores:
         raise ValueError("run must be one in which a handful of sites chose with whom they train")
     arms: dict[int, Arm] = {}
+    mends = {int(site): each for site, each in chosen.mends.items()}
+    may = _partners(chosen.fits, chosen.together, counts, words, mends, chosen.harmful)
     for site, choice in enumerate(chosen.choices):
         if choice is None or site == gone:
             continue
-        own = trained.of(site)
-        refused = {*trained.coalitions[0]} - {*trained.coalitions[choice.everyone.coalition]}
+        own, refused = trained.of(site), np.flatnonzero(~may[site]).tolist()
         listed = [trained.coalitions[place] for place in own]
         name = str(site)
         found = choose(listed, chosen.scores.get(name), {*refused, gone}, chosen.informing.get(name) or None)
         arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
     return arms
+
+
+def _partners(
+    fits: FloatArray,
+    together: FloatArray,
+    counts: IntArray,
+    words: Words,
+    mends: Mapping[int, Sequence[Mend]],
+    harmful: IntArray,
+) -> BoolArray:
+    """Return which sites may train with each other, by what is odd about their rows."""
+    rows = counts[: len(fits)]  # the others joined late
+    tested = at_own_shares(words.tested(fits), words.tested(together), rows)
+    turned = {*turned_sites(*tested), *words.miscoded(rows)}
+    turned |= {site for site, some in mends.items() if not all(each.column for each in some)}
+    return partners(tested[0], turned, harmful.tolist())
 
 
 def _mends(answers: Mapping[int, ScoresAnswer], ratios: FloatArray) -> dict[int, list[Mend]]:

@@ -65,20 +65,22 @@ def without(
     Raises
     ------
     ValueError
-        If there is no such site.
+        If there is no such site, or the run's table of clients is missing.
     """
     gone, counts, target = served.site(site), run.label_counts, served.target
+    if counts is None:
+        raise ValueError(f"{run.folder} must hold clients.parquet with label counts, it does not")
     label = {each.client: each.label for each in served.sites}
     choices = trained.chosen.choices if trained.chosen else ()
     before = {client: choice.arm for client, choice in enumerate(choices) if choice}
     clusters: dict[int, int] = {}
     sites, lines, same = [], [], set()
-    for client, arm in chosen_without(trained, gone.client).items():
+    for client, arm in chosen_without(trained, gone.client, counts, target.words).items():
         own, members = served.site(client), trained.coalitions[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
         if arm == before[client]:
             same.add(client)
-        elif target.fits_correction or counts is None:  # which only the site itself can fit
+        elif target.fits_correction:  # which only the site itself can fit
             corrected, shift = False, None
         else:
             assignment = np.where(np.isin(np.arange(len(counts)), members), 0, -1)

@@ -19,9 +19,17 @@ from fedclust.clients.app import WORK
 from fedclust.clustering.auto import Parameters
 from fedclust.data.targets.times import TimeWords
 from fedclust.federation import FederationError
-from fedclust.layers.coalitions import _contradiction, notes, worthwhile
+from fedclust.layers.coalitions import (
+    Chosen,
+    CoalitionModels,
+    _contradiction,
+    chosen_without,
+    notes,
+    worthwhile,
+)
 from fedclust.messages.coalitions import ScoresQuestion
 from fedclust.messages.replies import Reply
+from fedclust.proof.coalitions import Scores, choose, coalitions
 from fedclust.proof.verdict import NO_BETTER
 from fedclust.proof.words import Words
 from fedclust.results import SavedRun, print_report
@@ -371,3 +379,25 @@ def test_a_site_with_three_events_is_served_everyone_s_model(
     served = result.summary["sites"][0]
     assert (len(served["train_with"]) == 2) is not chooses
     assert ("Only 3 of its training rows had the event" in served["text"]) is not chooses
+
+
+def test_after_a_site_has_left_nobody_trains_with_a_turned_one_either() -> None:
+    # Sites 4 and 5 of six are turned: no coalition of the other four has trained, so site 0 stays out.
+    good, turned = [0.9, 0.5, 0.1, -0.8, 0.2], [0.1, 0.5, 0.1, 0.8, 0.2]
+    kind = np.arange(6) > 3
+    fits = np.where(np.equal.outer(kind, kind)[..., None], good, turned)
+    together = np.where(kind[:, None], turned, good)
+    listed, nothing = coalitions(6), np.zeros(0, dtype=np.int64)
+    own = [each for each in listed if 0 in each]
+    # Everyone but site 1 predicts its rows best, with the turned ones.
+    brier = np.repeat([0.1 if each == (0, 2, 3, 4, 5) else 0.5 for each in own], 2)
+    scores = Scores.of(brier[:, None] * np.ones(20))
+    choice = choose(own, scores, apart=[4, 5])
+    assert own[choice.arm.coalition] == (0,)
+    model = ArrayRecord({"weight": Array(np.zeros(1))})
+    chosen = Chosen(
+        model, {}, (choice, *[None] * 5), np.zeros((6, 2)), fits, together, nothing, scores={"0": scores}
+    )
+    trained = CoalitionModels(listed, (), nothing, nothing, chosen=chosen)
+    arms = chosen_without(trained, 1, np.full((6, 2), 10), Words())
+    assert {site: listed[arm.coalition] for site, arm in arms.items()} == {0: (0,)}

@@ -10,7 +10,8 @@ products of any two, how well each coalition orders its rows, and each arm's bal
 *Findings come before choices.* The *cross-site matrix* has the results of each site's own model on every
 other site's rows, and of all others' models together on each site's. It shows what no site can see by itself:
 that the others' models order its rows the wrong way round (:func:`turned_sites`). Nobody trains with such a
-site (:func:`partners`), and *everyone* is everyone else from then on.
+site (:func:`partners`), and *everyone* is the largest coalition without it from then on: with up to five
+sites, or one such site, everyone else.
 
 The two arms of a coalition differ by the correction alone, which costs nothing where sites' labels are alike:
 the corrected arm of *everyone* is kept unless it is worse by more than one standard error, or has a lower

@@ -421,7 +421,7 @@ class StrategyRun(Observer):
         proof = prove_grouping(strategy.assignment, measured, tested, trouble=trouble, **how)
         verdict = proof.verdict
         if not strategy.forms_groups:
-            text = f"No groups to test: {name} forms none"
+            text = f"No groups to test: {name} looks for none"
             verdict = dataclasses.replace(verdict, text=text, grouped=False, p_value=None)
         if decided is not None:
             text = decided.text

@@ -62,6 +62,9 @@ class _Rounds(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, "stop.", patience=">= 1 or None")
+        if self.drift_every % self.evaluate_every:  # clients are asked in rounds with an evaluation
+            got = f"evaluate_every={self.evaluate_every}, got {self.drift_every}"
+            raise ValueError(f"drift_every must be a multiple of {got}")
 
     @property
     def compares_rounds(self) -> bool:
@@ -101,7 +104,7 @@ class RunOptions(_Rounds):
         :func:`fedclust.proof.counted`. None for as many as it says, as papers weight; ``auto`` has 3.
     drift_every
         Rounds between searches, among clients that evaluate, for those that another cluster's model serves
-        better; 0 for never. See :mod:`fedclust.layers.drift`.
+        better, a multiple of `evaluate_every`; 0 for never. See :mod:`fedclust.layers.drift`.
     patience
         Rounds without a better one on held-out rows after which the run stops, >= 1; None to never stop. See
         :mod:`fedclust.layers.stopping`.

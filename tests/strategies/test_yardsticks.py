@@ -137,7 +137,8 @@ def test_its_own_model_serves_whatever_was_shown() -> None:
     )
     assert result.summary["serve"] == "cluster"
     assert set(result.clients["served"]) == {"cluster"}
-    assert result.verdict["text"] == "No groups to test: centralised forms none"
+    # centralised_groups has the same sentence, and does form groups: it is told them.
+    assert result.verdict["text"] == "No groups to test: centralised looks for none"
 
 
 def test_a_policy_that_goes_by_turns_draws_the_cohorts_of_one_model_for_all() -> None:

@@ -74,6 +74,8 @@ def test_what_the_code_takes_for_granted_is_the_configurations_default() -> None
         ({"update_pull_cap": 1.0}, "update_pull_cap must be > 1"),
         ({"row_cap": float("inf")}, "row_cap must be > 1 and finite or None"),
         ({"drift_every": -1}, "drift_every must be >= 0"),
+        # Rounds 7, 14 and 21 have evaluations: 3 would mean every 21 rounds.
+        ({"drift_every": 3, "evaluate_every": 7}, "drift_every must be a multiple of evaluate_every"),
         ({"patience": 0}, "stop.patience must be >= 1 or None"),
         ({"serve_round": "first"}, "serve_round must be one of best, last"),
     ],

@@ -400,7 +400,9 @@ def site_rows(summary: Mapping[str, Any]) -> list[list[str]]:
     return rows
 
 
-def print_report(run: SavedRun, console: Console | None = None, *, brief: bool = False) -> None:
+def print_report(
+    run: SavedRun, console: Console | None = None, *, brief: bool = False, elsewhere: bool = False
+) -> None:
     """Print the final table and the run's folder.
 
     Parameters
@@ -412,6 +414,8 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
     brief
         Whether to print the main figures only, and how to get the others; of a sweep's job, whose tables
         follow, one line.
+    elsewhere
+        Whether the reader's working folder is not this process's, as with a SuperLink's.
 
     Raises
     ------
@@ -429,7 +433,8 @@ def print_report(run: SavedRun, console: Console | None = None, *, brief: bool =
         if not (run.folder / "report.html").is_file():
             charts = "" if find_spec("altair") else ", after pip install 'fedclust[charts]'"
             page = f"; it writes the page, too{charts}"
-        last = f"all figures: fedclust report {shlex.quote(os.path.relpath(run.folder))}{page}"
+        named = str(run.folder.resolve()) if elsewhere else os.path.relpath(run.folder)
+        last = f"all figures: fedclust report {shlex.quote(named)}{page}"
         console.print(last, **plain)
     console.print(f"results: {run.folder.resolve()}", **plain)
     if line := collapsed_line(run.summary):

@@ -4,6 +4,7 @@ The command line, ``flwr run`` and the library all use this module.
 """
 
 import dataclasses
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -173,7 +174,9 @@ class StrategyRun(Observer):
         if not files:
             return f"it has no checkpoint yet, its rounds are in {folder}"
         whole = folder.parents[1] if folder.parent.name == "compare" else folder
-        return f"its newest checkpoint is {files[-1].stem}; to go on from it: resume={whole}"
+        return (
+            f"its newest checkpoint is {files[-1].stem}; to go on from it: resume={shlex.quote(str(whole))}"
+        )
 
     # -- From the first round to the last -------------------------------------------------------------------
 

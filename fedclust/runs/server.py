@@ -603,6 +603,8 @@ class Session:
         Makes the tracker of a run; None to track nothing.
     page
         Whether to write the folder's page, and keep it up to date.
+    elsewhere
+        Whether who reads what is printed works in another folder than this process, see :func:`print_report`.
     runs
         The strategies' runs so far, the chosen one's first.
     """
@@ -612,6 +614,7 @@ class Session:
     console: Console | None = None
     tracker: Callable[[], Tracker] | None = None
     page: bool = True
+    elsewhere: bool = False
     runs: dict[str, StrategyRun] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
@@ -723,7 +726,7 @@ class Session:
                     draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
         self.end_tracking(plan.chosen)
         if self.console is not None:
-            print_report(SavedRun(self.folder), self.console, brief=True)
+            print_report(SavedRun(self.folder), self.console, brief=True, elsewhere=self.elsewhere)
         return summary
 
     def _run(
@@ -889,7 +892,9 @@ def federate(
     """
     tracked = config.task == "train" and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
-    with Session(folder, bool(config.get("resume")), console or Console(), tracker).opened() as session:
+    elsewhere = isinstance(grid, PromptGrid)
+    made = Session(folder, bool(config.get("resume")), console or Console(), tracker, elsewhere=elsewhere)
+    with made.opened() as session:
         return _federate(config, grid, session)
 
 

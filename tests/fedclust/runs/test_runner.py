@@ -1,5 +1,6 @@
 """One strategy's run: what it writes, what callbacks may do, who is served what, how a failed one ends."""
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def test_a_failed_run_names_what_is_left_of_it(tmp_path: Path, last: int, left: 
         _simulate(tmp_path / "run", on_round=stop, checkpoint_every=1)
     assert str(failed.value) == f"fedavg: enough; {left.format(tmp_path / 'run')}"
     assert len(SavedRun(tmp_path / "run").rounds) == last  # the failed round, too
+
+
+def test_a_failed_runs_setting_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise RunFailed("enough")
+
+    with pytest.raises(RunFailed) as failed:
+        _simulate(tmp_path / "my run", on_round=stop, checkpoint_every=1)
+    assert shlex.split(str(failed.value).rpartition(": ")[2]) == [f"resume={tmp_path / 'my run'}"]
 
 
 def test_clusters_are_served_their_own_model_or_the_one_for_all() -> None:

@@ -1,5 +1,6 @@
 """A run's plan: what strategies, privacy and clients must fit; which rows train; what is said at the end."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -7,13 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from torch import nn
 
+from fedclust.grids.client_grid import WrappedGrid
+from fedclust.grids.superlink import PromptGrid
 from fedclust.messages.codec import Question
 from fedclust.personal.layers import NoLayer
 from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.results import Progress
-from fedclust.runs.server import Plan, check_delta, check_network, check_strategy, left_clients
+from fedclust.runs.server import (
+    Plan,
+    check_delta,
+    check_network,
+    check_strategy,
+    federate,
+    left_clients,
+    make_engine,
+)
 from fedclust.settings.checks import run_settings
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.strategies import ClusteredStrategy
@@ -174,3 +186,16 @@ def test_rounds_of_compared_strategies_count_by_what_they_train(
     assert then == pytest.approx({"auto": (2 + 4) / 24**0.5, "fedavg": 4.0, "ifca": 0.0})
     assert run("resume=out", "rounds=3").code in (0, 3)
     assert then == pytest.approx({"auto": (1 + 2) / 24**0.5, "fedavg": 2.0, "ifca": 0.0})
+
+
+def test_a_superlinks_run_names_its_whole_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Answered(PromptGrid):
+        send_and_receive = WrappedGrid.send_and_receive  # nodes here answer at once
+
+    monkeypatch.chdir(tmp_path)  # as the SuperLink; who reads the line works elsewhere
+    small = ["partition.num_clients=3", "partition.groups=[2,1]", "training.steps=1", "engine.num_nodes=2"]
+    config = compose([*small, "strategy=fedavg", "compare=[]", "rounds=1"])
+    (tmp_path / "run").mkdir()
+    out = io.StringIO()
+    federate(config, Answered(make_engine(config)), tmp_path / "run", Console(file=out))
+    assert f"all figures: fedclust report {tmp_path / 'run'}" in out.getvalue()

@@ -425,6 +425,9 @@ def _per_client(lines: "pd.DataFrame", name: str, *, partly: bool = False) -> In
     """Read a column with one value per client: None for an empty column, -1 for an allowed missing value."""
     if name not in lines or lines[name].isna().all():
         return None
+    given = lines[name].dropna()
+    if given.dtype.kind not in "biuf" or (given % 1).any():
+        raise ValueError(f"{name} must hold whole numbers, got {few(given.unique().tolist())}")
     values = lines[name].fillna(-1)
     by_client = values.groupby(lines["client"])
     if by_client.nunique().max() > 1 or (values.min() < 0 and not partly):

@@ -313,6 +313,8 @@ def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
         ({"part": ["train", "test", "test", "valid"]}, {}, "part must be 'train' or 'test', got .*'valid'"),
         ({"group": [0, 1, 0, 0]}, {}, "group must be the same in all lines of a client, and given"),
         ({"group": [0, 0, None, None]}, {}, "group must be the same in all lines of a client, and given"),
+        ({"group": ["a", "a", "b", "b"]}, {}, "group must hold whole numbers, got a, b"),
+        ({"group": [0.5, 0.5, 0.7, 0.7]}, {}, "group must hold whole numbers, got 0.5, 0.7"),
         ({"shift": [0, 0, 1, 1]}, {}, r"shift must be in \[0, 1\), the list of shifts, got 1"),
         ({"shift": [0, None, None, None]}, {}, "shift must be the same in all lines of a client"),
     ],

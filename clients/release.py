@@ -9,7 +9,8 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,12 +36,18 @@ from fedclust.typing import FloatArray, IntArray
 _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
 
 
-def _account(node: Node, what: str) -> Path:
-    """Return the file of one of the site's accounts; not in the cache, which may be deleted at any time."""
+@contextmanager
+def _account(node: Node, what: str) -> Iterator[tuple[Path, Any]]:
+    """Lock one of the site's accounts, as runs train at the same time; give its file and what that holds.
+
+    It is not in the cache, which may be deleted at any time.
+    """
     chosen = os.environ.get("FEDCLUST_ACCOUNTS") or Path.home() / ".local" / "state" / "fedclust"
     folder = Path(chosen).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
+    file = folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
+    with FileLock(file.with_suffix(".lock")):
+        yield file, json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
 
 
 def check_question(node: Node, kind: str) -> None:
@@ -60,11 +67,9 @@ def check_question(node: Node, kind: str) -> None:
         )
     if rules.rounds_per_day is None or kind not in _TRAINS:
         return
-    file = _account(node, "rounds")
-    with FileLock(file.with_suffix(".lock")):  # runs train at the same time
+    with _account(node, "rounds") as (file, counted):
         today = time.strftime("%Y-%m-%d")
-        counted = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        trained = int(counted.get(today, 0))
+        trained = int((counted or {}).get(today, 0))
         if trained >= rules.rounds_per_day:
             most = f"{rules.rounds_per_day} times a day, by the rules of its operator"
             raise RulesError(f"this site trains {most}")
@@ -95,11 +100,9 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
     asked = [each for each in (_spending(rules, node, question) for question in questions) if each]
     if not asked:
         return
-    file = _account(node, "patients")
-    with FileLock(file.with_suffix(".lock")):
-        spent = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    with _account(node, "patients") as (file, spent):
         account: dict[tuple[float, float], int] = {}
-        for noise, sampling, number in [*spent, *asked]:
+        for noise, sampling, number in [*(spent or ()), *asked]:
             account[noise, sampling] = account.get((noise, sampling), 0) + number
         after = [(*key, number) for key, number in account.items()]
         if epsilon_of_runs(after, rules.patient_delta) > rules.patient_epsilon:

@@ -67,10 +67,8 @@ def train(node: Node, asked: Mapping[int, Instruction]) -> Answers:
     for client, instruction in asked.items():
         if instruction.pooled and client in replies:
             parts = zip(node.data.train, node.data.test, strict=True)  # a site has none of another's clients
-            here = {
-                *node.clients,
-                *(each for each, (some, more) in enumerate(parts) if len(some) + len(more)),
-            }
+            held = (each for each, (some, more) in enumerate(parts) if len(some) or len(more))
+            here = {*node.clients, *held}
             used = len(here.intersection(instruction.pooled_rows or here))
             replies[client] = replace(replies[client], pooled=used)
     further = {client: each for client, each in asked.items() if each.arms and client in replies}

@@ -91,13 +91,14 @@ def without(
         others = [label[other] for other in members if other != client] or ["nobody"]
         lines.append(f"{own.label}: the model that it trains with {joined(others)}")
     of_others = _without_figures(run, {each.client: each.cluster for each in sites}, same)
+    table = of_others.clients
     coalition_of = {cluster: place for place, cluster in clusters.items()}
     left = replace(
         served,
         sites=tuple(sites),
         clusters=tuple(coalition_of),
         network=lambda of: built(trained.on_all_rows(coalition_of[of.cluster])),
-        margins={} if of_others.clients is None else margins_of(of_others.clients, tuple(coalition_of), target),
+        margins={} if table is None else margins_of(table, tuple(coalition_of), target),
     )
     lines += [
         f"in these models nothing of {gone.label} remains: none of them has trained with it",

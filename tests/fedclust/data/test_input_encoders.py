@@ -108,9 +108,7 @@ def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
         with pytest.raises(ValueError, match="images must be paths, encoded bytes, or an array of uint8"):
             images.encode(wrong)
     two = input_encoders.ImageEncoder((2, 2, 3), "none", (0.5, 0.5), (0.25, 0.25))
-    with pytest.raises(
-        ValueError, match=r"must be pixels of shape \(n, 2, 2, 3\), as files"
-    ):
+    with pytest.raises(ValueError, match=r"must be pixels of shape \(n, 2, 2, 3\), as files"):
         two.encode([tmp_path / "a.png"])
     arrays = input_encoders.ArrayEncoder((2,), "float32")
     assert arrays.encode(pd.DataFrame({"a": [1], "b": [2]})).dtype == np.float32

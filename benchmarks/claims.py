@@ -14,7 +14,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -72,10 +72,14 @@ class Claim:
     missing: str = ""
     headline: str = ""
 
-    def lead(self, figures: Mapping[str, float]) -> tuple[float, float]:
-        """Return the figures of the row ahead and of the best one behind."""
-        behind = [figures[row] for row in self.behind]
-        return figures[self.ahead], min(behind) if self.lower else max(behind)
+    def lead(self, figures: Mapping[str, float | None]) -> tuple[float, float] | None:
+        """Return the figures of the row ahead and of the best one behind; None without either.
+
+        A silhouette of one cluster is undefined, and a paper leaves some cells empty.
+        """
+        ahead = figures.get(self.ahead)
+        behind = [figure for row in self.behind if (figure := figures.get(row)) is not None]
+        return (ahead, min(behind) if self.lower else max(behind)) if ahead is not None and behind else None
 
     def signed(self, difference: float) -> float:
         """Return a difference that is above 0 where the claim holds."""
@@ -135,20 +139,19 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     columns = {column.title: column for column in columns_of(tables(claim.experiment))}
     found: dict[int, dict[str, dict[str, Mapping[str, Any]]]] = {}  # by seed, column and row
     for seed, column, row, summary in _summaries(claim, rows, folder / claim.experiment):
-        if summary.get(claim.key) is not None:
+        if claim.key in summary:
             found.setdefault(seed, {}).setdefault(column, {})[row] = summary
-    whole = {
-        seed: {title for title, each in by_column.items() if set(each) == set(rows)}
-        for seed, by_column in found.items()
-    }
-    seeds = sorted(seed for seed, titles in whole.items() if titles)
+    whole: dict[int, dict[str, tuple[float, float]]] = {}
+    for seed, by_column in found.items():
+        for title, each in by_column.items():
+            pair = claim.lead({row: summary[claim.key] for row, summary in each.items()})
+            if set(each) == set(rows) and pair:
+                whole.setdefault(seed, {})[title] = pair
+    seeds = sorted(whole)
     used = [title for title in columns if seeds and all(title in whole[seed] for seed in seeds)]
     if not used:
         return None
-    pairs = np.array([
-        [claim.lead({row: each[claim.key] for row, each in found[seed][title].items()}) for title in used]
-        for seed in seeds
-    ])  # fmt: skip
+    pairs = np.array([[whole[seed][title] for title in used] for seed in seeds])
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
     rounds = found[seeds[0]][used[0]][claim.ahead]["rounds"]
@@ -170,7 +173,7 @@ def _best(
     if not tables(claim.experiment).get("best_round"):
         return ()
     runs = _runs(claim, rows, folder, seeds)
-    figures = {}
+    figures: dict[str, float | None] = {}
     for row in rows:
         by_column = [
             best_round([run for run in runs if (run.row, run.column.title) == (row, title)], claim.key)
@@ -179,7 +182,7 @@ def _best(
         if not all(by_column):
             return ()
         figures[row] = float(np.mean(by_column))
-    return claim.lead(figures)
+    return claim.lead(figures) or ()
 
 
 def _summaries(
@@ -193,14 +196,12 @@ def _summaries(
 
 def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, float]:
     """Return the paper's mean figures over some columns: of the row ahead, and of the best one behind."""
-    pairs = []
-    for column in columns:
-        given = {row: _published(claim, row, column) for row in (claim.ahead, *claim.behind)}
-        figures = {row: figure for row, figure in given.items() if figure is not None}
-        # A paper leaves some cells empty.
-        known = tuple(row for row in claim.behind if row in figures)
-        if known and claim.ahead in figures:
-            pairs.append(replace(claim, behind=known).lead(figures))
+    rows = (claim.ahead, *claim.behind)
+    pairs = [
+        pair
+        for column in columns
+        if (pair := claim.lead({row: _published(claim, row, column) for row in rows}))
+    ]
     ahead, behind = np.mean(pairs, axis=0).tolist()
     return ahead, behind
 

@@ -254,12 +254,12 @@ def _ours(options: argparse.Namespace) -> str:
 def _panel(place: tuple[int | None, Column], rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     clients, column = place
     found = [summary for each in rows.values() for summary in each]
-    skew = {round(summary["weighted_psi"], 2) for summary in found if summary.get("weighted_psi") is not None}
+    skew = {each["seed"]: psi for each in found if (psi := each.get("weighted_psi")) is not None}
     number = found[0]["num_clients"] if found else clients
     measures = [
         column.title,
         f"K = {number}" if number else "",
-        f"WPSI {np.mean(list(skew)):.2f}" if skew else "",
+        f"WPSI {np.mean(list(skew.values())):.2f}" if skew else "",
     ]
     return ", ".join(text for text in measures if text) or "Table"
 

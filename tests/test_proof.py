@@ -489,6 +489,22 @@ def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path
     assert gone.set_index("name").loc[["north", "east"], "accuracy"].isna().all()
 
 
+def test_models_that_nobody_has_measured_have_no_interval() -> None:
+    """Three sites train together; when one leaves, the others' model is one without test rows' errors."""
+    draws, rows = np.random.default_rng(0), []
+    for _ in range(3):
+        inputs = draws.normal(size=(120, 1)).astype("f4")
+        rows.append((inputs, 10 * inputs[:, 0] + draws.normal(size=120).astype("f4")))
+    training = LocalTraining(learning_rate=0.3, batch_size=20, epochs=2)
+    result = fedclust.simulate("auto", nn.Linear(1, 1), rows, rounds=6, training=training, device="cpu")
+    assert result.sites["train_with"].map(len).tolist() == [2, 2, 2]
+    assert list(result.served().margins) == [0]
+    served = result.without(0).served
+    assert served.clusters == (0,)
+    assert served.margins == {}
+    assert served.predict(inputs, site=1).columns.tolist() == ["amount"]
+
+
 def test_who_cannot_leave_is_told_in_one_line(four_sites: Path) -> None:
     with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere"):
         main([str(four_sites / "run"), "nowhere", str(four_sites / "never")])

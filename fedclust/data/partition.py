@@ -170,8 +170,10 @@ def rows_of_clients(dataset: Dataset, partition: Mapping[str, Any], seed: int) -
     return ClientRows(train_rows, test_rows, assigned.groups, each, seed, assigned.left_out)
 
 
-def partitioner_of(node: Mapping[str, Any]) -> Any:
+def partitioner_of(node: Mapping[str, Any], place: str = "partition") -> Any:
     """Build the partitioner of a ``partition`` node, with nested ones, without the keys of the protocol.
+
+    `place` is the node's key in the configuration, for messages.
 
     Raises
     ------
@@ -182,7 +184,9 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
 
     own = {field.name for field in fields(Protocol)}
     arguments = {
-        key: partitioner_of(value) if isinstance(value, Mapping) and "_target_" in value else value
+        key: partitioner_of(value, f"{place}.{key}")
+        if isinstance(value, Mapping) and "_target_" in value
+        else value
         for key, value in node.items()
         if key not in own and not key.startswith("_")
     }
@@ -197,7 +201,7 @@ def partitioner_of(node: Mapping[str, Any]) -> Any:
     if unknown := [key for key in arguments if key not in known]:
         takes = f"{cls.__name__} takes {', '.join(sorted((known | own) - {'seed'}))}"
         got = ", ".join(f"{key}={arguments[key]}" for key in unknown)
-        raise ValueError(f"partition {takes}, got {got}; to leave a key out: ~partition.{unknown[0]}")
+        raise ValueError(f"{place} {takes}, got {got}; to leave a key out: ~{place}.{unknown[0]}")
     return cls(**arguments)
 
 

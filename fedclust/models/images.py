@@ -24,7 +24,7 @@ class ConvNet(Classifier):
     cnn_fmnist 1 × 28 × 28  10      8, 16, 32  3        none          2048                 93,962
     cnn_fedgwc 3 × 32 × 32  100     64, 64     5        none          384, 192             815,332
     cnn_emnist 1 × 28 × 28  62      16, 32     3        none          128                  115,326
-    lenet5     1 × 28 × 28  62      6, 16      5        2, then none  120, 84              66,126
+    lenet5     1 × 28 × 28  47      6, 16      5        2, then none  120, 84              64,851
     ========== ============ ======= ========== ======== ============= ==================== ==========
 
     Sources, and our choices where they are not specific:

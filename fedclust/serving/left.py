@@ -12,7 +12,7 @@ from fedclust.federation.questions import prior_shifts
 from fedclust.layers.coalitions import CoalitionModels, chosen_without
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof.words import joined
-from fedclust.serving.served import Served
+from fedclust.serving.served import Served, margins_of
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -90,24 +90,22 @@ def without(
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         lines.append(f"{own.label}: the model that it trains with {joined(others)}")
+    of_others = _without_figures(run, {each.client: each.cluster for each in sites}, same)
+    table = of_others.clients
     coalition_of = {cluster: place for place, cluster in clusters.items()}
     left = replace(
         served,
         sites=tuple(sites),
         clusters=tuple(coalition_of),
         network=lambda of: built(trained.on_all_rows(coalition_of[of.cluster])),
+        margins={} if table is None else margins_of(table, tuple(coalition_of), target),
     )
     lines += [
         f"in these models nothing of {gone.label} remains: none of them has trained with it",
         "in how rows become inputs its rows remain: columns' means and scales, categories, classes",
         f"in {run.folder} its rows remain in the models that it trained: delete the folder if they must not",
     ]
-    return Left(
-        gone.label,
-        left,
-        _without_figures(run, {each.client: each.cluster for each in sites}, same),
-        tuple(lines),
-    )
+    return Left(gone.label, left, of_others, tuple(lines))
 
 
 def _without_figures(run: "SavedRun", clusters: Mapping[int, int], same: Collection[int]) -> "SavedRun":

@@ -188,13 +188,8 @@ class Served:
         sites = sites if tuned else tuple(site.without_model() for site in sites)
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = dataset.get("csv_options") or {}
-        members = {cluster: table[table["cluster"] == cluster] for cluster in clusters}
-        known = {
-            cluster: run.target.margin({str(name): rows[name] for name in rows}, rows["num_test"])
-            for cluster, rows in members.items()
-        }
-        margins = {cluster: margin for cluster, margin in known.items() if margin is not None}
         inputs = encoder_from(encoder)
+        margins = margins_of(table, clusters, run.target)
         return cls(tuple(every), inputs, sites, clusters, network, options, embedder, run.target, margins)
 
     def site(self, site: str | int) -> Site:
@@ -367,6 +362,16 @@ class Served:
         if outputs < names:
             raise ValueError(f"class_names must be at most the network's {outputs} outputs, got {names}")
         return logits
+
+
+def margins_of(table: "pd.DataFrame", clusters: Sequence[int], target: Target) -> dict[int, float]:
+    """Return the clusters' margins by a table of clients with figures; see :attr:`Served.margins`."""
+    members = {cluster: table[table["cluster"] == cluster] for cluster in clusters}
+    known = {
+        cluster: target.margin({str(name): rows[name] for name in rows}, rows["num_test"])
+        for cluster, rows in members.items()
+    }
+    return {cluster: margin for cluster, margin in known.items() if margin is not None}
 
 
 def load_export(

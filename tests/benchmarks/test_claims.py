@@ -92,6 +92,20 @@ def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType,
     assert better_below.signed(0.1 - 0.2) == pytest.approx(0.1)
 
 
+def test_a_row_without_a_figure_is_not_compared(script: ModuleType, tmp_path: Path) -> None:
+    # FedGWC, Table 6, first column: IFCA has one cluster there, so no silhouette.
+    for row, figure in {"FedGWC": 0.1, "IFCA": None, "FeSEM": -0.1}.items():
+        place = "fedgwc_cifar10_heterogeneity/alphas-100-0-/clients-own"
+        folder = tmp_path / place / row / "seed-0"
+        folder.mkdir(parents=True)
+        (folder / "summary.json").write_text(json.dumps({"was": figure, "rounds": 10, "compare": {}}))
+    claim = script.Claim("", "", "fedgwc_cifar10_heterogeneity", "was", "FedGWC", ("IFCA", "FeSEM"))
+    found = script.measure(claim, tmp_path)
+    assert (found.columns, found.ahead, found.behind) == (("alphas=[100, 0]",), (0.1,), (-0.1,))
+    alone = dataclasses.replace(claim, behind=("IFCA",))
+    assert script.measure(alone, tmp_path) is None
+
+
 def test_the_best_round_of_the_mean_stands_beside_the_last(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

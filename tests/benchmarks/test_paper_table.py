@@ -82,7 +82,7 @@ def test_the_best_round_of_the_mean_has_a_column(
 def test_a_row_with_a_note_is_marked(script: ModuleType, tmp_path: Path) -> None:
     given = options("clust_psi_pfl_fmnist", rows=["FedAvg", "PoC"], columns=["alpha=50"])
     text = script.write(given, script.runs_of(given, "dataset.path=there", tmp_path), tmp_path / "out")
-    assert "\n\\* PoC: with 8 candidates (Table II) losses choose nobody in cohorts of 8 or more;" in text
+    assert "\n\\* PoC: with 8 candidates (Table II) losses choose nobody in cohorts of 8 or more," in text
     assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")][1:] == [
         "| ---", "| FedAvg", "| PoC \\*"
     ]  # fmt: skip
@@ -112,7 +112,7 @@ def test_ours_stand_beside_the_published_figures(script: ModuleType, tmp_path: P
     for run in runs:
         if run.row == "HACCS":
             run.folder.mkdir(parents=True)
-            figures = {"global_accuracy": [0.2, 0.4][run.seed], "ad": 0.7, "sdad": 0.1}
+            figures = {"global_accuracy": [0.2, 0.4][run.seed], "ad": 0.7, "sdad": 0.1, "seed": run.seed}
             summary = {**figures, "num_clients": 100, "weighted_psi": 5.0, "compare": {}}
             (run.folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     text = script.write(given, runs, tmp_path / "out")
@@ -120,6 +120,14 @@ def test_ours_stand_beside_the_published_figures(script: ModuleType, tmp_path: P
     assert "| HACCS | 0.300 ± 0.141 | 0.16 ± 0.04 | 0.700 ± 0.100 | 0.85 ± 0.22 |" in text
     assert "| CL | – | 0.90 ± 0.02 | – | – |" in text  # has not run
     assert (tmp_path / "out" / "clust_psi_pfl_fmnist.md").read_text(encoding="utf-8") == text
+
+
+def test_a_panel_has_the_mean_skew_of_its_seeds(script: ModuleType) -> None:
+    found = [
+        {"seed": seed, "weighted_psi": psi, "num_clients": 10} for seed, psi in enumerate([1.0, 1.0, 4.0])
+    ]
+    panel = script._panel((None, script.Column("alpha=0.3", ())), {"FedAvg": found, "CFL": found[2:]})
+    assert panel == "alpha=0.3, K = 10, WPSI 2.00"  # (1 + 1 + 4) / 3: CFL's run is of a seed that counts once
 
 
 def test_another_number_of_clients_has_no_published_figure(script: ModuleType) -> None:

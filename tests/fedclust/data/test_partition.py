@@ -137,6 +137,10 @@ def test_other_partitioners_are_checked(parts: list[list[int]], message: str) ->
             node_of("Iid", num_clients=5, alpha=1, target=2),
             r"Iid takes file, .*num_clients, .* got alpha=1, target=2; to leave a key out: ~partition.alpha",
         ),
+        (
+            node_of("Domains", num_clients=5, clean=1.0, base=node_of("Iid", num_clients=5, target=1)),
+            r"^partition.base Iid takes .* got target=1; to leave a key out: ~partition.base.target$",
+        ),
     ],
 )
 def test_impossible_requests_are_refused_with_figures(node: dict, message: str) -> None:

@@ -9,6 +9,7 @@ from torch import nn
 from torch.func import functional_call, grad, stack_module_state, vmap
 
 from fedclust.models.construction import Classifier, build
+from fedclust.settings.composition import plain
 
 CONF = Path(__file__).parents[3] / "conf" / "model"
 
@@ -29,8 +30,8 @@ MODELS: dict[str, tuple[list[int], int, int | None, int]] = {
     "cnn_fedgwc": ([3, 32, 32], 100, None, 815_332),
     # 28 → 26 → 13 → 11 → 5 pixels: 160 + 4,640, then 801 · 128 + 129 · 62
     "cnn_emnist": ([1, 28, 28], 62, None, 115_326),
-    # 28 (padded to 32) → 28 → 14 → 10 → 5 pixels: 156 + 2,416, then 401 · 120 + 121 · 84 + 85 · 62
-    "lenet5": ([1, 28, 28], 62, None, 66_126),
+    # 28 (padded to 32) → 28 → 14 → 10 → 5 pixels: 156 + 2,416, then 401 · 120 + 121 · 84 + 85 · 47
+    "lenet5": ([1, 28, 28], 47, None, 64_851),
     "resnet9": ([3, 8, 8], 10, None, 6_573_130),
     # torchvision publishes 11,689,512 for ImageNet's 1,000 classes, of 513 each
     "resnet18": ([3, 16, 16], 10, None, 11_689_512 - 1_000 * 513 + 10 * 513),
@@ -55,7 +56,7 @@ def config(name: str) -> dict:
             "model": OmegaConf.load(CONF / f"{name}.yaml"),
         }
     )
-    return dict(OmegaConf.to_container(whole, resolve=True)["model"])  # type: ignore[call-overload,index]
+    return dict(plain(whole)["model"])
 
 
 def batch(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -140,7 +140,9 @@ def runs_of(options: argparse.Namespace, data: str, folder: Path) -> list[Run]:
                         *tables["rows"][row], "compare=[]", "proof=false", "serve=cluster", f"seed={seed}",
                     ]  # fmt: skip
                     names = (column.title or "table", f"clients-{clients or 'own'}", row, f"seed-{seed}")
-                    place = folder.joinpath(*(re.sub(r"[^\w.-]+", "-", name) for name in names))
+                    place = folder.joinpath(
+                        *(re.sub(r"[^\w.-]+", "-", name, flags=re.ASCII) for name in names)
+                    )
                     made.append(Run(row, column, clients, seed, tuple(overrides), place))
     return made
 

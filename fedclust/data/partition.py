@@ -47,7 +47,7 @@ import fedclust.data.partitioners as partitioners
 from fedclust.data.dataset import Dataset
 from fedclust.data.partitioners import NOBODY
 from fedclust.data.shifts import Shift, shift_from_dict, shift_to_dict
-from fedclust.support.checks import Checked, check_entries, check_value, few
+from fedclust.support.checks import Checked, check_entries, check_value, few, read_as
 from fedclust.support.reasons import is_open
 from fedclust.support.rng import generator
 from fedclust.typing import BoolArray, FloatArray, IntArray
@@ -408,14 +408,15 @@ def _check_dataset(metadata: Mapping[bytes, bytes], dataset: Dataset) -> tuple[l
         assumed = f"{dataset.name} with fingerprint {dataset.fingerprint}"
         warnings.warn(f"the saved partition names no dataset; it is assumed to be {assumed}", stacklevel=4)
         return [], None
-    about: dict[str, Any] = json.loads(metadata[_KEY])
+    about: Mapping[str, Any] = read_as(Mapping[str, Any], json.loads(metadata[_KEY]))
     if about.get("version") != _VERSION:
         raise ValueError(f"version must be {_VERSION}, got {about.get('version')}")
     if (fingerprint := about.get("fingerprint")) != dataset.fingerprint:
         wanted = f"{dataset.name} with fingerprint {dataset.fingerprint}"
         raise ValueError(f"must belong to {wanted}, got one of {about.get('dataset')} with {fingerprint}")
     check_value("seed", seed := about.get("seed"), "a whole number >= 0 or None")
-    return [shift_from_dict(values) for values in about.get("shifts", [])], seed
+    shifts = read_as(tuple[Mapping[str, Any], ...], about.get("shifts", []))
+    return [shift_from_dict(values) for values in shifts], seed
 
 
 def _check_whole(values: "pd.Series[Any]", size: int) -> None:

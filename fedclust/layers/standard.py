@@ -170,8 +170,8 @@ def put_back(clusters: Clusters, earlier: Clusters, broken: Collection[int]) -> 
     earlier
         As they were.
     broken
-        The clusters to put back; the others stay as they are, and so does one of clients that have just
-        joined.
+        The clusters to put back; the others stay as they are. One of clients that have just joined goes back
+        to its own, and stays if there was none.
     """
     models, aggregators = list(clusters.models), list(clusters.aggregators)
     for cluster in broken:
@@ -179,7 +179,7 @@ def put_back(clusters: Clusters, earlier: Clusters, broken: Collection[int]) -> 
         were = earlier.assignment[members[members < earlier.num_clients]]
         if not len(were) and cluster >= len(earlier.models):
             continue
-        most = int(np.bincount(were).argmax()) if len(were) else 0
+        most = int(np.bincount(were).argmax()) if len(were) else cluster
         models[cluster] = earlier.models[most]
         aggregators[cluster] = copy.deepcopy(earlier.aggregators[most])
     return replace(clusters, models=tuple(models), aggregators=tuple(aggregators))

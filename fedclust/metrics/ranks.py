@@ -75,7 +75,7 @@ def sign_flip(differences: ArrayLike) -> float:
     """Test whether two methods differ on the same seeds, by flipping the signs of the differences.
 
     If the methods were equally good, each difference could as well have the other sign. All 2ⁿ combinations
-    of signs are counted; from n = 15 on, 16,384 of them are drawn. The smallest possible value is 2 / 2ⁿ.
+    of signs are counted, so no value is below 2 / 2ⁿ; from n = 15 on, 16,384 of them are drawn.
 
     Source: Fisher, "The Design of Experiments", 1935, Section 21.
 

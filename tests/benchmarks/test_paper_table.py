@@ -44,6 +44,12 @@ def test_a_command_for_each_row_column_size_and_seed(script: ModuleType, tmp_pat
     assert not any(character in str(run.folder.relative_to(tmp_path)) for run in runs for character in "=[ (")
 
 
+def test_the_folder_of_a_row_with_greek_letters_can_be_typed(script: ModuleType, tmp_path: Path) -> None:
+    (run,) = script.runs_of(options("fedgwc_cifar100", rows=["FedGWC (β = 0.1)"]), "dataset.path=.", tmp_path)
+    typed = [*run.overrides, f"output_dir={run.folder}"]
+    assert script.compose(typed).output_dir == str(tmp_path / "table/clients-own/FedGWC-0.1-/seed-0")
+
+
 def test_every_round_is_scored_where_the_paper_has_the_best_one(script: ModuleType, tmp_path: Path) -> None:
     for experiment, every in (("fmcl_imagenette", "1"), ("clust_psi_pfl_fmnist", "${rounds}")):
         given = options(experiment, set=["evaluate_every=5"])

@@ -306,6 +306,7 @@ def test_another_tool_needs_three_columns(tmp_path: Path) -> None:
     [
         ({}, {"fingerprint": "xyz"}, "must belong to tiny with fingerprint abc, got one of tiny .* xyz"),
         ({}, {"version": 2}, "version must be 1, got 2"),
+        ({}, {"shifts": ["noise"]}, r"rows\.parquet: must be a mapping, got 'noise'"),
         ({}, {"seed": -1}, "seed must be a whole number >= 0 or None, got -1"),
         ({"row": [4, 1, 0, 6]}, {}, r"row must be in \[0, 6\), got 6"),
         ({"row": [4, 1, 0, -1]}, {}, r"row must be in \[0, 6\), got -1"),
@@ -335,6 +336,9 @@ def test_files_that_are_no_saved_partition_are_refused(tmp_path: Path) -> None:
         load_client_rows(path, TINY)
     path.write_text("client,row")
     with pytest.raises(ValueError, match=r"partition.file .*rows\.parquet: .* not a parquet file"):
+        load_client_rows(path, TINY)
+    pq.write_table(pa.table(LINES).replace_schema_metadata({"fedclust": "[1]"}), path)
+    with pytest.raises(ValueError, match=r"rows\.parquet: must be a mapping, got \[1\]"):
         load_client_rows(path, TINY)
     pd.DataFrame({"client": [0]}).to_parquet(path)
     with pytest.raises(ValueError, match=r"must have columns client, part and row, got \['client'\]"):

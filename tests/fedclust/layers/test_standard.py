@@ -136,6 +136,13 @@ def test_parts_of_a_cluster_that_go_back_share_its_model_and_not_its_aggregator(
     assert [each.momentum_vector[0].tolist() for each in (first, second)] == [[1.0, 1.0]] * 2
 
 
+def test_a_cluster_of_clients_that_just_joined_goes_back_to_its_own_model(toy) -> None:
+    models = [toy.model() for _ in range(4)]
+    earlier = Clusters(np.array([0, 0]), tuple(models[:2]), aggregators=(FedAvg(), FedAvg()))
+    clusters = Clusters(np.array([0, 0, 1]), tuple(models[2:]), aggregators=(FedAvg(), FedAvg()))
+    assert put_back(clusters, earlier, [1]).models == (models[2], models[1])
+
+
 def _run(toy, num_clients: int) -> Run:
     toys = toy(num_clients=num_clients)
     clusters = Clusters.of(np.zeros(num_clients, dtype=int), toy.model())

@@ -285,6 +285,12 @@ class TableEncoder:
                 yield column.name, size, column.size, changed
 
     @property
+    def encodes_to(self) -> "ArrayEncoder":
+        """The format of encoded rows."""
+        sizes = [len(column.values) if self.encoding == "onehot" else 1 for column in self.categories]
+        return ArrayEncoder((len(self.numbers) + sum(sizes),), "float32")
+
+    @property
     def names(self) -> list[str]:
         """Names of the columns in use."""
         return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
@@ -326,6 +332,11 @@ class TextEncoder:
 
     def __post_init__(self) -> None:
         _check_sizes([self.length])
+
+    @property
+    def encodes_to(self) -> "ArrayEncoder":
+        """The format of encoded rows."""
+        return ArrayEncoder((self.length,), "int64")
 
     @cached_property
     def _tokenizer(self) -> Any:
@@ -412,6 +423,11 @@ class ImageEncoder:
                 shape = _shown(self.shape)
                 raise ValueError(f"images must be uint8 of shape {shape}, got {pixels.dtype} {pixels.shape}")
             return pixels
+        if not isinstance(rows, Iterable) or not all(isinstance(row, str | Path | bytes) for row in rows):
+            raise ValueError("images must be paths, encoded bytes, or an array of uint8 pixels")
+        if self.shape[0] not in MODES:
+            rule = f"images must be pixels of shape {_shown(self.shape)}"
+            raise ValueError(f"{rule}, as files have {' or '.join(map(str, MODES))} channels")
         read = [decode(row, self.shape, self.resize) for row in rows]
         return np.stack(read) if read else np.zeros((0, *self.shape), np.uint8)
 
@@ -435,6 +451,11 @@ class ArrayEncoder:
 
     def __post_init__(self) -> None:
         _check_sizes(self.shape)
+
+    @property
+    def encodes_to(self) -> "ArrayEncoder":
+        """The format of encoded rows."""
+        return self
 
     def encode(self, rows: Any) -> NDArray[Any]:
         """Check the rows' shape and type; shape (n, *shape).
@@ -507,8 +528,10 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
         If a value is not such a number; the message reveals no value of the data except infinity.
     """
     try:
+        if values.dtype == object:  # which may hold pandas' NA, unlike None no number
+            values = values.where(values.notna(), np.nan)
         numbers: FloatArray = values.astype(np.float64).to_numpy()
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"column {values.name} must hold numbers") from error
     if (endless := np.abs(numbers) > np.finfo(np.float32).max).any():
         got = np.copysign(np.inf, numbers[endless][0])
@@ -520,8 +543,10 @@ def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:
     """Convert categories to texts; whole numbers that were read as floats are written without decimals."""
     from pandas.api import types
 
-    if types.is_float_dtype(values) and (values.dropna() == values.dropna().round()).all():
-        values = values.astype("Int64")
+    if types.is_float_dtype(values):
+        present = values.dropna()
+        if ((present == present.round()) & (present.abs() < 2**63)).all():
+            values = values.astype("Int64")
     texts: NDArray[Any] = values.astype(object).where(values.notna(), MISSING).astype(str).to_numpy(object)
     return texts
 

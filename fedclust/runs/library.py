@@ -30,7 +30,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
-from fedclust.data.input_encoders import encoder_from
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
 from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
@@ -68,7 +68,7 @@ from fedclust.settings.composition import ConfigError, build, compose, parameter
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, none_of, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
@@ -449,7 +449,7 @@ class Result:
             As for :meth:`losses`; if no model has a finite loss; or a label is not one of the run's.
         """
         if isinstance(inputs, str | Path | pd.DataFrame) or (
-            isinstance(inputs, list) and isinstance(inputs[0], str | Path)
+            isinstance(inputs, list) and inputs and isinstance(inputs[0], str | Path)
         ):
             inputs, targets = self._encoded(inputs, targets)
         # Where clients chose privately, the assignment does not record what they chose.
@@ -458,6 +458,8 @@ class Result:
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         if targets is None:
             rows = self._rows(inputs)
+            if not len(rows):
+                raise ValueError("rows must have at least one row, got none")
             x, remote, embeddings = self._normalised(rows), None, self._mean_embeddings
             if embeddings is not None:
                 own = mean_embedding(rows, self._embedding_of(rows), mean, std)
@@ -496,6 +498,12 @@ class Result:
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str | tuple):
+            columns = getattr(rows, "columns", ())
+            for name in (labels,) if isinstance(labels, str) else labels:
+                if name not in columns:
+                    raise ValueError(
+                        none_of("targets", name, columns, "must be a column of the rows, one of")
+                    )
             labels = rows[labels if isinstance(labels, str) else list(labels)]
         if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):
             labels = labels.reset_index(drop=True)
@@ -585,8 +593,13 @@ class Result:
     @cached_property
     def _embedder(self) -> Embedder | None:
         """Embeds rows as the run did before its networks; None if it did not."""
-        given, inputs = self.saved.inputs.get("encoder"), self.saved.inputs.get("embedded_by") or ""
-        return Embedder.of(inputs, self._encoder, None if given is None else encoder_from(given))
+        return Embedder.of(self.saved.inputs.get("embedded_by") or "", self._encoder, self._input_encoder)
+
+    @cached_property
+    def _input_encoder(self) -> InputEncoder | None:
+        """Encodes raw rows as the run did; None if its clients did not say how."""
+        given = self.saved.inputs.get("encoder")
+        return None if given is None else encoder_from(given)
 
     def _embedding_of(self, rows: torch.Tensor) -> Callable[[], Encoder]:
         """Return what makes the encoder of rows of :meth:`_rows` that methods cluster by."""
@@ -596,7 +609,12 @@ class Result:
 
     def _rows(self, inputs: Any) -> torch.Tensor:
         """Return rows as the run's clients held them when it began: embedded, if it embedded them."""
-        x = to_inputs(inputs)
+        x, encoder = to_inputs(inputs), self._input_encoder
+        if isinstance(encoder, ImageEncoder):
+            if x.shape[2:] != encoder.shape[1:]:
+                raise ValueError(f"inputs must be images of shape {encoder.shape}, got {tuple(x.shape[1:])}")
+        elif encoder is not None:
+            x = torch.from_numpy(encoder.encodes_to.encode(x))
         return x if self._embedder is None else self._embedder(x)
 
     def _prepared(self, inputs: Any) -> torch.Tensor:

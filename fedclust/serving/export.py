@@ -175,12 +175,18 @@ def write_format(
     ModuleNotFoundError
         If the packages for ONNX are missing.
     ValueError
-        If the network cannot be written, or the file's predictions differ.
+        If the example does not fit the network, that cannot be written, or the file's predictions differ.
     """
     rows = _example(encoder) if example is None else example
+    if len(rows) < 2:
+        raise ValueError(f"example must have at least 2 rows, got {len(rows)}")
     module = _Predictions(network, target).eval()
-    with torch.no_grad():
-        expected = module(rows).numpy()
+    try:
+        with torch.no_grad():
+            expected = module(rows).numpy()
+    except (RuntimeError, IndexError) as error:
+        shape = f"{rows.dtype} of shape {tuple(rows.shape)} does not"
+        raise ValueError(f"example must fit the network, {shape}: {_first_line(error)}") from error
     write = _write_onnx if name == "onnx" else _write_torch
     path = folder / _FILES[name]
     # Compared on one row, too, to notice a number of rows that was fixed on export.

@@ -207,6 +207,8 @@ class Served:
         alike = {normalize("NFC", str(each.name)): each for each in self.sites}
         if found := by_name.get(site) or by_id.get(str(site)) or alike.get(normalize("NFC", str(site))):
             return found
+        if not self.sites:
+            raise ValueError(f"site must not be given to the models of one cluster's folder, got {site}")
         known = few((each.label for each in self.sites), 20)
         raise ValueError(f"site must be one of {known}, got {site}; for another site choose a cluster")
 
@@ -349,7 +351,7 @@ class Served:
             (cluster,) = self.clusters
         if cluster not in self.clusters:
             known = ", ".join(map(str, self.clusters))
-            raise ValueError(f"cluster must be one of {known}, or site must be given, got {cluster}")
+            raise ValueError(f"cluster must be one of {known}, or site must be given, got {cluster!r}")
         return Site(-1, cluster)
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
@@ -433,6 +435,8 @@ def load_export(
     parts = {cluster: _read(folders[cluster] / CLUSTER, Part) for cluster in clusters}
     first = parts[clusters[0]]
     for cluster, part in parts.items():
+        if part.cluster != cluster:
+            raise ValueError(f"{folders[cluster] / CLUSTER}: cluster must be {cluster}, got {part.cluster}")
         if replace(part, cluster=first.cluster, model=first.model, margin=first.margin) != first:
             raise ValueError(f"{folders[cluster] / CLUSTER}: must agree with those of the other clusters")
     target = from_values(first.target)

@@ -278,6 +278,7 @@ def read_as(kind: Any, values: Any) -> Any:
     if origin in UNIONS:
         if type(None) in arguments and values is None:
             return None
+        arguments = tuple(each for each in arguments if each is not type(None))
         for each in arguments[:-1]:
             with suppress(ValueError):
                 return read_as(each, values)

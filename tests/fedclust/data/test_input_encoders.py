@@ -63,6 +63,14 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
     # A file with a missing value makes pandas read whole numbers as floats.
     assert grade.encode(pd.DataFrame({"grade": [1.0, 2.0, np.nan]})).tolist() == [[1], [2], [0]]
     assert grade.encode(pd.DataFrame({"grade": [1, 2]})).tolist() == [[1], [2]]
+    # No integer type holds these.
+    assert grade.encode(pd.DataFrame({"grade": [1.0, 1e30, np.inf]})).tolist() == [[1], [0], [0]]
+
+
+def test_a_missing_number_may_be_any_of_pandas() -> None:
+    for missing in (None, np.nan, pd.NA, pd.NaT):
+        found = input_encoders.numbers_of(pd.Series([1, missing, "2.5"], dtype=object))
+        np.testing.assert_array_equal(found, [1.0, np.nan, 2.5])
 
 
 @pytest.mark.parametrize(
@@ -70,6 +78,7 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
     [
         (pd.DataFrame({"age": [1.0]}), "sex missing; got age"),
         (pd.DataFrame({"age": ["old"], "sex": ["f"]}), "column age must hold numbers"),
+        (pd.DataFrame({"age": [10**400], "sex": ["f"]}), "column age must hold numbers"),
         (pd.DataFrame({"age": [np.inf], "sex": ["f"]}), "column age must hold finite numbers, got inf"),
         # A float32 holds up to 3.4e38: as one it is infinite, and what is predicted would be no number.
         (pd.DataFrame({"age": [-1e39], "sex": ["f"]}), "column age must hold finite numbers, got -inf"),
@@ -95,6 +104,12 @@ def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
         images.encode([tmp_path / "b.png"])
     with pytest.raises(ValueError, match="cannot read image"):
         images.encode([tmp_path / "none.png"])
+    for wrong in (b"bytes", list(pixels), None):
+        with pytest.raises(ValueError, match="images must be paths, encoded bytes, or an array of uint8"):
+            images.encode(wrong)
+    two = input_encoders.ImageEncoder((2, 2, 3), "none", (0.5, 0.5), (0.25, 0.25))
+    with pytest.raises(ValueError, match=r"must be pixels of shape \(n, 2, 2, 3\), as files"):
+        two.encode([tmp_path / "a.png"])
     arrays = input_encoders.ArrayEncoder((2,), "float32")
     assert arrays.encode(pd.DataFrame({"a": [1], "b": [2]})).dtype == np.float32
     with pytest.raises(ValueError, match=r"rows must have shape \(n, 2\), got \(1, 3\)"):

@@ -107,6 +107,23 @@ def test_a_new_client(result: fedclust.Result) -> None:
         result.assign(CLIENTS[0][0][:2], [1])
 
 
+def test_rows_are_read_as_those_of_training(result: fedclust.Result) -> None:
+    columns = CLIENTS[0][0].shape[1]
+    whole = np.arange(2 * columns).reshape(2, columns)  # int64, which the networks do not take
+    assert torch.equal(result.predict(0, whole), result.predict(0, whole.astype(np.float32)))
+    assert result.assign(whole, [0, 1]) == result.assign(whole.astype(np.float32), [0, 1])
+    narrow = rf"rows must have shape \(n, {columns}\), got \(2, {columns - 1}\)"
+    for ask in (lambda: result.predict(0, whole[:, 1:]), lambda: result.place(whole[:, 1:], [0, 1])):
+        with pytest.raises(ValueError, match=narrow):
+            ask()
+    for none in (whole[:0], []):
+        with pytest.raises(ValueError, match="rows must have"):
+            result.place(none)
+    frame = pd.DataFrame(whole)
+    with pytest.raises(ValueError, match="targets must be a column of the rows, one of 0, .*, got 'y'"):
+        result.place(frame, "y")
+
+
 def test_a_diverged_model_is_not_assigned_to_new_clients(monkeypatch: pytest.MonkeyPatch, result) -> None:
     x, y = CLIENTS[0]
     monkeypatch.setitem(vars(result.saved), "placing", {})  # as of a method that goes by losses

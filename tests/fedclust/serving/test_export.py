@@ -156,6 +156,7 @@ def test_only_a_model_that_is_meant_is_used(exported) -> None:
         ({}, "cluster must be one of 0, 1, 2, or site must be given, got None"),
         ({"site": "east"}, "site must be one of north, south, west, got east"),
         ({"cluster": 3}, "cluster must be one of 0, 1, 2, or site must be given, got 3"),
+        ({"cluster": "1"}, "cluster must be one of 0, 1, 2, or site must be given, got '1'"),
         ({"site": "north", "cluster": 0}, "must not both be given"),
     ]:
         with pytest.raises(ValueError, match=message):
@@ -244,6 +245,16 @@ def test_weights_are_read_from_safetensors_only_and_must_fit(exported, tmp_path,
         save_file(damage(state, next(iter(state))), weights)
     with pytest.raises(ValueError, match=message):
         fedclust.load_export(copy)
+
+
+def test_folders_of_clusters_that_were_exchanged_are_refused(exported, tmp_path) -> None:
+    copy = shutil.copytree(exported, tmp_path / "copy")
+    for old, new in (("cluster-0", "kept"), ("cluster-1", "cluster-0"), ("kept", "cluster-1")):
+        (copy / old).rename(copy / new)
+    with pytest.raises(ValueError, match=r"cluster-0/cluster\.json: cluster must be 0, got 1"):
+        fedclust.load_export(copy)
+    with pytest.raises(ValueError, match="site must not be given to the models of one cluster's folder"):
+        fedclust.load_export(exported / "cluster-0").predict(pd.DataFrame({"age": [50.0]}), site="north")
 
 
 @pytest.mark.parametrize(
@@ -415,6 +426,12 @@ def test_a_format_that_predicts_something_else_is_refused(tmp_path, monkeypatch)
         path.write_bytes(b"")
         return [module(part).detach().numpy() + 0.01 for part in (rows, rows[:1])]
 
+    for example, message in (
+        (torch.ones(1, 3), "example must have at least 2 rows, got 1"),
+        (torch.ones(2, 4), r"example must fit the network, torch\.float32 of shape \(2, 4\) does not"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            formats.write_format("torch", network, tmp_path, encoder, example)
     monkeypatch.setattr(formats, "_write_torch", wrong)
     with pytest.raises(ValueError, match=r"got 0\.01"):
         formats.write_format("torch", network, tmp_path, encoder)

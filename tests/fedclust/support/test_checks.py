@@ -75,6 +75,12 @@ def test_a_number_too_large_for_a_float_is_refused() -> None:
         checks.read_as(float, 10**400)
 
 
+def test_a_value_that_may_be_missing_is_refused_by_its_type() -> None:
+    with pytest.raises(ValueError, match="^must be a text, got 3$"):
+        checks.read_as(str | None, 3)
+    assert checks.read_as(str | None, None) is None
+
+
 def test_the_first_entry_that_breaks_a_rule_is_named() -> None:
     checks.check_entries("in (0, 1]", kept=np.array([[0.5, 1.0]]), empty=np.zeros(0), number=0.5)
     for broken, shown in ((np.array([0.5, 0.0, np.nan]), "0.0"), (np.float64(0), "0.0"), (2, "2")):

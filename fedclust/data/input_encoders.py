@@ -365,9 +365,12 @@ class TextEncoder:
             if not names:
                 known, columns = " or ".join(self.columns), few(rows.columns, most=20)
                 raise ValueError(f"rows must have a column {known}; columns are {columns}")
+            if (rows.columns == names[0]).sum() > 1:
+                raise ValueError(f"rows must have each column once, got {names[0]} several times")
             column = rows[names[0]]
             rows = ["" if missing else str(text) for text, missing in zip(column, column.isna(), strict=True)]
-        if isinstance(rows, str) or not all(isinstance(text, str) for text in rows):
+        listed = isinstance(rows, Iterable) and not isinstance(rows, str)
+        if not listed or not all(isinstance(text, str) for text in rows):
             raise ValueError("rows must be a list of texts or a table with a column of them")
         # The steps of training: unencodable characters are replaced before tokens are made.
         texts = [normalize("NFC", text).encode("utf-8", "replace").decode() for text in rows]

@@ -48,7 +48,7 @@ def read_yaml(path: Path) -> Any:
     Raises
     ------
     ValueError
-        If it is not YAML, or nested too deeply.
+        If it is not YAML, is nested too deeply, or has aliases.
     """
     with readable(path, "YAML"):
         text, depth = path.read_text(encoding="utf-8"), 0
@@ -57,6 +57,10 @@ def read_yaml(path: Path) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
                 raise ValueError(f"it must be nested at most {_DEEPEST} deep")
+            if isinstance(
+                event, yaml.AliasEvent
+            ):  # a few of them may stand for billions of values, or for itself
+                raise ValueError(f"it must repeat values, not refer to them by *{event.anchor}")
         return yaml.load(text, Loader=_LOADER)
 
 

@@ -91,6 +91,16 @@ def test_rows_unlike_training_are_refused_with_the_column(rows, message) -> None
         input_encoders.TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
 
 
+def test_a_column_of_texts_is_one_column() -> None:
+    texts = input_encoders.TextEncoder(("text", "note"), 3, "{}")
+    twice = pd.DataFrame([["good", "bad"], ["bad", "good"]], columns=["text", "text"])
+    with pytest.raises(ValueError, match="rows must have each column once, got text several times"):
+        texts.encode(twice)
+    for wrong in (None, 3, "good"):
+        with pytest.raises(ValueError, match="rows must be a list of texts or a table with a column of them"):
+            texts.encode(wrong)
+
+
 def test_images_and_arrays_must_have_the_shape_of_training(tmp_path) -> None:
     from PIL import Image
 

@@ -26,6 +26,14 @@ def test_broken_and_deep_files_are_one_line(read, content: bytes, tmp_path: Path
     assert len(str(caught.value)) < 500 + len(str(path))
 
 
+@pytest.mark.parametrize("content", ["a: &a [x, x]\nb: [*a, *a]\n", "a: &a [*a]\n"])
+def test_yaml_that_refers_to_itself_is_refused(content: str, tmp_path: Path) -> None:
+    """Nine lines, each of ten references to the one before, are a billion values to whoever walks them."""
+    (tmp_path / "a.yaml").write_text(content)
+    with pytest.raises(ValueError, match=r"a\.yaml must be YAML: it must repeat values, .* by \*a$"):
+        read_yaml(tmp_path / "a.yaml")
+
+
 def test_what_is_fine_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("a: {b: [1, 2]}\n")
     assert read_yaml(tmp_path / "a.yaml") == {"a": {"b": [1, 2]}}

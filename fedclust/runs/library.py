@@ -239,7 +239,11 @@ class Result:
 
     def _built(self, model: ArrayRecord) -> nn.Module:
         network = self._fresh()
-        network.load_state_dict(to_state(model))
+        try:
+            network.load_state_dict(to_state(model))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ValueError(f"model must be the network of the run in {self.folder}: {reason}") from error
         return network.eval()
 
     def predict(self, client: int, inputs: Any, times: Sequence[float] | None = None) -> torch.Tensor:
@@ -1015,7 +1019,7 @@ def load(
     FileNotFoundError
         If the folder does not hold a run.
     ValueError
-        If its configuration names something that is not allowed.
+        If its configuration names something that is not allowed, or `model` is no network.
 
     Examples
     --------
@@ -1028,6 +1032,8 @@ def load(
     ...     print(fedclust.load(f"{folder}/run", network).assignment)
     [0 0 1 1]
     """
+    if not (model is None or isinstance(model, nn.Module)):
+        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     saved = SavedRun(Path(folder))
     config = saved.config
     built = [*(("model", "training") if model is None else ()), *(("encoder",) if encoder is None else ())]

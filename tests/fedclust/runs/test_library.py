@@ -229,6 +229,14 @@ def test_a_run_that_is_loaded_predicts_what_it_did_in_memory(tmp_path: Path) -> 
             found.predict(0, wrong)
     with pytest.raises(ValueError, match=r"model must be given to get networks: load\(folder, model\)"):
         fedclust.load(tmp_path / "run").model_for(0)
+    other = fedclust.load(tmp_path / "run", nn.Sequential(nn.Flatten(), nn.Linear(18, 3)))
+    with pytest.raises(
+        ValueError, match="model must be the network of the run in .*: .*size mismatch"
+    ) as caught:
+        other.predict(0, x)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"model must be a torch\.nn\.Module, got type"):
+        fedclust.load(tmp_path / "run", nn.Linear)  # type: ignore[arg-type]
 
 
 def test_callbacks_see_every_round_and_may_change_what_they_see(capsys: pytest.CaptureFixture[str]) -> None:

@@ -61,7 +61,8 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         clients = clients.rename(columns={"stays": "personal"})
         here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
         layered = clients.get("personal")
-        clients = _as_answered(clients, here if cluster is None else [])
+        names = [*_FIGURES, *(key for key, _, _ in words.figures)]
+        clients = _as_answered(clients, here if cluster is None else [], names)
         if "confusion" in clients and clients["confusion"].notna().any():
             clients = clients.assign(
                 answer=[_answer(each, served.class_names) for each in clients["confusion"]]
@@ -105,14 +106,14 @@ def _template() -> jinja2.Template:
     return environment.from_string(text)
 
 
-def _as_answered(clients: "pd.DataFrame", here: Collection[int]) -> "pd.DataFrame":
+def _as_answered(clients: "pd.DataFrame", here: Collection[int], names: Sequence[str]) -> "pd.DataFrame":
     """Replace the figures of clients whose layer is not here by those without one, where these are known."""
     if "personal" not in clients:
         return clients
     same = (clients["personal"] == NONE) | clients["client"].isin(here)
     figures = {
         name: clients[name].where(same, clients.get(f"{name}_none", np.nan))
-        for name in _FIGURES
+        for name in names
         if name in clients
     }
     return clients.assign(**figures, personal=clients["personal"].where(same, NONE))

@@ -12,7 +12,7 @@ from fedclust.federation.questions import prior_shifts
 from fedclust.layers.coalitions import CoalitionModels, chosen_without
 from fedclust.personal.layers import NONE, PRIOR
 from fedclust.proof.words import joined
-from fedclust.serving.served import Served, margins_of
+from fedclust.serving.served import Served, with_margins
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -91,14 +91,16 @@ def without(
         others = [label[other] for other in members if other != client] or ["nobody"]
         lines.append(f"{own.label}: the model that it trains with {joined(others)}")
     of_others = _without_figures(run, {each.client: each.cluster for each in sites}, same)
-    table = of_others.clients
+    margins: dict[int, float] = {}
+    if of_others.clients is not None:
+        sites[:], margins = with_margins(sites, of_others.clients, target)
     coalition_of = {cluster: place for place, cluster in clusters.items()}
     left = replace(
         served,
         sites=tuple(sites),
         clusters=tuple(coalition_of),
         network=lambda of: built(trained.on_all_rows(coalition_of[of.cluster])),
-        margins={} if table is None else margins_of(table, tuple(coalition_of), target),
+        margins=margins,
     )
     lines += [
         f"in these models nothing of {gone.label} remains: none of them has trained with it",

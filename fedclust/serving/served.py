@@ -23,7 +23,7 @@ from fedclust.data.targets import CLASSES, Target, from_values
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
-from fedclust.personal.layers import FINETUNE, PRIOR, weights_file
+from fedclust.personal.layers import FINETUNE, NONE, PRIOR, weights_file
 from fedclust.personal.staying import CHOICES
 from fedclust.settings.allowed import check_folder
 from fedclust.support.checks import few, read_as
@@ -73,6 +73,8 @@ class Site:
         Values added to its network's outputs, shape (O,); None for none.
     note
         Why its fine-tuned model is not here; None if it is, or if there is none.
+    margin
+        As of :attr:`Served.margins`, with the personal layers of its cluster's clients; None without any.
     """
 
     client: int
@@ -81,6 +83,7 @@ class Site:
     personal: str | None = None
     prior_shift: tuple[float, ...] | None = None
     note: str | None = None
+    margin: float | None = None
 
     @classmethod
     def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
@@ -98,7 +101,9 @@ class Site:
 
     def without_model(self, why: str | None = _STAYS) -> "Site":
         """Note why its own model is not here, if it has one; None if it is here."""
-        return replace(self, note=why) if self.personal in _OWN else self
+        if self.personal not in _OWN:
+            return self
+        return replace(self, note=why, margin=None if why else self.margin)
 
     @property
     def label(self) -> str:
@@ -131,7 +136,8 @@ class Served:
         What is predicted.
     margins
         By cluster, within what a prediction is right nine times of ten, see
-        :meth:`fedclust.data.targets.Target.margin`; without the clusters of which that is not known.
+        :meth:`fedclust.data.targets.Target.margin`; without the clusters of which that is not known, as where
+        a client was measured with a personal layer.
     """
 
     class_names: tuple[str, ...]
@@ -189,7 +195,7 @@ class Served:
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = dataset.get("csv_options") or {}
         inputs = encoder_from(encoder)
-        margins = margins_of(table, clusters, run.target)
+        sites, margins = with_margins(sites, table, run.target)
         return cls(tuple(every), inputs, sites, clusters, network, options, embedder, run.target, margins)
 
     def site(self, site: str | int) -> Site:
@@ -242,7 +248,8 @@ class Served:
         -------
         A column per class, named after it; or of the amount, in its unit, and of the ends of its 90 %
         interval by the errors on test rows of the cluster's clients; or of the survival at each time,
-        ``survival at 90``, and the ``risk``, which is larger the sooner the event is expected. A row per row,
+        ``survival at 90``, and the ``risk``, which is larger the sooner the event is expected. There is no
+        interval if that is not known: where clients use personal layers, without `site`. A row per row,
         indexed as the DataFrame or from 0; for image files, by their path. Where each position has its own
         label, a row per row and position.
 
@@ -255,7 +262,8 @@ class Served:
 
         rows, index = self.read(rows)
         outputs = self.outputs(rows, site=site, cluster=cluster)
-        margin = self.margins.get(self._site(site, cluster).cluster)
+        chosen = self._site(site, cluster)
+        margin = self.margins.get(chosen.cluster) if chosen.margin is None else chosen.margin
         names, predicted = self.target.table(outputs, self.class_names, times, margin)
         chances = predicted.numpy()
         if chances.ndim == 3:
@@ -366,14 +374,23 @@ class Served:
         return logits
 
 
-def margins_of(table: "pd.DataFrame", clusters: Sequence[int], target: Target) -> dict[int, float]:
-    """Return the clusters' margins by a table of clients with figures; see :attr:`Served.margins`."""
-    members = {cluster: table[table["cluster"] == cluster] for cluster in clusters}
-    known = {
+def with_margins(
+    sites: Sequence[Site], table: "pd.DataFrame", target: Target
+) -> tuple[tuple[Site, ...], dict[int, float]]:
+    """Return sites with their margins, and those of clusters, by a table of clients with figures.
+
+    Figures are of predictions with personal layers, so they hold for a cluster alone only if nobody has one.
+    """
+    members = {cluster: table[table["cluster"] == cluster] for cluster in {each.cluster for each in sites}}
+    found = {
         cluster: target.margin({str(name): rows[name] for name in rows}, rows["num_test"])
         for cluster, rows in members.items()
     }
-    return {cluster: margin for cluster, margin in known.items() if margin is not None}
+    known = {cluster: margin for cluster, margin in found.items() if margin is not None}
+    layered = {site.cluster for site in sites if site.personal not in (None, NONE)}
+    of_sites = {cluster: margin for cluster, margin in known.items() if cluster in layered}
+    measured = (replace(each, margin=None if each.note else of_sites.get(each.cluster)) for each in sites)
+    return tuple(measured), {cluster: known[cluster] for cluster in known.keys() - layered}
 
 
 def load_export(

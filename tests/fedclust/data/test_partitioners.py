@@ -339,6 +339,17 @@ def test_heterogeneity_by_hand() -> None:
     assert dealt(smaller, LABELS).sum(axis=1).tolist() == [4] * 4
 
 
+def test_one_class_clients_leave_others_their_skew_and_their_mix() -> None:
+    # 6 examples of each of three classes, clients of 3. The one-class client takes 3 of one class, the even
+    # one 1 of each: 2, 5 and 5 are left. The skewed one has 3 of its class, or both of the first one's.
+    for seed in range(9):
+        counts = rules.counts_by_client(np.full(3, 6), np.array([1e12, 1e-9, 0]), 3, draws(seed))
+        even, skewed, single = counts.tolist()
+        assert even == [1, 1, 1]
+        assert sorted(single) == [0, 0, 3]
+        assert max(skewed) == (2 if skewed[single.index(3)] else 3)
+
+
 def test_domains_in_order_with_their_strengths() -> None:
     shares = {"clean": 0.4, "noise": 0.2, "blur": 0.2, "rotation": 0.1, "invert": 0.1}
     found = assigned(rules.Domains(10, **shares, noise_std=0.3, blur_sigma=1.5), LABELS)

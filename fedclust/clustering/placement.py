@@ -328,11 +328,15 @@ def nearest_inputs(remote: FloatArray | None, clusters: IntArray) -> Placement:
     1
     >>> nearest_inputs(None, np.arange(2)).reason
     "without targets, the cluster is unknown: the clients' mean inputs are not here to compare with"
+    >>> nearest_inputs(np.array([np.nan, np.nan]), np.arange(2)).reason.partition(": ")[2]
+    "comparing inputs takes a cluster of 3 clients, and some clients' inputs of each"
     """
     if len(clusters) == 1:
         return Placement(int(clusters[0]), ONE_MODEL)
     if remote is None or not np.isfinite(remote).all():
         why = "the clients' mean inputs are not here to compare with"
+        if remote is not None:
+            why = f"comparing inputs takes a cluster of {_FEWEST} clients, and some clients' inputs of each"
         return Placement(None, f"without targets, the cluster is unknown: {why}")
     evidence = {"remoteness": {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}}
     best = int(np.argmin(remote))

@@ -502,12 +502,14 @@ class Result:
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str | tuple):
-            columns = getattr(rows, "columns", ())
+            columns = list(getattr(rows, "columns", ()))
             for name in (labels,) if isinstance(labels, str) else labels:
                 if name not in columns:
                     raise ValueError(
                         none_of("targets", name, columns, "must be a column of the rows, one of")
                     )
+                if columns.count(name) > 1:
+                    raise ValueError(f"rows must have each column once, got {name} several times")
             labels = rows[labels if isinstance(labels, str) else list(labels)]
         if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):
             labels = labels.reset_index(drop=True)

@@ -122,6 +122,8 @@ def test_rows_are_read_as_those_of_training(result: fedclust.Result) -> None:
     frame = pd.DataFrame(whole)
     with pytest.raises(ValueError, match="targets must be a column of the rows, one of 0, .*, got 'y'"):
         result.place(frame, "y")
+    with pytest.raises(ValueError, match="rows must have each column once, got y several times"):
+        result.place(frame.assign(y=0, x=1).rename(columns={"x": "y"}), "y")
 
 
 def test_a_diverged_model_is_not_assigned_to_new_clients(monkeypatch: pytest.MonkeyPatch, result) -> None:

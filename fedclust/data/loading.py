@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _VALIDATION = "validation_fraction"
 _TARGET = "target.json"
 _NOT_IN_SETTINGS = ("file", "seed", "group", _VALIDATION)  # a group is part of the dataset
-FORMAT = 3  # increase it when the same data, partition and seed give another federation
+FORMAT = 4  # increase it when the same data, partition and seed give another federation
 
 
 def load(

@@ -71,7 +71,7 @@ class FedDrift(ClusteredStrategy):
         assignment[clients] = losses.argmin(axis=1)
         chosen = replace(clusters, assignment=assignment, memory=Memory(before), reason="clients chose")
         number = len(clusters.models)
-        apart = _apart(chosen, clients[left], eager=self.parameters.eager)
+        apart = self._apart(chosen, clients[left])
         if self.parameters.eager or number == 1:
             return apart
         rows = federation.describe().rows
@@ -83,20 +83,22 @@ class FedDrift(ClusteredStrategy):
         """Remember no loss of newcomers."""
         return Memory(padded(clusters.memory.losses, len(homes)))
 
-
-def _apart(clusters: Clusters, drifted: IntArray, *, eager: bool) -> Clusters:
-    """Give drifted clients a model each, or together, that starts from the one that fits best."""
-    if not len(drifted):
-        return clusters
-    homes, assignment = clusters.assignment[drifted], clusters.assignment.copy()
-    starts = homes[:1] if eager else homes
-    assignment[drifted] = len(clusters.models) + (0 if eager else np.arange(len(drifted)))
-    pairs = zip(drifted.tolist(), homes.tolist(), strict=True)
-    return clusters.because(
-        ", ".join(f"client {client} drifted from cluster {home}" for client, home in pairs),
-        assignment=assignment,
-        models=(*clusters.models, *(clusters.models[home] for home in starts)),
-    )
+    def _apart(self, clusters: Clusters, drifted: IntArray) -> Clusters:
+        """Give drifted clients a model each, or together, that starts from the one that fits best."""
+        if not len(drifted):
+            return clusters
+        eager = self.parameters.eager
+        homes, assignment = clusters.assignment[drifted], clusters.assignment.copy()
+        starts = homes[:1] if eager else homes
+        assignment[drifted] = len(clusters.models) + (0 if eager else np.arange(len(drifted)))
+        pairs = zip(drifted.tolist(), homes.tolist(), strict=True)
+        return clusters.because(
+            ", ".join(f"client {client} drifted from cluster {home}" for client, home in pairs),
+            assignment=assignment,
+            models=(*clusters.models, *(clusters.models[home] for home in starts)),
+            # Made here, as a merge in the same step moves new models to places of earlier ones.
+            aggregators=(*clusters.aggregators, *(self.make_aggregator() for _ in starts)),
+        )
 
 
 def _merged(clusters: Clusters, groups: IntArray, rows: IntArray) -> Clusters:

@@ -4,11 +4,16 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
 
 from fedclust.clustering.feddrift import Parameters
+from fedclust.federation import Clusters, Federation
 from fedclust.messages.evaluation import Losses
+from fedclust.messages.models import from_state
 from fedclust.strategies import FedDrift
-from tests.strategies.helpers import weights_of
+from fedclust.strategies.feddrift import Memory
+from tests.strategies.helpers import at, weights_of
 
 CONCEPTS = {0: [0, 0, 0, 0, 0], 5: [0, 0, 8, 8, 0], 9: [0, 0, 8, 0, 8], 13: [4, 0, 4, 0, 8]}
 """What each client's weight should be from some round on, but for what makes clients differ a little."""
@@ -55,6 +60,20 @@ def test_drifted_clients_go_on_alone_and_are_merged_a_step_later(started, toy, w
     # In round 9 clients 0, 1 and 3 train, of 1, 1 and 3 rows, and clients 2 and 4, of one each.
     expected = [(0 + 1 / 16 + 3 * 3 / 16) / 5, 8 + (2 / 16 + 4 / 16) / 2]
     np.testing.assert_allclose(weights_of(strategy), expected, rtol=1e-6)
+
+
+def test_a_new_model_has_an_aggregator_of_its_own_where_others_merge_in_the_same_step(toy) -> None:
+    # Losses are |client − weight|. Models 0 and 1 are within 2, model 2 is not; client 7 has lost its own.
+    models = [from_state({"w": torch.full((2,), weight)}) for weight in (0.0, 1.0, 3.0)]
+    memory, before = Memory(np.array([np.nan] * 7 + [0.0])), tuple(FedAvg() for _ in range(3))
+    clusters = Clusters(np.array([0, 1, 1, 2, 2, 2, 2, 2]), models, memory, before)
+    strategy = FedDrift(parameters=Parameters(interval=1, delta=2.0))
+    federation = Federation(toy(num_clients=8, num_examples=lambda _: 1).grid())
+    found = strategy.before_round(clusters, np.arange(8), at(2, federation))
+    assert found.assignment.tolist() == [0, 0, 0, 1, 1, 1, 1, 2]
+    assert found.aggregators[:2] == (before[0], before[2])
+    assert len(found.aggregators) == 3
+    assert found.aggregators[2] not in before
 
 
 def test_who_does_not_answer_stays_and_newcomers_have_no_loss_before(started, toy) -> None:

@@ -219,7 +219,8 @@ class HACCS(Checked):
         Weight ρ of the loss when groups are drawn, in [0, 1]; 1 − ρ is the weight of the speed.
     latencies
         Seconds that a round takes each client, > 0, shape (K,); None: unknown, so that groups are drawn by
-        their loss alone, and all clients of a group count as equally fast.
+        their loss alone, and all clients of a group count as equally fast. A client that joins later counts
+        as fast as the mean.
     max_distance
         Hellinger distance up to which clients are neighbours, in (0, 1].
 
@@ -245,8 +246,8 @@ class HACCS(Checked):
     def select(self, candidates: Candidates, size: int, generator: np.random.Generator) -> IntArray:
         """Draw groups of candidates, and take the fastest client left in each drawn group."""
         clients, federation = candidates.clients, candidates.federation
-        given, number = self.latencies, federation.num_clients
-        if given is not None and len(given) != number:
+        given, late = self.latencies, federation.joined > 0
+        if given is not None and len(given) != (number := np.count_nonzero(~late)):
             rule = f"have one number for each of the {number} clients"
             raise FederationError(f"selection.latencies must {rule}, got {len(given)}")
         counts = federation.describe().train_counts[clients]
@@ -254,7 +255,7 @@ class HACCS(Checked):
         answers = federation.losses([candidates.model], clients)
         replied = np.isin(clients, list(answers))
         answered, losses = clients[replied], np.array([each[0] for each in answers.values()])
-        seconds = None if given is None else np.array(given, dtype=np.float64)[answered]
+        seconds = None if given is None else np.append(given, np.full(late.sum(), np.mean(given)))[answered]
         return haccs.draw(answered, groups[replied], losses, seconds, self.rho, size, generator)
 
 

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from fedclust.federation import FederationError
-from fedclust.selection import HACCS, FedCLS
+from fedclust.federation import Federation, FederationError
+from fedclust.federation.federation import Roster
+from fedclust.selection import HACCS, Candidates, FedCLS
 
 
 def test_nobody_is_asked_for_a_loss(candidates) -> None:
@@ -37,6 +38,13 @@ def test_only_candidates_are_grouped_and_chosen(candidates) -> None:
 def test_latencies_are_one_per_client(candidates) -> None:
     with pytest.raises(FederationError, match=r"one number for each of the 6 clients, got 2"):
         HACCS(latencies=[1, 2]).select(candidates([0, 1], num_clients=6), 1, np.random.default_rng(0))
+
+
+def test_a_client_that_joins_later_counts_as_fast_as_the_mean(toy) -> None:
+    federation = Federation(toy(num_clients=3, counts=lambda _: [9, 1]).grid(), roster=Roster([0, 0, 3]))
+    found = Candidates(np.arange(3), toy.model(), 3, federation)
+    # One group, with 1, 4 and 2.5 seconds.
+    assert HACCS(latencies=[1, 4]).select(found, 2, np.random.default_rng(0)).tolist() == [0, 2]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,6 @@ class FedDrift(ClusteredStrategy):
         if not answers:
             return clusters
         clients, losses = np.array(list(answers)), np.array(list(answers.values()))
-        losses = np.where(np.isfinite(losses), losses, np.inf)
         before = clusters.memory.losses.copy()
         left = feddrift.drifted(losses, before[clients], self.parameters.delta)
         before[clients] = losses.min(axis=1)

@@ -347,12 +347,13 @@ def page(folder: Path, before: str = "") -> str:
 
 
 def headlines(claims_page: str) -> str:
-    """Write README's table from the page of claims; of several networks, that with the most seeds."""
+    """Write README's table from the page of claims; of several networks, that of most seeds, then rounds."""
     stand = standing(claims_page)
     rows = []
     for claim in (each for each in read()[1] if each.headline):
         ways = [dict(zip(HEAD, row, strict=True)) for (name, _), row in stand.items() if name == claim.claim]
-        cells = max(ways, key=lambda row: row["seeds"])  # a digit, or a dash alone
+        # Seeds are a digit; rounds are as "5,000" and "20,000"; without runs there is one row, of dashes.
+        cells = max(ways, key=lambda row: (row["seeds"], len(row["rounds"]), row["rounds"]))
         rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["outcome"]])
     return table(["claim", "published", "ours", "outcome"], rows)
 

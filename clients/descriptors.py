@@ -26,8 +26,8 @@ def descriptors(node: Node, question: DescriptorQuestion, clients: list[int]) ->
 
 
 def _descriptor(node: Node, num_classes: int, job: Job) -> Descriptor:
-    latent, ((logits, labels),) = node.trainer.latent(job), node.trainer.logits([job])
+    latent, ((outputs, values),) = node.trainer.latent(job), node.trainer.logits([job])
     own = latent.astype(np.float64).reshape(-1, latent.shape[-1])  # each position of a row that has several
-    right = int((logits.argmax(axis=-1) == labels).reshape(len(labels), -1).mean(axis=1).sum())
+    right, labels = int(node.data.target.hits(outputs, values).sum()), node.data.labels[job.rows].numpy()
     moments = flux.moments(own, labels.ravel(), num_classes)
     return Descriptor(moments, own.shape[1], float(own.max()), right, len(labels))

@@ -76,6 +76,10 @@ class CFL(ClusteredStrategy):
                 clusters = clusters.split(cluster, outcome.labels)
         return replace(clusters.with_report(**report), memory=changes)
 
+    def settled(self, clusters: Clusters, server_round: int) -> bool:
+        """Return whether a cut may have come."""
+        return server_round > self.parameters.min_rounds
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """List why no cut can come, and that the limits depend on the setting."""
         first, fewest = self.parameters.min_rounds + 1, 2 * self.parameters.min_cluster_size

@@ -18,8 +18,8 @@ class CLoVE(NetworkStrategy):
 
     Source: :mod:`fedclust.clustering.clove`. Before each of the first ``clustering_rounds`` rounds everybody,
     in the cohort or not, measures the loss of all k models; a client that fails stays where it was. With
-    ``stable_rounds`` this ends once nobody has changed for so many rounds (the authors' code); the method
-    then remembers how many times in a row each client was given its model, shape (K,).
+    ``stable_rounds`` this ends once nobody who can be reached has changed for so many rounds (the authors'
+    code); the method then remembers how many times in a row each client was given its model, shape (K,).
 
     Parameters
     ----------
@@ -52,8 +52,12 @@ class CLoVE(NetworkStrategy):
         """Cluster everybody, in the first rounds."""
         number, kept = federation.server_round, clusters.memory
         last, stable = self.parameters.clustering_rounds, self.parameters.stable_rounds
-        if (last is not None and number > last) or (stable is not None and kept.min() >= stable):
+        if last is not None and number > last:
             return clusters
+        if stable is not None:  # who has left can never be clustered again
+            here = [client for client in federation.clients.online() if client < clusters.num_clients]
+            if (kept[here] >= stable).all():
+                return clusters
         losses = federation.losses(clusters.models, range(clusters.num_clients))
         if not losses:
             return clusters

@@ -103,6 +103,10 @@ class IFCA(NetworkStrategy):
         """Move every client to the cluster that it chooses."""
         return self._chosen(clusters, range(clusters.num_clients), federation)
 
+    def settled(self, clusters: Clusters, server_round: int) -> bool:
+        """Return whether a start is chosen."""
+        return server_round >= self.parameters.trial_rounds
+
     def cautions(self, num_clients: int, rounds: int) -> list[str]:
         """Warn of a run that ends before a start is chosen."""
         trial = self.parameters.trial_rounds

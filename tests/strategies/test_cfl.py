@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from fedclust.clustering.cfl import Parameters
+from fedclust.federation import Clusters
 from fedclust.strategies import CFL
 
 SOON = {"eps_1": 0.7, "eps_2": 0.8, "relative": False, "min_rounds": 1}
@@ -65,6 +66,13 @@ def test_a_client_that_was_not_sampled_is_placed_by_its_last_update_or_asked(sta
     sampled = {client for record in watch.rounds[:cut] for client in record["cohort"]}
     assert len(sampled) < 8
     assert strategy.assignment.tolist() == [0, 1] * 4
+
+
+def test_a_run_does_not_stop_before_the_first_cut_may_come(toy) -> None:
+    clusters = Clusters.of([0, 0], toy.model())
+    assert CFL().settled(clusters, 1)
+    waits = CFL(parameters=Parameters(min_rounds=20))
+    assert [waits.settled(clusters, number) for number in (20, 21)] == [False, True]
 
 
 def test_cautions() -> None:

@@ -1,6 +1,9 @@
 """CLoVE on clients whose loss is the distance of their number from the model."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 from flwr.app import ArrayRecord
 
@@ -87,6 +90,14 @@ def test_clustering_ends_once_nobody_has_changed_for_the_rounds_it_takes(toy) ->
     silent = Federation(toy(num_clients=6, error=lambda *_: "asked").grid())
     assert strategy.before_round(clusters, np.arange(6), at(4, silent)) is clusters
     assert silent.take_failures() == []
+
+
+def test_clustering_ends_though_a_client_has_left(toy, monkeypatch: pytest.MonkeyPatch) -> None:
+    strategy, federation, clusters = _begun(toy, stable_rounds=1)
+    left = replace(clusters, memory=np.array([1, 1, 1, 1, 1, 0]))  # client 5 was never clustered
+    assert strategy.before_round(left, np.arange(6), at(2, federation)) is not left
+    monkeypatch.setattr(federation.clients, "online", lambda: {0, 1, 2, 3, 4})
+    assert strategy.before_round(left, np.arange(5), at(2, federation)) is left
 
 
 def test_a_newcomer_makes_clustering_start_again(toy) -> None:

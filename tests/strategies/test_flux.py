@@ -14,6 +14,7 @@ from fedclust.clients.node import node_of_objects
 from fedclust.clustering import flux
 from fedclust.clustering.flux import Parameters
 from fedclust.data.arrays import from_arrays
+from fedclust.data.targets import Amounts, Times
 from fedclust.federation import Clusters
 from fedclust.messages.descriptors import Descriptor, DescriptorQuestion
 from fedclust.messages.models import from_state
@@ -147,6 +148,33 @@ def test_each_position_of_a_row_is_described() -> None:
     # A row counts for the share of its positions, so that no more are right than there are rows.
     hits = (network(rows.inputs[own]).argmax(-1) == rows.labels[own]).sum().item()
     assert (found[0].right, found[0].num_examples) == (hits // 2, len(own))
+
+
+@pytest.mark.parametrize(
+    ("target", "values", "bins"),
+    [
+        # An output of 0 is the amount 5, and 4 and 6 are within a fifth of the range.
+        (Amounts(0, 10, (5,)), [1, 4, 6, 9], [0, 0, 1, 1]),
+        # Rows of equal risk are half right. Two bins of each interval, without and with the event.
+        (Times((10,), 90), [[5, 0], [6, 0], [20, 1], [30, 1]], [0, 0, 3, 3]),
+    ],
+)
+def test_of_amounts_and_times_the_bins_are_described_and_hits_are_right(target, values, bins) -> None:
+    inputs = np.random.default_rng(0).normal(size=(4, 4)).astype("f4")
+    part = inputs, np.array(values, dtype="f4")
+    rows = from_arrays([(part, None, part)], target=target)
+    network = nn.Linear(4, rows.num_outputs)
+    nn.init.zeros_(network.weight)
+    nn.init.zeros_(network.bias)
+    node = node_of_objects(rows, network, HOW, seed=0, device="cpu")
+    question = DescriptorQuestion(from_state(network.state_dict()), rows.num_classes)
+    found, errors = descriptors.descriptors(node, {0: question})
+    assert errors == {}
+    assert (found[0].right, found[0].num_examples) == (2, 4)
+    points = inputs.astype(float) @ flux.noise_axes(4, rows.num_classes)[0].T
+    for each in set(bins):
+        here = points[np.array(bins) == each]
+        np.testing.assert_allclose(found[0].moments[2 + 2 * each], here.mean(axis=0))
 
 
 def test_a_client_that_does_not_answer_or_of_another_width_goes_with_the_largest_cluster(toy) -> None:

@@ -136,6 +136,12 @@ def test_the_kept_start_keeps_its_aggregators_memory(toy) -> None:
     assert clusters.assignment.tolist() == [0, 0, 0, 1, 1, 1]  # client 2 is as far from both
 
 
+def test_a_run_does_not_stop_before_a_start_is_chosen() -> None:
+    tried, alone = _ifca(**RESTARTS), _ifca()
+    assert [tried.settled(_clusters(0.0), number) for number in (2, 5, 6)] == [False, False, True]
+    assert alone.settled(_clusters(0.0), 1)
+
+
 def test_a_run_that_ends_before_the_choice_is_warned_of() -> None:
     strategy = _ifca(**RESTARTS)
     assert strategy.cautions(6, rounds=6) == []

@@ -279,10 +279,11 @@ class Grouping(Agglomeration):
         """Warn where the silhouette stands in for the value that the paper sets per data set."""
         if self.num_clusters is not None or self.threshold is not None:
             return []
+        least = ", at least 2 for three or more clients" if self.min_silhouette is None else ""
         return [
             "the paper sets a threshold or the number of clusters per data set; without "
             "strategy.parameters.threshold or strategy.parameters.num_clusters, the mean silhouette chooses "
-            "the number, and always at least 2"
+            f"the number{least}"
         ]
 
 

@@ -62,6 +62,15 @@ def test_the_silhouette_chooses_the_number() -> None:
     assert scores[3] == pytest.approx((2 - (1 / 10 + 1 / 9)) / 4)
 
 
+def test_the_least_number_that_is_warned_of_is_the_one_chosen() -> None:
+    alike = np.ones((3, 3)) - np.eye(3)
+    assert [group(alike[:number, :number], Grouping())[0].max() + 1 for number in (2, 3)] == [1, 2]
+    assert Grouping().cautions()[0].endswith("chooses the number, at least 2 for three or more clients")
+    guarded = Grouping(min_silhouette=0.5)  # 0 for clients that are all as far apart
+    assert group(alike, guarded)[0].tolist() == [0, 0, 0]
+    assert guarded.cautions()[0].endswith("the mean silhouette chooses the number")
+
+
 def test_no_number_that_is_good_enough_is_one_cluster() -> None:
     assert group(PAIRS, Grouping(min_silhouette=0.9))[0].tolist() == [0, 0, 0, 0]
     assert group(1 - np.eye(5), Grouping(min_silhouette=0.01))[0].tolist() == [0] * 5  # all silhouettes are 0

@@ -77,6 +77,12 @@ class FLUX(ClusteredStrategy):
     parameters: Parameters
     memory_type = Memory
 
+    def cautions(self, num_clients: int, rounds: int) -> list[str]:
+        """List why clients cannot be clustered."""
+        first = f"after round {self.parameters.min_rounds} (strategy.parameters.min_rounds) at the earliest"
+        text = f"clusters are formed {first}, and there are {rounds}"
+        return [text] if rounds <= self.parameters.min_rounds else []
+
     def begin(self, federation: Federation, model: ArrayRecord) -> Clusters:
         """Start with one model for all."""
         everyone = np.zeros(federation.num_clients, dtype=np.int64)

@@ -57,6 +57,10 @@ def test_clients_are_clustered_once_the_accuracy_on_their_rows_gains_little() ->
     assert len(result.summary["accuracies"]) == 5
     _, result = _run(FLUX(parameters=Parameters(min_gain=1.0, min_rounds=6)))
     assert result.num_clusters == 1  # there is no seventh round
+    assert FLUX(parameters=Parameters(min_rounds=6)).cautions(6, 7) == []
+    (said,) = FLUX(parameters=Parameters(min_rounds=6)).cautions(6, 6)
+    assert said.startswith("clusters are formed after round 6 ")
+    assert said.endswith(" at the earliest, and there are 6")
 
 
 def test_what_clients_report_is_of_the_model_so_far() -> None:

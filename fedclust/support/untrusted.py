@@ -57,9 +57,7 @@ def read_yaml(path: Path) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > _DEEPEST:
                 raise ValueError(f"it must be nested at most {_DEEPEST} deep")
-            if isinstance(
-                event, yaml.AliasEvent
-            ):  # a few of them may stand for billions of values, or for itself
+            if isinstance(event, yaml.AliasEvent):  # a few may stand for billions of values, or for itself
                 raise ValueError(f"it must repeat values, not refer to them by *{event.anchor}")
         return yaml.load(text, Loader=_LOADER)
 

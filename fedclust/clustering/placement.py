@@ -334,9 +334,8 @@ def nearest_inputs(remote: FloatArray | None, clusters: IntArray) -> Placement:
     if len(clusters) == 1:
         return Placement(int(clusters[0]), ONE_MODEL)
     if remote is None or not np.isfinite(remote).all():
-        why = "the clients' mean inputs are not here to compare with"
-        if remote is not None:
-            why = f"comparing inputs takes a cluster of {_FEWEST} clients, and some clients' inputs of each"
+        few = f"comparing inputs takes a cluster of {_FEWEST} clients, and some clients' inputs of each"
+        why = "the clients' mean inputs are not here to compare with" if remote is None else few
         return Placement(None, f"without targets, the cluster is unknown: {why}")
     evidence = {"remoteness": {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}}
     best = int(np.argmin(remote))

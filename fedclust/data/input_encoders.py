@@ -304,10 +304,7 @@ class TableEncoder:
         if missing := [name for name in names if name not in rows.columns]:
             columns = few(rows.columns, most=20)
             raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {columns}")
-        if rows.columns.is_unique:  # else it is looked up name by name, which takes long with many columns
-            return
-        if twice := [name for name in names if (rows.columns == name).sum() > 1]:
-            raise ValueError(f"rows must have each column once, got {few(twice)} several times")
+        check_once(names, rows)
 
 
 @dataclass(frozen=True)
@@ -365,8 +362,7 @@ class TextEncoder:
             if not names:
                 known, columns = " or ".join(self.columns), few(rows.columns, most=20)
                 raise ValueError(f"rows must have a column {known}; columns are {columns}")
-            if (rows.columns == names[0]).sum() > 1:
-                raise ValueError(f"rows must have each column once, got {names[0]} several times")
+            check_once(names[:1], rows)
             column = rows[names[0]]
             rows = ["" if missing else str(text) for text, missing in zip(column, column.isna(), strict=True)]
         listed = isinstance(rows, Iterable) and not isinstance(rows, str)
@@ -520,6 +516,14 @@ def _check_sizes(sizes: Sequence[int]) -> None:
 
 def _shown(shape: Sequence[int]) -> str:
     return f"({', '.join(map(str, ('n', *shape)))})"
+
+
+def check_once(names: Iterable[str], rows: "pd.DataFrame") -> None:
+    """Raise ValueError if a table has one of the columns several times."""
+    if rows.columns.is_unique:  # else it is looked up name by name, which takes long with many columns
+        return
+    if twice := [name for name in names if (rows.columns == name).sum() > 1]:
+        raise ValueError(f"rows must have each column once, got {few(twice)} several times")
 
 
 def numbers_of(values: "pd.Series[Any]") -> FloatArray:

@@ -30,7 +30,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
-from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, check_once, encoder_from
 from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
@@ -502,15 +502,12 @@ class Result:
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str | tuple):
-            columns = list(getattr(rows, "columns", ()))
-            for name in (labels,) if isinstance(labels, str) else labels:
-                if name not in columns:
-                    raise ValueError(
-                        none_of("targets", name, columns, "must be a column of the rows, one of")
-                    )
-                if columns.count(name) > 1:
-                    raise ValueError(f"rows must have each column once, got {name} several times")
-            labels = rows[labels if isinstance(labels, str) else list(labels)]
+            names = [labels] if isinstance(labels, str) else list(labels)
+            for name in names:
+                if name not in (there := getattr(rows, "columns", ())):
+                    raise ValueError(none_of("targets", name, there, "must be a column of the rows, one of"))
+            check_once(names, rows)
+            labels = rows[names[0] if isinstance(labels, str) else names]
         if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):
             labels = labels.reset_index(drop=True)
             columns = [labels] if isinstance(labels, pd.Series) else [labels[name] for name in labels]

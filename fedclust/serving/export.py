@@ -104,9 +104,7 @@ def write_export(
             network, cluster = served.network(site), site.cluster
             state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
             save_file(state, folder / WEIGHTS)
-            names, options, margin = served.class_names, served.csv_options, site.margin
-            if margin is None:
-                margin = served.margins.get(cluster)
+            names, options, margin = served.class_names, served.csv_options, served.margin(site)
             part = Part(FORMAT, cluster, names, encoder, options, model, *last, predicts, margin)
             kept = {key: value for key, value in asdict(part).items() if key not in _SPARSE or value}
             _json(folder / CLUSTER, kept)

@@ -262,8 +262,7 @@ class Served:
 
         rows, index = self.read(rows)
         outputs = self.outputs(rows, site=site, cluster=cluster)
-        chosen = self._site(site, cluster)
-        margin = self.margins.get(chosen.cluster) if chosen.margin is None else chosen.margin
+        margin = self.margin(self._site(site, cluster))
         names, predicted = self.target.table(outputs, self.class_names, times, margin)
         chances = predicted.numpy()
         if chances.ndim == 3:
@@ -361,6 +360,10 @@ class Served:
             known = ", ".join(map(str, self.clusters))
             raise ValueError(f"cluster must be one of {known}, or site must be given, got {cluster!r}")
         return Site(-1, cluster)
+
+    def margin(self, site: Site) -> float | None:
+        """Return the margin of a site's predictions: its own, or its cluster's; None if it is not known."""
+        return self.margins.get(site.cluster) if site.margin is None else site.margin
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         try:

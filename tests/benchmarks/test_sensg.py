@@ -88,6 +88,13 @@ def test_a_base_is_sensitive_if_anyone_varies_there(script: ModuleType, files: t
     assert np.flatnonzero(found.reported).tolist() == [0, 2, 5, 6, 9]
 
 
+def guessed(sequence: np.ndarray, reported: np.ndarray) -> float:
+    """How often the more frequent label of the five bases around is right."""
+    letters = text(sequence)
+    seen = pd.Series(reported[2:-2]).groupby([letters[at : at + 5] for at in range(len(letters) - 4)])
+    return float(np.average(np.maximum(seen.mean(), 1 - seen.mean()), weights=seen.size()))
+
+
 def test_a_synthetic_genome_has_variants_by_the_bases_around_and_the_population(script: ModuleType) -> None:
     populations = {"one": ["A", "B"], "two": ["C"]}
     reference, found = script.synthetic(populations, 200_000, 0)
@@ -98,10 +105,13 @@ def test_a_synthetic_genome_has_variants_by_the_bases_around_and_the_population(
         assert (bases != reference[positions]).all()
     assert 0.45 < found.reported.mean() < 0.55  # the mean of Beta(0.2, 0.2)
     # Guessing the more frequent label of each 5-mer is right for the mean of max(p, 1 - p), 0.90.
-    letters = text(reference)
-    seen = pd.Series(found.reported[2:-2]).groupby([letters[at : at + 5] for at in range(len(letters) - 4)])
-    right = np.maximum(seen.mean(), 1 - seen.mean())
-    assert np.average(right, weights=seen.size()) == pytest.approx(0.90, abs=0.02)
+    assert guessed(reference, found.reported) == pytest.approx(0.90, abs=0.02)
+    # An individual has a variation on either of two copies with a frequency of mean 0.1 / 5.1: in less than
+    # 0.5 (2 x 0.1 / 5.1) = 0.020 of its bases; each is in five 5-mers, so nine of ten of these are as they were.
+    for name in "ABC":
+        own = script.sequence_of(reference, found.substitutions[name])
+        assert 0.01 < (own != reference).mean() < 0.022
+        assert guessed(own, found.reported) > 0.85
     # Of one population, two share more variants than two of different ones.
     carried = {name: set(positions.tolist()) for name, (positions, _) in found.substitutions.items()}
     alike = {pair: len(carried[pair[0]] & carried[pair[1]]) for pair in ("AB", "AC", "BC")}

@@ -216,12 +216,14 @@ class AnyApp:
         self._refused.add(place)
 
     def log_round(self, record: Mapping[str, Any], num_rounds: int) -> None:
-        """Log a round's line in Flower's log, and name each client that failed."""
+        """Log a round's line in Flower's log, each client that failed, and each cluster that went back."""
         loss = f", loss {record['test_loss']:.4g}" if "test_loss" in record else ""
         sizes, round_ = record["cluster_sizes"], f"[ROUND {record['round']}/{num_rounds}]"
         failures = record["failures"]
         logger.info("%s clusters of %s clients, %d failures%s", round_, sizes, len(failures), loss)
         self.log_failures(failures)
+        for each in record.get("went_back", ()):
+            logger.warning("cluster %d went back to an earlier model: %s", each["cluster"], each["reason"])
 
     def log_failures(self, failures: Sequence[Failure]) -> None:
         """Name each client that failed in Flower's log."""

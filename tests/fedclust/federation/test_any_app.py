@@ -295,6 +295,17 @@ def test_a_node_that_fails_costs_its_own_reply(caplog: pytest.LogCaptureFixture)
     assert f"train: client 1 (node {FIRST_NODE_ID + 1}): RuntimeError: disk full" in caplog.text
 
 
+def test_a_model_that_is_not_taken_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            content["metrics"] = MetricRecord({"num-examples": 1, "loss": math.nan})
+
+    with caplog.at_level(logging.WARNING, "flwr"):
+        result = Apart(2, broken).start(ClusteredStrategy(), 1)
+    assert weights(result.models[0]).tolist() == [0.0, 0.0]  # the first model
+    assert "cluster 0 went back to an earlier model: the loss of its new model is not finite" in caplog.text
+
+
 class Trainings:
     """Makes some nodes fail to train once all nodes have trained some models."""
 

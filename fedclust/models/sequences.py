@@ -195,4 +195,5 @@ class _LastOutput(_AllOutputs):
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         last = (positions * (tokens != PADDING)).amax(dim=1)
         outputs = super().forward(tokens)
-        return outputs.take_along_dim(last[:, None, None], dim=1).squeeze(1)
+        # Unlike take_along_dim, this is exported for any number of rows.
+        return outputs.gather(1, last[:, None, None].expand(-1, 1, outputs.shape[2])).squeeze(1)

@@ -224,10 +224,11 @@ def _write_onnx(module: "_Predictions", rows: torch.Tensor, path: Path) -> list[
                 verbose=False,
                 dynamo=True,
             )
+            session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+            return [session.run(None, {"inputs": part.numpy()})[0] for part in (rows, rows[:1])]
         except Exception as error:  # the exporter's errors have no common class
+            path.unlink(missing_ok=True)
             raise ValueError(f"format onnx does not support this network: {_first_line(error)}") from error
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return [session.run(None, {"inputs": part.numpy()})[0] for part in (rows, rows[:1])]
 
 
 def _write_torch(module: nn.Module, rows: torch.Tensor, path: Path) -> list[np.ndarray]:

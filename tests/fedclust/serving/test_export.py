@@ -17,6 +17,7 @@ from fedclust.data.input_encoders import ArrayEncoder
 from fedclust.data.targets import Amounts, Target, Times
 from fedclust.messages.models import to_state
 from fedclust.models.construction import build
+from fedclust.models.sequences import EmbeddingLSTM
 from fedclust.runs.predict import main
 from fedclust.serving import export as formats
 from fedclust.serving.served import Served, Site
@@ -452,6 +453,28 @@ def test_onnx_predicts_what_the_network_does(tmp_path) -> None:
     rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
     (found,) = onnxruntime.InferenceSession(str(path)).run(None, {"inputs": rows.numpy()})
     np.testing.assert_allclose(found, network(rows).softmax(-1).detach().numpy(), atol=1e-6)
+
+
+class FixedRows(torch.nn.Module):
+    """Broadcasting makes the exporter take the example's number of rows for a constant."""
+
+    def forward(self, inputs):
+        return inputs.take_along_dim(inputs.long().argmax(dim=1)[:, None], dim=1).expand(-1, 2)
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch"])
+def test_a_format_of_a_fixed_number_of_rows_is_refused(name, tmp_path) -> None:
+    pytest.importorskip("onnxruntime") if name == "onnx" else None
+    with pytest.raises(ValueError, match=f"format {name} does not support this network"):
+        formats.write_format(name, FixedRows().eval(), tmp_path, ArrayEncoder((3,), "float32"))
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch"])
+def test_the_network_for_texts_is_written_for_any_number_of_rows(name, tmp_path) -> None:
+    pytest.importorskip("onnxruntime") if name == "onnx" else None
+    network = EmbeddingLSTM([6], 2, 9, embedding=4, hidden=3, dropout=0.5, input_dropout=0.2).eval()
+    assert formats.write_format(name, network, tmp_path, ArrayEncoder((6,), "int64")).exists()
 
 
 def test_predictions_of_test_rows_are_saved_and_are_those_of_the_export(exported, local, folder) -> None:

@@ -28,6 +28,7 @@ from fedclust.proof import Comparison, compare
 from fedclust.proof.coalitions import MOST_SITES, Coalition
 from fedclust.proof.partners import Difference, of_groups
 from fedclust.proof.verdict import Verdict
+from fedclust.proof.votes import FEWEST
 from fedclust.strategies.base import ClusteredStrategy
 from fedclust.support.rng import generator
 from fedclust.typing import FloatArray, IntArray
@@ -291,9 +292,13 @@ class Auto(ClusteredStrategy):
         """List why no grouping can be kept, where that follows from the settings."""
         return [] if self._may_choose(num_clients) else self._no_groups(num_clients, rounds)
 
-    def cautions_of_any_app(self, num_clients: int, rounds: int) -> list[str]:
-        """List why no grouping can be kept: such clients form no coalitions."""
-        return self._no_groups(num_clients, rounds)
+    def cautions_of_any_app(self, num_clients: int, rounds: int, compare_rows: bool) -> list[str]:
+        """List why no grouping can be kept: such clients form no coalitions, and may have one vote each."""
+        found = self._no_groups(num_clients, rounds)
+        if not found and not compare_rows and num_clients < FEWEST:
+            rule = f"clients must be >= {FEWEST}, each has one vote without compare_rows=True"
+            return [f"no groups can be found: {rule}, got {num_clients}"]
+        return found
 
     def _no_groups(self, num_clients: int, rounds: int) -> list[str]:
         given = self.parameters

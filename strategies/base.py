@@ -454,7 +454,7 @@ class ClusteredStrategy(Strategy):
         """List warnings that the method cannot work with these settings; empty unless overridden."""
         return []
 
-    def cautions_of_any_app(self, num_clients: int, rounds: int) -> list[str]:
+    def cautions_of_any_app(self, num_clients: int, rounds: int, compare_rows: bool) -> list[str]:
         """List the same warnings for clients that only train and evaluate."""
         return self.cautions(num_clients, rounds)
 
@@ -574,7 +574,7 @@ class ClusteredStrategy(Strategy):
             facts = initial_arrays, *sent, num_rounds
             everyone = self._meet(grid, *facts, new=resume is None, buffers=buffers, **waits)
         if isinstance(everyone.clients, AnyApp):
-            for caution in self.cautions_of_any_app(everyone.num_clients, num_rounds):
+            for caution in self.cautions_of_any_app(everyone.num_clients, num_rounds, compare_rows):
                 logger.warning("%s", caution)
         rounds = self.run_rounds(
             everyone, initial_arrays, num_rounds, timeout, *sent, buffers=buffers, resume=resume

@@ -106,9 +106,10 @@ def by_cluster(replies: Iterable[Reply]) -> dict[int, list[Reply]]:
 
 
 def weighted_loss(replies: Sequence[Reply]) -> float | None:
-    """Average the clients' losses by their numbers of samples, in nats; None if none is known."""
-    total = sum([reply.num_examples for reply in replies])
-    mean = math.fsum([reply.loss * reply.num_examples for reply in replies]) / total if total else math.nan
+    """Average the losses that are finite by numbers of samples, in nats; None if none is."""
+    known = [reply for reply in replies if math.isfinite(reply.loss)]
+    total = sum([reply.num_examples for reply in known])
+    mean = math.fsum([reply.loss * reply.num_examples for reply in known]) / total if total else math.nan
     return mean if math.isfinite(mean) else None
 
 

@@ -15,6 +15,9 @@ from fedclust.proof.words import Words
 MARGIN = 0.01
 """Share of a loss that counts as none."""
 
+FEWEST = 6
+"""Votes that can show something at a level of 2.5 %: six of six have a p-value of 1/64, five of five 1/32."""
+
 
 def vote(loss_a: float, loss_b: float, margin: float = 0.0) -> Evidence:
     """Compare a client's losses of two models.

@@ -169,7 +169,8 @@ def test_everybody_alone_has_the_model_that_it_wants() -> None:
             "rounds must be >= 5, 2 before the first look (strategy.parameters.warmup) and 3 on trial, got 3",
         ),
         (3, 5, "clients must be >= 4, for two groups (strategy.parameters.min_cluster_size), got 3"),
-        (4, 5, ""),
+        (5, 5, "clients must be >= 6, each has one vote without compare_rows=True, got 5"),
+        (6, 5, ""),
     ],
 )
 def test_a_run_that_can_find_no_groups_is_warned(

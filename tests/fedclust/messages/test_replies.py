@@ -48,6 +48,7 @@ def test_means_by_hand() -> None:
     assert (mean["n"].dtype.kind, mean["n"].tolist()) == ("i", 5)
     assert weighted_mean(replies[:2], ["w"])["w"] is shared["w"]
     assert weighted_loss(replies) == 2.5  # (1 + 4 + 15) / 8
+    assert weighted_loss([*replies, reply(3, shared, 9, math.nan)]) == 2.5  # who gives none does not count
     assert weighted_loss([reply(0, shared, 1, math.nan)]) is weighted_loss([]) is None
 
 

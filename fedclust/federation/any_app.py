@@ -552,7 +552,7 @@ def _only(numbers: Mapping[str, float], name: str, *endings: str) -> float | Non
 
 def _numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the entries that are one number each; one that is not finite, or nearly so, is NaN."""
-    numbers = {name: value for name, value in metrics.items() if type(value) in (int, float)}
+    numbers = {name: value for name, value in metrics.items() if isinstance(value, int | float)}
     return {name: float(value) if abs(value) < 1e300 else math.nan for name, value in numbers.items()}
 
 
@@ -566,6 +566,8 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
     def read(content: RecordDict, client: int) -> Evaluation:
         metrics = _metrics(content, at(client))
         rows, loss, numbers = _rows(metrics, at(client)), _loss(metrics), _numbers_of(metrics)
+        if loss is None and LOSS in metrics:
+            raise Lacking(str(at(client).bad(f"{LOSS} must be one number, got {short(metrics[LOSS])}")))
         if loss is None:
             _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
         if math.isfinite(loss) and abs(loss) > LARGEST_NUMBER:  # one that is not may be the model's fault

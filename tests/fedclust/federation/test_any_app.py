@@ -585,6 +585,26 @@ def test_a_second_record_of_a_kind_is_named(record: str, further: ArrayRecord | 
         Apart(4, change).start(ClusteredStrategy(), 1)
 
 
+def test_numbers_of_numpy_count() -> None:
+    def means(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate":  # Flower's simulation leaves them as they are
+            numbers = {"loss": np.float64(0.5), "accuracy": np.float64(0.75)}
+            content["metrics"] = MetricRecord({"num-examples": 2, **numbers})
+
+    (line,) = Apart(2, means).start(ClusteredStrategy(), 1).rounds
+    assert (line["test_loss"], line["global_accuracy"]) == (0.5, 0.75)
+
+
+def test_a_loss_that_is_no_number_is_named() -> None:
+    def several(content: RecordDict, message: Message, _: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            content["metrics"] = MetricRecord({"num-examples": 2, "loss": [0.5, 0.25]})
+
+    why = r"client 0 (node 2), round 1: loss must be one number, got [0.5, 0.25]"
+    with pytest.raises(FederationError, match=re.escape(why)):
+        Apart(4, several).start(ClusteredStrategy(), 1)
+
+
 LINES = {
     FedGWC: 'client 0 (node 2), round 1: no content["losses"] in reply, add: '
     "content.update(reporting.losses(loss_of_each_step)); its keys are ['arrays', 'metrics']",

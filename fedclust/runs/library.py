@@ -589,7 +589,9 @@ class Result:
 
     def _targets(self, inputs: Any, targets: Any) -> torch.Tensor:
         y = to_truth(targets, self.target.kind, self._num_classes(inputs))
-        if len(inputs) != len(y) or not len(y):
+        if not len(inputs):
+            raise ValueError("rows must have at least one row, got none")
+        if len(inputs) != len(y):
             raise ValueError(f"inputs and targets must have one length, got {len(inputs)} and {len(y)}")
         return y
 

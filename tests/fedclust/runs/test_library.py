@@ -105,6 +105,8 @@ def test_a_new_client(result: fedclust.Result) -> None:
         result.assign(CLIENTS[0][0][:1], [5])
     with pytest.raises(ValueError, match="inputs and targets must have one length, got 2 and 1"):
         result.assign(CLIENTS[0][0][:2], [1])
+    with pytest.raises(ValueError, match="rows must have at least one row, got none"):
+        result.assign(CLIENTS[0][0][:0], [])
 
 
 def test_rows_are_read_as_those_of_training(result: fedclust.Result) -> None:

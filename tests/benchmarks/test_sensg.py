@@ -107,7 +107,8 @@ def test_a_synthetic_genome_has_variants_by_the_bases_around_and_the_population(
     # Guessing the more frequent label of each 5-mer is right for the mean of max(p, 1 - p), 0.90.
     assert guessed(reference, found.reported) == pytest.approx(0.90, abs=0.02)
     # An individual has a variation on either of two copies with a frequency of mean 0.1 / 5.1: in less than
-    # 0.5 (2 x 0.1 / 5.1) = 0.020 of its bases; each is in five 5-mers, so nine of ten of these are as they were.
+    # 0.5 (2 x 0.1 / 5.1) = 0.020 of its bases; each is in five 5-mers, so nine of ten of these are as they
+    # were.
     for name in "ABC":
         own = script.sequence_of(reference, found.substitutions[name])
         assert 0.01 < (own != reference).mean() < 0.022

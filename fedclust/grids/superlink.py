@@ -24,6 +24,7 @@ from fedclust.support.reasons import FederationError, RunFailed
 
 _SHORTEST, _LONGEST = 0.001, 1.0  # seconds
 _NOT_TAKEN = "Flower did not take the message: it is too large for the SuperLink, or malformed"
+_GONE = "Flower did not take the message: its node is no longer connected"
 
 
 class PromptGrid(WrappedGrid):
@@ -50,12 +51,18 @@ class PromptGrid(WrappedGrid):
         messages = list(messages)
         pushed: list[str | None] = list(self._grid.push_messages(messages))
         missing = {str(message_id) for message_id in pushed if message_id}
-        # One id is missing for a malformed message, all are where one is too large.
+        # One id is missing for a malformed message or a stopped node, all are where one is too large.
         taken = pushed or [None] * len(messages)
+        refused = [message for message, message_id in zip(messages, taken, strict=True) if not message_id]
+        online = set(self._grid.get_node_ids()) if refused else set()
         replies = [
-            Message(Error(ErrorCode.MESSAGE_UNAVAILABLE, _NOT_TAKEN), reply_to=message)
-            for message, message_id in zip(messages, taken, strict=True)
-            if not message_id
+            Message(
+                Error(ErrorCode.MESSAGE_UNAVAILABLE, _NOT_TAKEN)
+                if message.metadata.dst_node_id in online
+                else Error(ErrorCode.NODE_UNAVAILABLE, _GONE),
+                reply_to=message,
+            )
+            for message in refused
         ]
         began = time.monotonic()
         while missing:

@@ -30,6 +30,10 @@ class Slow(WrappedGrid):
         self.after, self.look, self.taken, self.looks, self.now = after, look, taken, 0, 0.0
         self.due: dict[str, tuple[float, Message]] = {}
         self.sleeps: list[float] = []
+        self.online = [2 + place for place in range(len(after))]
+
+    def get_node_ids(self) -> list[int]:
+        return self.online
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         for place, (after, message) in enumerate(zip(self.after, messages, strict=True)):
@@ -90,6 +94,16 @@ def test_a_message_that_flower_does_not_take_is_answered_at_once(ask, taken, ref
     errors = {name: reply.error.reason for name, reply in replies.items() if reply.has_error()}
     line = "Flower did not take the message: it is too large for the SuperLink, or malformed"
     assert (errors, len(replies)) == (dict.fromkeys(refused, line), 2)
+
+
+def test_a_message_to_a_node_that_was_stopped_is_lost_with_its_node(ask) -> None:
+    # Flower takes no message for a node that was stopped in an orderly way: it is no longer registered.
+    grid = Slow(0.5, 0.5, 0.5, taken=["0", None, None])
+    grid.online = [2, 4]
+    replies = ask(grid, timeout=60)
+    assert replies["1"].error.code == ErrorCode.NODE_UNAVAILABLE
+    assert "no longer connected" in replies["1"].error.reason
+    assert replies["2"].error.code == ErrorCode.MESSAGE_UNAVAILABLE
 
 
 class Client:

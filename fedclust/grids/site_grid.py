@@ -385,7 +385,7 @@ class SiteGrid(ClientGrid):
         refused = {site: why for site, why in registered.refused.items() if site not in taken}
         ignored = {*registered.refused} - {*refused} | {site for name, site in claims if name not in site_of}
         claim = f"{host.label} speaks for site"
-        lines = [f"{claim} {site}, which another node serves: ignored" for site in sorted(ignored)]
+        lines = [f"{claim} {site}, which another node spoke for first: ignored" for site in sorted(ignored)]
         rules = {site: each for site, each in registered.rules.items() if site in site_of.values()}
         return Registered(site_of, refused, rules), lines
 

@@ -172,20 +172,19 @@ class SuperLink:
             for line in log.stdout or ():
                 print(line, end="", flush=True)
                 collapsed |= NO_BETTER_THAN in line
+        kept = f"if round 1 began, its results are in {folder.absolute()} on the SuperLink's machine, "
+        kept += "for resume="
         try:
             (state,) = _ask("list", self._connection, "--run-id", run)["runs"]
         except FederationError as error:
             raise RunFailed(
                 f"the SuperLink of connection {self._connection} no longer answers, the outcome of run {run} "
-                f"is unknown; its results are in {folder.absolute()} on the SuperLink's machine, for resume="
+                f"is unknown; {kept}"
             ) from error
         if state["status"] != "finished:completed":
             details = state["status-details"]
             if _SILENT in details:
-                details += (
-                    f": its ServerApp's process has ended; its results are in {folder.absolute()} on the "
-                    "SuperLink's machine, for resume="
-                )
+                details += f": its ServerApp's process has ended; {kept}"
             failed = RunFailed.PHRASE in details or _SILENT in details
             raise (RunFailed if failed else FederationError)(f"run {run} is {state['status']}: {details}")
         return collapsed

@@ -194,7 +194,7 @@ def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registere
     grid.connect()
     contexts[5] = evil
     assert grid.newcomers() == []
-    assert said[-1] == "node 5 speaks for site north, which another node serves: ignored"
+    assert said[-1] == "node 5 speaks for site north, which another node spoke for first: ignored"
     gone = contexts.pop(3)  # north's node
     assert grid.get_node_ids() == [0, 2, 3]
     gone.node_id, contexts[9] = 9, gone
@@ -205,7 +205,7 @@ def test_a_node_s_name_may_have_braces() -> None:
     grid = _grid(NODES)
     grid.connect()
     _, said = grid._own(Registered.of({"north": ("north/more",)}), Host(9, (), registered="{x}"))
-    assert said == ["node '{x}' speaks for site north, which another node serves: ignored"]
+    assert said == ["node '{x}' speaks for site north, which another node spoke for first: ignored"]
 
 
 def test_a_site_that_joined_a_run_may_be_away_when_it_is_resumed() -> None:

@@ -287,7 +287,7 @@ def _ended(status: str, details: str = WRONG) -> dict:
             {"list": _ended("finished:failed", "No heartbeat received from the task")},
             RunFailed,
             "run 7 is finished:failed: No heartbeat received from the task: its ServerApp's process has "
-            "ended; its results are in .*/x on the SuperLink's machine, for resume=$",
+            "ended; if round 1 began, its results are in .*/x on the SuperLink's machine, for resume=$",
         ),
         ({"list": {}}, RunFailed, "the SuperLink of connection there no longer answers, the outcome of"),
     ],

@@ -1,5 +1,6 @@
 """FedGMCC: clients are clustered every round, by the low-loss curves between their models."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,6 +20,7 @@ from fedclust.federation import Clusters, Federation, Findings, Reply, padded, s
 from fedclust.messages.models import from_stacked, like, to_state
 from fedclust.newcomers.placing import with_unanswered
 from fedclust.strategies.base import NetworkStrategy
+from fedclust.support.reasons import one_line
 from fedclust.support.rng import torch_seed
 from fedclust.typing import FloatArray, IntArray, State
 
@@ -112,9 +114,17 @@ class FedGMCC(NetworkStrategy):
         Raises
         ------
         ValueError
-            If the network is not the one that clients train.
+            If the network is not the one that clients train, or does not take inputs of this shape.
         """
         starting_models(self.network, model, 1, self.seed)
+        shape, size = self.input_shape, self.vocabulary_size
+        row = curve_fitting.draw_inputs(1, shape, torch.Generator(), vocabulary_size=size)
+        try:
+            with torch.no_grad():
+                copy.deepcopy(self.network).cpu().eval()(row)
+        except (RuntimeError, IndexError) as error:
+            rule = f"input_shape must be that of the network's inputs, got {list(shape)}"
+            raise ValueError(f"{rule}: {one_line(str(error))}") from error
         unknown = np.full((federation.num_clients, federation.num_clients), np.nan)
         none = np.zeros((0, federation.num_clients), dtype=np.int64)
         memory = Memory(self.parameters.first_percentile, unknown, none)

@@ -527,6 +527,12 @@ MISNAMED = "network must be the one that clients train, with arrays 0, its own a
             (each, {}, MISNAMED)
             for each in (IFCA(network=NETWORK), FedGMCC(network=NETWORK, input_shape=[2]))
         ),
+        (
+            FedGMCC(network=NETWORK, input_shape=[3]),
+            {"initial_arrays": ArrayRecord(NETWORK.state_dict())},
+            "input_shape must be that of the network's inputs, got [3]: mat1 and mat2 shapes cannot be "
+            "multiplied (1x3 and 2x1)",
+        ),
         (Auto(), {"buffers": frozenset({"mean"})}, "buffers must be among 0, got mean"),
         (Auto(drift_every=2), {}, "drift_every must be 0 for a ClientApp of your own, got 2"),
         (

@@ -594,7 +594,7 @@ class ClusteredStrategy(Strategy):
                 usual, found = CLIENT_FIGURES[1:], self.measured.figures  # not the number of rows
                 means = {name: mean_of_known(found[name]) for name in usual if name in found}
                 own: dict[str, Any] = {name.removeprefix(OWN): each for name, each in figures.items()}
-                result.evaluate_metrics_clientapp[number] = MetricRecord({**means, **own})
+                result.evaluate_metrics_clientapp[number] = MetricRecord({**own, **means})
             if evaluate_fn is not None or should_stop is not None:
                 result.arrays = join_models(self.clusters.models)
             if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:

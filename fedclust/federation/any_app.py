@@ -369,6 +369,9 @@ class AnyApp:
         models = {client: (each.model_a, each.model_b) for client, each in asked.items()}
         losses, failures = self._several(models, timeout, at)
         votes = {client: vote(own[0], own[1], asked[client].margin) for client, own in losses.items()}
+        for client in [client for client, each in votes.items() if not each.count]:
+            del votes[client]
+            failures[client] = str(at(client).bad(f"{LOSS} must be finite, got {losses[client]}"))
         return Answers({client: ProofAnswer.of(each) for client, each in votes.items()}, failures)
 
     def _compared(self, asked: Mapping[int, ProofQuestion], timeout: float, at: Any) -> Answers[Any]:

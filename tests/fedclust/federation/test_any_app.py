@@ -591,6 +591,25 @@ def test_a_second_record_of_a_kind_is_named(record: str, further: ArrayRecord | 
         Apart(4, change).start(ClusteredStrategy(), 1)
 
 
+def test_an_accuracy_that_is_not_known_hides_nobody_elses() -> None:
+    def some(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            accuracy = 0.25 * node if node else math.nan
+            content["metrics"] = MetricRecord({"num-examples": 2, "loss": 1.0, "accuracy": accuracy})
+
+    found = Apart(3, some).start(ClusteredStrategy(), 1).evaluate_metrics_clientapp[1]
+    assert found["accuracy"] == 0.375  # of 0.25 and 0.5
+
+
+def test_a_client_whose_losses_are_not_finite_has_no_vote_and_is_named() -> None:
+    def lost(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate" and node == 1:
+            content["metrics"]["eval_loss"] = math.nan
+
+    result = Apart(8, lost).start(FLHC(parameters=FLHC.parameters_type(rounds=2)), 4)
+    assert "for 7 of 7 clients (1 client has no usable answer and did not vote)" in result.verdict.text
+
+
 def test_numbers_of_numpy_count() -> None:
     def means(content: RecordDict, message: Message, _: int) -> None:
         if message.metadata.message_type == "evaluate":  # Flower's simulation leaves them as they are

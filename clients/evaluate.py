@@ -134,7 +134,7 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
     """Return how well each received model fits each client's whole training part.
 
     This is the mean loss of each model, and the number of rows on which its loss is the smallest; of models
-    that tie on a row, the first counts.
+    that tie on a row, the first counts. A model that has diverged is the last choice.
     """
     states = [to_state(model) for model in question.models]
     number = len(states)
@@ -155,7 +155,7 @@ def losses(node: Node, question: measuring.LossesQuestion, clients: list[int]) -
     for client, rows in answered.items():
         wins = np.bincount(np.nan_to_num(rows, nan=np.inf).argmin(axis=0), minlength=number)
         means = rows.mean(axis=1) if rows.shape[1] else np.full(number, np.nan)
-        fits[client] = measuring.Losses(means, wins)
+        fits[client] = measuring.Losses(measuring.diverged_last(means), wins)
     return fits, errors
 
 

@@ -52,6 +52,7 @@ from fedclust.messages.evaluation import (
     ProofAnswer,
     ProofQuestion,
     WinsQuestion,
+    diverged_last,
 )
 from fedclust.messages.models import canonical
 from fedclust.messages.traffic import Meter, Traffic
@@ -358,8 +359,8 @@ class AnyApp:
         self.chose |= asked.keys()
         replies: dict[int, Losses] = {}
         for client, own in losses.items():
-            if all(abs(loss) <= LARGEST_NUMBER for loss in own):  # NaN is not
-                replies[client] = Losses(np.array(own))
+            if any(abs(loss) <= LARGEST_NUMBER for loss in own):  # NaN is not
+                replies[client] = Losses(diverged_last(np.array(own)))
             else:
                 failures[client] = str(at(client).bad(f"{LOSS} must be finite, got {own}"))
         return Answers(replies, dict(sorted(failures.items())))

@@ -492,7 +492,8 @@ class Losses:
     Attributes
     ----------
     losses
-        Mean loss of each model, in nats, in the question's order, shape (models,).
+        Mean loss of each model, in nats, in the question's order, shape (models,). One that is not finite
+        is sent as :func:`diverged_last` writes it.
     wins
         For each model, the number of training rows on which its loss is the smallest, shape (models,).
     """
@@ -501,6 +502,30 @@ class Losses:
 
     losses: Annotated[FloatArray, codec.Numbers(codec.least_loss, codec.LARGEST_NUMBER, count=_num_models)]
     wins: Annotated[IntArray | None, _WINS] = None
+
+
+def diverged_last(losses: FloatArray) -> FloatArray:
+    """Write a loss that is not finite as one above all others, so that one model costs nobody the answer.
+
+    Parameters
+    ----------
+    losses
+        Mean loss of each model, shape (models,).
+
+    Returns
+    -------
+    Losses with the same order, shape (models,); the same array if none is finite.
+
+    Examples
+    --------
+    >>> diverged_last(np.array([0.5, np.nan, 2.0])).tolist()
+    [0.5, 5.0, 2.0]
+    """
+    known = np.abs(losses) <= codec.LARGEST_NUMBER  # NaN is not
+    if known.all() or not known.any():
+        return losses
+    most = losses[known].max()
+    return np.where(known, losses, min(most + abs(most) + 1, codec.LARGEST_NUMBER))
 
 
 @dataclass(frozen=True, eq=False)

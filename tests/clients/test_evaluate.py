@@ -241,6 +241,15 @@ def test_a_row_on_which_models_tie_counts_for_the_first(node, model, federation)
     assert answers[2].wins.tolist() == [len(federation.train[2]), 0]
 
 
+def test_a_model_that_has_diverged_is_the_last_choice(node, model, federation) -> None:
+    lost = from_state({name: torch.full_like(each, math.nan) for name, each in to_state(model).items()})
+    answers, errors = node(SEVERAL).told({2: evaluation.LossesQuestion([lost, model])})
+    assert not errors
+    last, known = answers[2].losses
+    assert last == pytest.approx(2 * known + 1)
+    assert answers[2].wins.tolist() == [0, len(federation.train[2])]
+
+
 def test_all_clients_go_through_a_model_together(node, model, other, monkeypatch) -> None:
     calls, honest = [], Trainer.losses
 

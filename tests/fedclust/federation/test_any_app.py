@@ -200,16 +200,17 @@ def test_no_verdict_where_the_losses_that_would_be_compared_have_chosen() -> Non
     assert result.verdict.text.startswith("No verdict: Choosy's clients chose groups by the losses")
 
 
-def test_a_loss_that_is_not_finite_excludes_its_client_from_the_choice_whichever_model_has_it() -> None:
+def test_a_model_that_has_diverged_is_the_last_choice_and_a_client_without_another_has_none() -> None:
     class Choosy(ClusteredStrategy):
         def after_round(self, clusters, replies, federation):
             lost = ArrayRecord([np.full((1, 2), math.nan)])
-            assert federation.losses([*clusters.models, lost], [0]) == {}
+            # Of (0.5, 0), half of the way to (1, 0), the loss is 0.5² = 0.25; 0.25 + 0.25 + 1 is above it.
+            assert federation.losses([*clusters.models, lost], [0])[0].tolist() == [0.25, 1.5]
+            assert federation.losses([lost], [0]) == {}
             return clusters
 
     (line,) = Apart(1).start(Choosy(), 1, min_available_nodes=1, prove=False).rounds
-    # Of (0.5, 0), half of the way to (1, 0), the loss is 0.5² = 0.25.
-    why = f"client 0 (node {FIRST_NODE_ID}): loss must be finite, got [0.25, nan]"
+    why = f"client 0 (node {FIRST_NODE_ID}): loss must be finite, got [nan]"
     assert [each["reason"] for each in line["failures"]] == [why]
 
 

@@ -394,11 +394,14 @@ class AnyApp:
         return self._ask(contents, MessageType.EVALUATE, timeout, read, others)
 
     def _prototypes(self, asked: Mapping[int, PrototypesQuestion], timeout: float, at: Any) -> Answers[Any]:
+        """Have clients send class prototypes; a question that pools the classes gets them apart, too."""
+
         def read(content: RecordDict, client: int) -> Prototypes:
             record = _further(
                 content, "prototypes", "prototypes(embeddings, labels, num_classes)", at(client)
             )
-            answer: Prototypes = decode(Prototypes, {ARRAYS: record}, at(client))
+            apart = replace(at(client), asked=replace(asked[client], pooled=False))
+            answer: Prototypes = decode(Prototypes, {ARRAYS: record}, apart)
             return answer
 
         return self._ask_first(asked, timeout, read)

@@ -25,6 +25,7 @@ from fedclust.results.outcome import Outcome
 from fedclust.selection import HACCS
 from fedclust.strategies import (
     CFL,
+    FECFL,
     FLHC,
     FMCL,
     IFCA,
@@ -690,7 +691,7 @@ def _chances(weight: float, rows: int) -> np.ndarray:
     return np.tile([(1 + weight) / 2, (1 - weight) / 2], (rows, 1))
 
 
-@pytest.mark.parametrize("method", [ClustPSIPFL, FMCL])
+@pytest.mark.parametrize("method", [ClustPSIPFL, FMCL, FECFL])
 def test_what_clients_report_before_round_1_parts_them(method: type[ClusteredStrategy]) -> None:
     result = Apart(10, reported).start(method(), 2)
     groups = [{*result.assignment[first::2].tolist()} for first in (0, 1)]

@@ -214,9 +214,10 @@ class SiteGrid(ClientGrid):
     def _agree(self) -> None:
         """Agree on an encoding, number the clients, and send both to the nodes; refuse unfit sites."""
         statements = self._statements({node: each.clients for node, each in self._registered.items()})
-        failed: Mapping[str, str] = {"": "not asked yet"}
-        while failed:
-            left = {site: each for site, each in statements.items() if site not in self.refused}
+        again = True
+        while again:
+            there = self._sites() - self.refused.keys()
+            left = {site: each for site, each in statements.items() if site in there}
             try:
                 outcome = agree(left, self._wanted)
             except ValueError as error:
@@ -229,9 +230,11 @@ class SiteGrid(ClientGrid):
             self.agreement, self.cautions = outcome.agreement, outcome.cautions
             self._names = tuple(sorted(present))
             self._nodes.rehost({node: self._hosting(each) for node, each in self._registered.items()})
-            failed = self._send_agreement(self._registered)
+            nodes = dict(self._registered)
+            failed = self._send_agreement(nodes)
             for site, reason in failed.items():
                 self.refuse(site, reason)
+            again = bool(failed) or nodes.keys() != self._registered.keys()
         for caution in self.cautions:
             self._say(f"warning: {caution}")
 
@@ -239,7 +242,7 @@ class SiteGrid(ClientGrid):
         """Send the nodes an earlier agreement; leave out those that do not fit it."""
         self.stood, self.agreement, self._names = True, agreement, tuple(known)
         clients: dict[int, tuple[int, ...]] = {}
-        for node, registered in self._registered.items():
+        for node, registered in list(self._registered.items()):
             try:
                 clients[node] = self._welcome(node, registered)
             except FederationError as error:
@@ -259,9 +262,12 @@ class SiteGrid(ClientGrid):
             self.cautions += tuple(further)
             for line in further:
                 self._say(f"warning: {line}")
-        self._names += tuple(name for name in new if site_of[name] not in self.refused)
-        for site, reason in self._send_agreement({node: registered}).items():
-            raise FederationError(f"{site}: {reason}")
+        if node in self._registered:
+            self._names += tuple(name for name in new if site_of[name] not in self.refused)
+            for site, reason in self._send_agreement({node: registered}).items():
+                raise FederationError(f"{site}: {reason}")
+        if node not in self._registered:
+            raise FederationError("it was lost while it joined")
         return self._hosting(registered)
 
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
@@ -298,7 +304,10 @@ class SiteGrid(ClientGrid):
         return tuple(number[name] for name, site in mine if name in number and site not in self.refused)
 
     def _ask(self, contents: Mapping[int, RecordDict], query: str) -> dict[int, Stated]:
-        """Ask nodes, not clients; if one does not answer, return a refusal with the reason for its sites."""
+        """Ask nodes, not clients; if one does not answer, return a refusal with the reason for its sites.
+
+        One that is lost is no longer registered, as one that is away: it is asked anew when it is back.
+        """
         replies: dict[int, Message] = {}
         asked = dict(contents)
         patience = self._wait if self._connected else self._prepare
@@ -311,8 +320,12 @@ class SiteGrid(ClientGrid):
                     replies[node] = reply
             # A process that a busy machine could not start in time is not the site's fault.
             asked = {node: each for node, each in asked.items() if node in replies and is_lost(replies[node])}
+        for node in asked:
+            sites = few(sorted(self._registered.pop(node).clients))
+            self._nodes.online.pop(node, None)
+            self._say(f"node {node} with {sites} was lost while it was asked; it may join when it is back")
         stated: dict[int, Stated] = {}
-        for node in contents:
+        for node in [each for each in contents if each not in asked]:
             try:
                 if node not in replies:
                     raise FederationError(f"no answer within {patience:g} s")

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Message
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted
@@ -18,6 +19,7 @@ from fedclust.grids.nodes import Host, read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.messages.codec import SERVER, BadReply, decode, encode
 from fedclust.messages.description import Agreed, Registered, Stated, read_from_node
+from fedclust.support.flower import ErrorCode
 
 NORTH = Registered.of({"north": ("north/w1",)}, {"west": "no such file"})
 
@@ -171,6 +173,36 @@ def test_a_node_that_comes_back_gets_its_ids_and_the_encoding_again() -> None:
     contexts[9] = gone
     assert grid.get_node_ids() == [0, 1, 2, 3]
     assert _told(grid)[9] == {"north": 1}
+
+
+@pytest.mark.parametrize("during", ["statement", "agreement"])
+def test_a_node_that_is_lost_while_sites_agree_is_away_and_joins_when_it_is_back(during: str) -> None:
+    said: list[str] = []
+    grid = _grid(NODES, say=said.append)
+    honest, tries = grid._grid.send_and_receive, itertools.count(1)
+
+    def send_and_receive(messages: Iterable[Message], **options: Any) -> list[Message]:
+        asked, replies = list(messages), list[Message]()
+        for each in asked:
+            about = each.metadata.dst_node_id, each.metadata.message_type
+            if about == (3, f"query.{during}") and next(tries) <= site_grid._TRIES:
+                replies.append(Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=each))
+            else:
+                replies += honest([each], **options)
+        return replies
+
+    grid._grid.send_and_receive = send_and_receive
+    assert grid.connect() == 3
+    assert grid.names == ("east", "south/w1", "south/w2")
+    assert list(grid.refused) == ["west"]
+    assert "node 3 with north was lost while it was asked; it may join when it is back" in said
+    assert {node: ids for node, ids in _told(grid).items() if node != 3} == {
+        2: {"south/w1": 1, "south/w2": 2},
+        4: {"east": 0},
+    }
+    # It is still there, and asked once more.
+    assert grid.newcomers() == [3]
+    assert _told(grid)[3] == {"north": 3}
 
 
 def test_a_stranger_after_the_start_is_not_served() -> None:

@@ -444,7 +444,7 @@ class NodeRegistry:
                 new[info.node_id] = Host(info.node_id, (), key, info.name, place=one_line(info.location))
         for node, host in list(new.items()):
             if self.owners is not None and not any(map(host.is_meant, self.owners)):
-                self._leave_out(new.pop(node), "the hosts file does not name it")
+                self.leave_out(new.pop(node), "the hosts file does not name it")
         questions = [Message(RecordDict(), node, QUERY_CLIENTS) for node in new]
         limit = self.timeout if self._started else max(self.timeout, self.prepare)
         replies = list(self.grid.send_and_receive(questions, timeout=limit)) if questions else []
@@ -469,13 +469,13 @@ class NodeRegistry:
             except FederationError as error:
                 if not (self._started or self.without):
                     raise FederationError(f"{host.described}: {error}") from error
-                self._leave_out(host, str(error))
+                self.leave_out(host, str(error))
         self._silent = len(new)
         for host in new.values() if self._started else ():  # asking it again would stop everybody again
-            self._leave_out(host, f"no answer within {self.timeout:g} s")
+            self.leave_out(host, f"no answer within {self.timeout:g} s")
         self._settle()
 
-    def _leave_out(self, host: Host, reason: str) -> None:
+    def leave_out(self, host: Host, reason: str) -> None:
         """Keep a node without clients, so that it is not asked again, and print the reason."""
         self.online[host.node] = replace(host, clients=(), data="", steps=())
         self.broken[host.node] = f"{host.described} is left out: {reason}"
@@ -526,7 +526,7 @@ class NodeRegistry:
             none are most; the message names those that differ.
         """
         for host in [each for each in self.online.values() if each.size not in (None, self.size)]:
-            self._leave_out(host, f"it has {host.size} clients, most nodes have {self.size}")
+            self.leave_out(host, f"it has {host.size} clients, most nodes have {self.size}")
         # A node's hash goes through its clients: once per node, not once per client.
         serving = {*self._shared()} or {self.online[node] for node in set(self.node_of.values())}
         ranked = Counter(host.data for host in serving if host.data).most_common()
@@ -536,7 +536,7 @@ class NodeRegistry:
             odd = [host for host in serving if host.data and (undecided or host.data != self._data)]
             for host in odd if self.without and not undecided else ():
                 rule = "all nodes must hold the same dataset and partition"
-                self._leave_out(host, f"{rule}, {_difference(host.data, self._data)}")
+                self.leave_out(host, f"{rule}, {_difference(host.data, self._data)}")
         if len(ranked) > 1 and (undecided or not self.without):
             encoders = {host.node: host.data.partition(" ")[2] for host in odd}
             named = "; ".join(

@@ -246,8 +246,12 @@ class SiteGrid(ClientGrid):
             try:
                 clients[node] = self._welcome(node, registered)
             except FederationError as error:
-                self._say(f"node {node} is left out: {error}")
+                self._registered.pop(node, None)
+                if node in self._nodes.online:  # otherwise it was lost, as :meth:`_ask` has said
+                    self._nodes.leave_out(self._nodes.online[node], str(error))
         self._nodes.rehost(clients)
+        if len(present := self._present()) < self._rules.min_clients:
+            raise self._too_few(present)
 
     def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
         """Send the encoding to a node that came later or came back; return its clients."""

@@ -160,18 +160,21 @@ class SuperLink:
         run_config = {"overrides": join_overrides(sent), "output-dir": str(folder.absolute())}
         lines = [f"{key} = {json.dumps(text, ensure_ascii=False)}\n" for key, text in run_config.items()]
         options = ["--federation-config", self._federation_config] if self._federation_config else []
-        with tempfile.TemporaryDirectory() as scratch:
-            # A file, because Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
-            file = Path(scratch) / "run.toml"
-            file.write_text("".join(lines), encoding="utf-8")
-            submitted = _ask("run", str(_APP), self._connection, "--run-config", str(file), *options)
-        run = str(submitted["run-id"])
-        shown, collapsed = [*_flwr("log"), run, self._connection, "--stream"], False
-        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
-        with subprocess.Popen(shown, env=_environment() | {"PYTHONUNBUFFERED": "1"}, **piped) as log:
-            for line in log.stdout or ():
-                print(line, end="", flush=True)
-                collapsed |= NO_BETTER_THAN in line
+        there = self._connection
+        goes_on = f"`flwr list {there}` shows whether the run has begun"
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                # A file, as Flower's command line cannot parse nested quotes. JSON strings are valid TOML.
+                file = Path(scratch) / "run.toml"
+                file.write_text("".join(lines), encoding="utf-8")
+                submitted = _ask("run", str(_APP), there, "--run-config", str(file), *options)
+            run = str(submitted["run-id"])
+            goes_on = f"run {run} goes on at the SuperLink: `flwr log {run} {there} --stream` shows it, "
+            goes_on += f"`flwr stop {run} {there}` ends it"
+            collapsed = self._follow(run)
+        except KeyboardInterrupt as error:
+            error.args = (goes_on,)
+            raise
         kept = f"if round 1 began, its results are in {folder.absolute()} on the SuperLink's machine, "
         kept += "for resume="
         try:
@@ -185,8 +188,25 @@ class SuperLink:
             details = state["status-details"]
             if _SILENT in details:
                 details += f": its ServerApp's process has ended; {kept}"
-            failed = RunFailed.PHRASE in details or _SILENT in details
+            stopped = state["status"] == "finished:stopped"  # by `flwr stop`
+            if stopped:
+                details = kept
+            failed = stopped or RunFailed.PHRASE in details or _SILENT in details
             raise (RunFailed if failed else FederationError)(f"run {run} is {state['status']}: {details}")
+        return collapsed
+
+    def _follow(self, run: str) -> bool:
+        """Print a run's log until it ends; return whether it says that the models learned nothing."""
+        shown, collapsed = [*_flwr("log"), run, self._connection, "--stream"], False
+        piped: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "errors": "replace"}
+        with subprocess.Popen(shown, env=_environment() | {"PYTHONUNBUFFERED": "1"}, **piped) as log:
+            try:
+                for line in log.stdout or ():
+                    print(line, end="", flush=True)
+                    collapsed |= NO_BETTER_THAN in line
+            except KeyboardInterrupt:
+                log.terminate()  # else a SIGTERM to this process alone would wait for its next line
+                raise
         return collapsed
 
 

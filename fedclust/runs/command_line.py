@@ -226,7 +226,8 @@ def _job(
             raise
     except KeyboardInterrupt as error:
         ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
-        print(f"fedclust: {ended}; to resume: fedclust resume={shlex.quote(str(folder))}", file=sys.stderr)
+        further = str(error) or f"to resume: fedclust resume={shlex.quote(str(folder))}"
+        print(f"fedclust: {ended}; {further}", file=sys.stderr)
         sys.exit(code)  # as shells do
     if sweep_folder is not None:
         from fedclust.results.page import write_sweep_page

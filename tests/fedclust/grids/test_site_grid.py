@@ -254,6 +254,22 @@ def test_a_site_that_joined_a_run_may_be_away_when_it_is_resumed() -> None:
     assert list(_told(grid).values()) == [{"south/w1": 1, "south/w2": 2}, {"east": 0}, {"north": 3}]
 
 
+def test_a_run_is_not_resumed_with_sites_that_no_longer_fit() -> None:
+    first = _grid(NODES)
+    first.connect()
+    said: list[str] = []
+    nodes = {place: NODES[place] for place in (0, 1)}  # east, which made the agreement too, is away
+    one = _grid(nodes, unable=["north"], say=said.append)
+    assert one.connect(first.names, (first.agreement, first.names)) == 4
+    assert one.get_node_ids() == [2, 3]
+    assert "node 'north' is left out: north: the disk is full" in said
+    none = _grid(nodes, unable=["north", "south"])
+    with pytest.raises(
+        FederationError, match=r"must be online, got 0; .*'north' is left out: .*disk is full"
+    ):
+        none.connect(first.names, (first.agreement, first.names))
+
+
 def _column(moments: dict[str, float]) -> dict:
     column = {"kind": "number", "moments": moments, "values": [], "trained": [], "unfit": ""}
     return {"columns": {"x": column}}

@@ -1,6 +1,11 @@
 import json
 import os
+import re
+import signal
+import subprocess
 import sys
+import threading
+import time
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -207,6 +212,45 @@ def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.Ca
     assert flower.run_config == {"overrides": "seed=3", "output-dir": "/results/here"}
 
 
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("run", "`flwr list there` shows whether the run has begun"),
+        (
+            "log",
+            "run 7 goes on at the SuperLink: "
+            "`flwr log 7 there --stream` shows it, `flwr stop 7 there` ends it",
+        ),
+    ],
+)
+def test_who_stops_watching_is_told_that_the_run_goes_on(
+    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, line: str
+) -> None:
+    hanging = tmp_path / "flwr"
+    wait = f"if asked[0] == {command!r}: (here / 'hangs').touch(); __import__('time').sleep(600)\n"
+    hanging.write_text(hanging.read_text().replace("print(json.loads", f"{wait}print(json.loads"))
+
+    def interrupt() -> None:
+        while not (tmp_path / "hangs").exists():
+            time.sleep(0.01)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    opened = subprocess.Popen.__init__
+    started: list[subprocess.Popen] = []
+
+    def kept(self: subprocess.Popen, *arguments: Any, **options: Any) -> None:
+        started.append(self)
+        opened(self, *arguments, **options)
+
+    monkeypatch.setattr(subprocess.Popen, "__init__", kept)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match=f"^{re.escape(line)}$"):
+        SuperLink("there").submit([], Path("x"))
+    thread.join()
+    assert started[-1].wait(timeout=10) < 0  # nothing of Flower's goes on here
+
+
 def test_a_log_that_says_that_a_run_fell_to_chance(flower: Flower) -> None:
     said = "The models that serve predict no better than each client's class shares"
     listed = {"success": True, "runs": [COMPLETED]}
@@ -280,7 +324,11 @@ def _ended(status: str, details: str = WRONG) -> dict:
         ({"run": {"error-message": "no such name"}}, FederationError, "`flwr run` failed: no such name$"),
         ({"run": "Segmentation fault"}, FederationError, "`flwr run` must answer in JSON, got: Segm"),
         ({"list": _ended("finished:failed")}, FederationError, f"run 7 is finished:failed: {WRONG}$"),
-        ({"list": _ended("finished:stopped")}, FederationError, f"run 7 is finished:stopped: {WRONG}$"),
+        (
+            {"list": _ended("finished:stopped", "N/A")},
+            RunFailed,
+            "run 7 is finished:stopped: if round 1 began, its results are in .*/x on the .*, for resume=$",
+        ),
         ({"list": _ended("running")}, FederationError, f"run 7 is running: {WRONG}$"),
         ({"list": _ended("finished:failed", GOING)}, RunFailed, f"run 7 is finished:failed: {GOING}$"),
         (

@@ -254,6 +254,8 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     low, high = interval(differences)
     ends = f" ({low:+.3f} to {high:+.3f})" if np.isfinite(low) else ""
     columns = f"; {len(found.columns)} of {len(every)} columns" if len(found.columns) < len(every) else ""
+    if columns and len(found.columns) <= _NAMED:
+        columns += f" ({', '.join(found.columns)})"
     return [
         f"{claim.claim}{columns}",
         _pair(found.published),
@@ -297,6 +299,7 @@ HEAD = [
     "rounds", "outcome",
 ]  # fmt: skip
 _BEST = HEAD.index("ours, best round")
+_NAMED = 2  # columns that have run are named up to this number
 
 
 def standing(page: str) -> dict[tuple[str, str], list[str]]:
@@ -354,7 +357,9 @@ def headlines(claims_page: str) -> str:
         ways = [dict(zip(HEAD, row, strict=True)) for (name, _), row in stand.items() if name == claim.claim]
         # Seeds are a digit; rounds are as "5,000" and "20,000"; without runs there is one row, of dashes.
         cells = max(ways, key=lambda row: (row["seeds"], len(row["rounds"]), row["rounds"]))
-        rows.append([f"{claim.paper}: {claim.headline}", cells["published"], cells["ours"], cells["outcome"]])
+        columns = "".join(cells["claim"].partition("; ")[1:])
+        name = f"{claim.paper}: {claim.headline}{columns}"
+        rows.append([name, cells["published"], cells["ours"], cells["outcome"]])
     return table(["claim", "published", "ours", "outcome"], rows)
 
 

@@ -169,9 +169,22 @@ def _make(run: Run) -> str:
     return ""
 
 
-def make(runs: Sequence[Run], folder: Path, workers: int) -> bool:
-    """Make all runs that are not there, several at a time; return whether all are there."""
-    note_commit(folder)
+def check_settings(folder: Path, given: Sequence[str]) -> None:
+    """Raise an error if the folder's runs were made with another ``--set``: they would stand for these."""
+    note = folder / "provenance.json"
+    there = json.loads(note.read_text(encoding="utf-8")).get("set") if note.is_file() else None
+    if there is not None and there != _settings(given):
+        rule = f"be that of the runs in {folder}, {' '.join(there) or 'nothing'}, or FOLDER another one"
+        raise CannotRun(f"--set must {rule}, got {' '.join(given) or 'nothing'}")
+
+
+def _settings(given: Sequence[str]) -> list[str]:
+    return sorted(each for each in given if not each.startswith("evaluate_every="))
+
+
+def make(runs: Sequence[Run], folder: Path, workers: int, given: Sequence[str]) -> bool:
+    """Make all runs that are not there, with the ``--set`` `given`; return whether all are there."""
+    note_commit(folder, set=_settings(given))
     whole, known = True, set[str]()
     for place, (run,), wrong in side_by_side(_make, [(run,) for run in runs], workers):
         whole &= not wrong
@@ -281,6 +294,7 @@ def main(given: Sequence[str] | None = None) -> int:
     folder = out / options.experiment
     try:
         runs = runs_of(options, data_of(options), folder)
+        check_settings(folder, options.set)
     except ValueError as error:  # also of a configuration that cannot be composed
         print(f"paper_table: {error}", file=sys.stderr)
         return 2
@@ -288,7 +302,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for run in runs:
             print(shlex.join(["python", "-m", "fedclust", *run.overrides, f"output_dir={run.folder}"]))
         return 0
-    whole = make(runs, folder, options.workers)
+    whole = make(runs, folder, options.workers, options.set)
     text = write(options, runs, out)
     show(options.experiment, re.sub(r"^#+", r"\g<0>##", text, flags=re.M).strip(), options.write, folder)
     return int(not whole)

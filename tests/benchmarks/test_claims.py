@@ -79,8 +79,8 @@ def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType,
     cells = script.line(claim, "a head", found)
     # Differences 0.4 and 0.3: deviation 0.0707, t = 12.706 with one degree of freedom: ± 0.635.
     assert cells == [
-        "ours; 2 of 9 columns", "0.805, 0.365", "a head", "0.700 ± 0.000, 0.350 ± 0.071", "–",
-        "+0.350 (-0.285 to +0.985)", "2", "40", "not shown",
+        "ours; 2 of 9 columns (alpha=0.3, similarity=0)", "0.805, 0.365", "a head",
+        "0.700 ± 0.000, 0.350 ± 0.071", "–", "+0.350 (-0.285 to +0.985)", "2", "40", "not shown",
     ]  # fmt: skip
     assert script.measure(claim, tmp_path / "elsewhere") is None
     assert script.line(claim, "a head", None)[-1] == "not measured"
@@ -167,3 +167,11 @@ def test_of_equal_seeds_the_most_rounds_are_the_headline(script: ModuleType) -> 
     added = [row.format(*each) for each in [("a", "0.8, 0.4", "20,000"), ("b", "0.9, 0.5", "5,000")]]
     page = "\n".join([(script.ROOT / "docs/CLAIMS.md").read_text(), *added])
     assert "| 0.5, 0.4 | 0.8, 0.4 | shown |" in script.headlines(page)
+
+
+def test_a_headline_of_some_columns_says_so(script: ModuleType) -> None:
+    claim = "Table 1, CIFAR-100, more accurate than FedAvg; 1 of 3 columns (alpha=1)"
+    row = f"| {claim} | 0.5, 0.4 | a | 0.8, 0.4 | +0.4 | 9 | 30,000 | shown |"
+    page = "\n".join([(script.ROOT / "docs/CLAIMS.md").read_text(), row])
+    name = "FedGWC: more accurate than FedAvg on CIFAR-100; 1 of 3 columns (alpha=1)"
+    assert f"\n| {name} | 0.5, 0.4 | 0.8, 0.4 | shown |" in script.headlines(page)

@@ -138,6 +138,15 @@ def test_another_number_of_clients_has_no_published_figure(script: ModuleType) -
     assert script.figures_of("clust_psi_pfl_fmnist", "FedAvg", column, 10) == {}
 
 
+def test_runs_of_other_settings_do_not_stand_for_those_asked(script: ModuleType, tmp_path: Path) -> None:
+    script.check_settings(tmp_path, ["rounds=5"])  # no runs yet
+    assert script.make([], tmp_path, 1, ["rounds=5", "evaluate_every=5"])
+    script.check_settings(tmp_path, ["evaluate_every=1", "rounds=5"])  # scored more often: the same run
+    for given in (["rounds=10"], [], ["rounds=5", "model=linear"]):
+        with pytest.raises(script.CannotRun, match="that of the runs in .*, rounds=5, or FOLDER"):
+            script.check_settings(tmp_path, given)
+
+
 def test_a_run_that_was_interrupted_goes_on(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ from flwr.app import Message
 from rich.console import Console
 
 from fedclust import load
+from fedclust.federation import FederationError
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.results.recorder import comparable
 from fedclust.runs.server import federate, make_engine
@@ -137,6 +138,14 @@ def test_a_run_is_resumed_without_a_site_that_joined_it(tmp_path: Path) -> None:
     table = load(part).clients.set_index("name")
     assert table["client"].to_dict() == {"north": 0, "south": 1, "east": 2}
     assert table["last_round"].to_dict() == {"north": 4, "south": 5, "east": 3}
+    south = pd.read_csv(tmp_path / "south.csv")
+    turned = south.assign(
+        ill=south["ill"].where(south.index > 0, {"no": "yes", "yes": "no"}[south["ill"][0]])
+    )
+    turned.to_csv(tmp_path / "south.csv", index=False)
+    rule = r"client 1 was south: 32 rows to train .* 8 to test on; now its rows have other classes$"
+    with pytest.raises(FederationError, match=f"^resume must have the run's data, {rule}"):
+        _federate(part, sites, 4, since=(99, 99), rounds=6, evaluate_every=1, resume=part)
     with (tmp_path / "north.csv").open("a") as file:
         file.write("0,a,no,99\n")
     with pytest.raises(ConfigError, match="resume must have the encoding of"):

@@ -475,6 +475,9 @@ def test_the_others_are_served_what_trained_without_a_site_that_leaves(
     card = (target / "README.md").read_text()
     assert "south" not in card
     assert "clients: 3, with" in card
+    # North and east are served another coalition's model, west its own as before.
+    why = "they did not answer, have no test rows, or are served another model since a site left."
+    assert f"- 2 of 3 clients have no figures: {why}" in card
 
 
 def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path) -> None:

@@ -204,7 +204,7 @@ def misfit(answer: Description, described: Descriptions) -> str:
 
 
 def _check_same_rows(client: int, answer: Description, before: Description) -> None:
-    """Check that a client of a run to resume has the name and the numbers of rows that it had."""
+    """Check that a client of a run to resume has the name and the numbers of rows, by class, that it had."""
     was, now = (
         f"{each.name or 'without a name'}: {each.train_counts.sum() + each.num_validation} rows to train on "
         f"or hold out, {each.test_counts.sum()} to test on"
@@ -212,6 +212,13 @@ def _check_same_rows(client: int, answer: Description, before: Description) -> N
     )
     if now != was:
         raise FederationError(f"resume must have the run's data, client {client} was {was}; it is {now}")
+    same = np.array_equal(answer.test_counts, before.test_counts)
+    if answer.num_validation == before.num_validation:  # otherwise other rows are held out than were
+        same &= np.array_equal(answer.train_counts, before.train_counts)
+    if not same:
+        raise FederationError(
+            f"resume must have the run's data, client {client} was {was}; now its rows have other classes"
+        )
 
 
 def left_out_line(left_out: Mapping[str, int]) -> str | None:

@@ -124,5 +124,6 @@ def _without_figures(run: "SavedRun", clusters: Mapping[int, int], same: Collect
     left = type(run)(run.folder)
     about = {"verdict", "sites", "site_findings", "decision"}  # of models that no longer serve
     summary = {key: value for key, value in run.summary.items() if key not in about}
+    summary["site_left"] = True  # for the card
     vars(left).update(clients=table, summary=summary)  # in place of what its properties would read
     return left

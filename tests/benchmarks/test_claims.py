@@ -117,7 +117,7 @@ def test_the_best_round_of_the_mean_stands_beside_the_last(
     }  # fmt: skip
     for row, seeds in rounds.items():
         for seed, values in enumerate(seeds):
-            folder = tmp_path / "own/fmcl_imagenette/table/clients-own" / row / f"seed-{seed}"
+            folder = tmp_path / "encoder/fmcl_imagenette/table/clients-own" / row / f"seed-{seed}"
             folder.mkdir(parents=True)
             lines = [{"round": at, "global_accuracy": value} for at, value in enumerate(values, start=1)]
             (folder / "rounds.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -125,7 +125,7 @@ def test_the_best_round_of_the_mean_stands_beside_the_last(
             (folder / "summary.json").write_text(json.dumps(summary))
             (folder / "config.yaml").write_text("{}")
     claim = script.Claim("", "ours", "fmcl_imagenette", "global_accuracy", "FMCL", ("FedAvg",))
-    cells = script.line(claim, "own", script.measure(claim, tmp_path / "own"))
+    cells = script.line(claim, "head", script.measure(claim, tmp_path / "encoder"))
     # (0.8 + 0.6) / 2 and (0.5 + 0.3) / 2; in the last round (0.6 + 0.7) / 2 and (0.2 + 0.4) / 2.
     assert cells[3:5] == ["0.650 ± 0.071, 0.300 ± 0.141", "0.700, 0.400"]
     (table,) = [part for part in script.page(tmp_path).split("## ") if part.startswith("FMCL")]

@@ -135,4 +135,6 @@ def _check_same(saved: dict[str, Any] | None, now: dict[str, Any], folder: Path)
         got = f"others, {detail}" if detail else "them in another order"
         raise ConfigError(f"resume must have the clients of {folder}, got {got}")
     if saved["agreement"] != now["agreement"]:
-        raise ConfigError(f"resume must have the encoding of {folder}, got another")
+        parts = sorted(key for key, each in now["agreement"].items() if saved["agreement"].get(key) != each)
+        why = f"another: a site's rows have changed ({', '.join(parts)})"
+        raise ConfigError(f"resume must have the encoding of {folder}, got {why}")

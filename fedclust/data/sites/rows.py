@@ -416,7 +416,8 @@ def private(builder: Builder) -> Iterator[None]:
             if isinstance(error, SourceError):
                 error.args = (_for_operator(str(error)),)  # who reads the log
             raise SiteError(reason_of(error, "reading the data")) from error
-        raise SiteError(_without_path(str(error), str(builder.path))) from error
+        text = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise SiteError(_without_path(text, str(builder.path))) from error
 
 
 def _for_operator(text: str) -> str:

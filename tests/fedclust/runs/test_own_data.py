@@ -311,18 +311,24 @@ def test_a_node_says_how_its_own_csv_is_written(tmp_path: Path) -> None:
     assert said.clients == {"north": ("north",)}
 
 
+ENCODING = {"numbers": 1, "words": []}
+
+
 @pytest.mark.parametrize(
     ("saved", "message"),
     [
         (None, "resume must be a run of sites with their own data, here is not"),
-        ({"clients": ["a", "c"], "agreement": 1}, "clients of here, got others, without c; also b"),
-        ({"clients": ["a", "b", "c"], "agreement": 1}, "got others, without c$"),
-        ({"clients": ["b", "a"], "agreement": 1}, "got them in another order$"),  # with other ids
-        ({"clients": ["a", "b"], "agreement": 2}, "resume must have the encoding of here, got another"),
+        ({"clients": ["a", "c"], "agreement": ENCODING}, "clients of here, got others, without c; also b"),
+        ({"clients": ["a", "b", "c"], "agreement": ENCODING}, "got others, without c$"),
+        ({"clients": ["b", "a"], "agreement": ENCODING}, "got them in another order$"),  # with other ids
+        (
+            {"clients": ["a", "b"], "agreement": ENCODING | {"numbers": 2}},
+            r"resume must have the encoding of here, got another: a site's rows have changed \(numbers\)$",
+        ),
     ],
 )
 def test_a_run_to_resume_must_have_had_the_same_clients_and_encoding(saved, message: str) -> None:
-    now = {"clients": ["a", "b"], "agreement": 1}
+    now = {"clients": ["a", "b"], "agreement": ENCODING}
     _check_same(dict(now), now, Path("here"))
     with pytest.raises(ConfigError, match=message):
         _check_same(saved, now, Path("here"))

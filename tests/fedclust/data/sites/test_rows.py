@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
-from fedclust.data.sites.rows import builder_of, describe, read_site
+from fedclust.data.sites.agreement import Wanted, agree
+from fedclust.data.sites.rows import builder_of, describe, prepare_site, read_site
 from fedclust.data.sites.rules import Rules
 from fedclust.support.reasons import discreet
 
@@ -229,3 +230,12 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     assert OwnSitesPartition(sites=["x"]).expected() == {"x"}
     with pytest.raises(SiteError, match="must give the path of each site's data"):
         OwnSitesPartition(sites=["x"]).paths()
+
+
+def test_a_column_that_the_encoding_uses_and_the_rows_lack_is_named(tmp_path: Path) -> None:
+    rows = _read(_csv(tmp_path / "a.csv", "x,z,y", "1,5,a", "2,7,b", "3,9,a", "4,1,b"))
+    agreed = agree({"north": describe(rows), "south": describe(rows)}, Wanted(columns=True)).agreement
+    assert agreed is not None
+    lacking = _read(_csv(tmp_path / "b.csv", "x,y", "1,a", "2,b", "3,a", "4,b"))
+    with pytest.raises(SiteError, match="^it lacks 'z'$"):
+        prepare_site(lacking, agreed, "t", [])

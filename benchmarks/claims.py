@@ -359,8 +359,8 @@ def headlines(claims_page: str) -> str:
         cells = max(ways, key=lambda row: (row["seeds"], len(row["rounds"]), row["rounds"]))
         columns = "".join(cells["claim"].partition("; ")[1:])
         name = f"{claim.paper}: {claim.headline}{columns}"
-        rows.append([name, cells["published"], cells["ours"], cells["outcome"]])
-    return table(["claim", "published", "ours", "outcome"], rows)
+        rows.append([name, cells["published"], cells["network"], cells["ours"], cells["outcome"]])
+    return table(["claim", "published", "our network", "ours", "outcome"], rows)
 
 
 def main() -> int:

@@ -33,12 +33,12 @@ IMAGES = {
     "chain, 10 epochs": ("training.epochs=10",),
     **{f"chain, EMD {each}": (f"partition.target={at}",) for each, at in EMD.items() if each != "37.9"},
 }
-INPUTS = (64, 256, 1024, 4096)
+INPUTS = (64, 256, 1024)
 CLAIMS = (
     ("the loss is lower on the chain than on the straight line", "straight line", "chain"),
     ("higher with more local epochs, 10 and 1", "chain, 10 epochs", "chain, 1 epoch"),
     ("higher with more distant clients, EMD 48.9 and 17.1", "chain, EMD 48.9", "chain, EMD 17.1"),
-    ("lower with more Monte Carlo inputs, 64 and 4,096", "chain, 64 inputs", "chain, 4096 inputs"),
+    ("lower with more Monte Carlo inputs, 64 and 1,024", "chain, 64 inputs", "chain"),
 )
 
 
@@ -76,7 +76,7 @@ def settings(given: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
             "training.learning_rate=0.01",
             f"dataset.path={given.reads.resolve()}",
         )
-        for number in INPUTS[:-1]:
+        for number in (64, 1024):
             yield (
                 "SENSG-A",
                 f"chain, {number} inputs",

@@ -118,7 +118,7 @@ def main() -> None:
     said = [claim(text, found["EMNIST62", high], found["EMNIST62", low]) for text, high, low in CLAIMS]
     if given.reads is not None:
         many, few = (found["SENSG-A", f"chain, {number} inputs"] for number in (1024, 64))
-        said.append(claim("of reads with a concept shift, lower with more inputs, 64 and 1,024", few, many))
+        said.append(claim("of reads with a concept shift, no lower with more, 1,024 and 64", many, few))
     head = ["data", "", "loss", "standard deviation over pairs"]
     text = "\n".join(said) + f"\n\n{table(head, lines)}\n\nSeeds {', '.join(map(str, SEEDS))}."
     show("chains", text, given.write, folder)

@@ -120,7 +120,9 @@ def test_a_model_that_has_diverged_wins_no_row_and_costs_no_client_its_answer(fe
     models = [from_state(zeros | {"bias": torch.full((2,), float("nan"))}), from_state(zeros)]
     wins = federation.wins(models, range(4))
     assert {client: rows.tolist() for client, rows in wins.items()} == {client: [0, 3] for client in range(4)}
-    assert federation.losses(models, range(4)) == {}  # there, a loss must be finite
+    losses = federation.losses(models, range(4))  # there, it is the last choice: log 2 + log 2 + 1
+    assert np.array([*losses.values()]) == pytest.approx(np.tile([2 * np.log(2) + 1, np.log(2)], (4, 1)))
+    assert federation.losses(models[:1], range(4)) == {}  # no loss is known
 
 
 def test_work_that_raises_fails_all_its_clients_in_one_line(

@@ -224,8 +224,16 @@ def test_a_run_is_submitted_watched_and_checked(flower: Flower, capfd: pytest.Ca
     ],
 )
 def test_who_stops_watching_is_told_that_the_run_goes_on(
-    flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, line: str
+    flower: Flower,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    command: str,
+    line: str,
 ) -> None:
+    # A process that a script started in the background ignores Ctrl+C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     hanging = tmp_path / "flwr"
     wait = f"if asked[0] == {command!r}: (here / 'hangs').touch(); __import__('time').sleep(600)\n"
     hanging.write_text(hanging.read_text().replace("print(json.loads", f"{wait}print(json.loads"))

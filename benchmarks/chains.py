@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from claims import interval
+from claims import interval, word
 from common import DATA, arguments, finished, note_commit, over_seeds, show, table
 from sklearn.model_selection import train_test_split
 
@@ -95,8 +95,7 @@ def claim(text: str, higher: Sequence[float], lower: Sequence[float]) -> str:
     """Say by how much one setting's losses are above another's, and whether the interval is above 0."""
     differences = np.subtract(higher, lower)
     low, high = interval(differences)
-    word = "shown" if low > 0 else "the opposite" if high < 0 else "not shown"
-    return f"- {text}: {differences.mean():+.4f} ({low:+.4f} to {high:+.4f}): **{word}**."
+    return f"- {text}: {differences.mean():+.4f} ({low:+.4f} to {high:+.4f}): **{word(differences, 0)}**."
 
 
 def main() -> None:

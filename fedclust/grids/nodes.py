@@ -91,7 +91,8 @@ def listed_clients(text: str) -> tuple[int, ...]:
     clients: set[int] = set()
     for part in text.split(","):
         first, _, last = part.strip().partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        whole = first.isdecimal() and (not last or last.isdecimal())
+        if not whole or int(last or first) < int(first):
             raise ValueError(f"clients must be ids and ranges such as '0,4-6', got {text!r}")
         clients.update(range(int(first), int(last or first) + 1))
     return tuple(sorted(clients))

@@ -29,6 +29,8 @@ from fedclust.personal.layers import NONE
 from fedclust.privacy.accountant import epsilon_of_runs
 from fedclust.support.array_bytes import from_numpy, to_numpy
 from fedclust.support.checks import replace_file
+from fedclust.support.reasons import about
+from fedclust.support.untrusted import read_json
 from fedclust.training.cohort import num_steps
 from fedclust.training.patients import patient_steps
 from fedclust.typing import FloatArray, IntArray
@@ -44,10 +46,11 @@ def _account(node: Node, what: str) -> Iterator[tuple[Path, Any]]:
     """
     chosen = os.environ.get("FEDCLUST_ACCOUNTS") or Path.home() / ".local" / "state" / "fedclust"
     folder = Path(chosen).expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
-    with FileLock(file.with_suffix(".lock")):
-        yield file, json.loads(file.read_text(encoding="utf-8")) if file.is_file() else None
+    with about("the site's account"):
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
+        with FileLock(file.with_suffix(".lock")):
+            yield file, read_json(file) if file.is_file() else None
 
 
 def check_question(node: Node, kind: str) -> None:
@@ -68,12 +71,13 @@ def check_question(node: Node, kind: str) -> None:
     if rules.rounds_per_day is None or kind not in _TRAINS:
         return
     with _account(node, "rounds") as (file, counted):
-        today = time.strftime("%Y-%m-%d")
-        trained = int((counted or {}).get(today, 0))
+        today, counts = time.strftime("%Y-%m-%d"), counted or {}
+        trained = int(counts.get(today, 0))
         if trained >= rules.rounds_per_day:
             most = f"{rules.rounds_per_day} times a day, by the rules of its operator"
             raise RulesError(f"this site trains {most}")
-        replace_file(file, json.dumps({today: trained + 1}))
+        later = {day: count for day, count in counts.items() if day > today}  # of a clock that was set back
+        replace_file(file, json.dumps({today: trained + 1} | later))
 
 
 def charge(node: Node, questions: Iterable[Any]) -> None:

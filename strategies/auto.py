@@ -346,7 +346,8 @@ class Auto(ClusteredStrategy):
     def tested(self) -> Verdict:
         """Return what the trials have shown."""
         found = self.findings(self.clusters).summary
-        kept, number = [each for each in found["trials"] if each["kept"]], len(np.unique(self.assignment))
+        kept = [each for each in found["trials"] if each["kept"] and each["source"] != "union"]
+        number = len(np.unique(self.assignment))
         if number == 1:
             return Verdict(f"Train one model for all: {found['decision']}", grouped=False)
         shown = ", then ".join(f"{each['better_for']} of {each['voted']}" for each in kept)

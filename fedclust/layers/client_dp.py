@@ -28,6 +28,7 @@ from fedclust.messages.replies import Reply, by_cluster
 from fedclust.messages.training import LOSS, NUM_EXAMPLES
 from fedclust.privacy import FROM_SEED, OF_ALL, ClientDP, PatientDP
 from fedclust.privacy.accountant import Noise, epsilon_of, seeded, system
+from fedclust.support.reasons import RunFailed
 from fedclust.typing import FloatArray, IntArray
 
 _ROUNDING = 1e-6  # an honest client's update, sent as a difference of rounded models, may be longer by this
@@ -47,11 +48,14 @@ class Spent:
     spent
         Of each client, the sum of the squares of sensitivity over noise, see
         :mod:`fedclust.privacy.accountant`, shape (K,).
+    simulated
+        Whether all clients were simulated.
     """
 
     clip: float
     trained: IntArray
     spent: FloatArray
+    simulated: bool
 
 
 class ClientPrivacy(Layer):
@@ -105,9 +109,16 @@ class ClientPrivacy(Layer):
         self._spent: FloatArray = np.zeros(num_clients)
 
     def begin(self, run: Run, state: Spent | None) -> Round:
-        """Allow the method the questions that ε covers, and go on with what was spent."""
+        """Allow the method the questions that ε covers, and go on with what was spent.
+
+        Raises
+        ------
+        RunFailed
+            As for :func:`check_simulated`.
+        """
         run.federation.covered = self._covered
         if state is not None:
+            check_simulated(state.simulated, self.simulated)
             self.clip, self._trained, self._spent = state.clip, state.trained.copy(), state.spent.copy()
         return run.now
 
@@ -311,7 +322,23 @@ class ClientPrivacy(Layer):
 
     def state(self, run: Run) -> Spent:
         """Return the clip and what was spent."""
-        return Spent(self.clip, self._trained.copy(), self._spent.copy())
+        return Spent(self.clip, self._trained.copy(), self._spent.copy(), self.simulated)
+
+
+def check_simulated(before: bool, now: bool) -> None:
+    """Check that a resumed run's noise comes from where it came from before.
+
+    Raises
+    ------
+    RunFailed
+        If it does not: what is recorded of noise and figures would be true of a part of the run only.
+    """
+    if before != now:
+        words = {True: "simulated", False: "deployed"}
+        rule = f"a private run must be resumed with its clients {words[before]}, as it began"
+        raise RunFailed(
+            f"{rule}, got them {words[now]}: noise and figures of its rounds would differ in kind"
+        )
 
 
 def privacy_summary(

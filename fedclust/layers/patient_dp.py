@@ -16,7 +16,7 @@ import numpy as np
 
 from fedclust.federation.clusters import Findings, padded
 from fedclust.federation.run import Layer, Round, Run, amended
-from fedclust.layers.client_dp import privacy_summary
+from fedclust.layers.client_dp import check_simulated, privacy_summary
 from fedclust.privacy import PatientDP
 from fedclust.privacy.accountant import epsilon_of, epsilon_of_steps, multiplier_of
 from fedclust.support.reasons import RunFailed
@@ -82,11 +82,14 @@ class Took:
         z of its steps.
     trained, measured
         Rounds that each client trained in, and evaluations that it answered, shape (K,).
+    simulated
+        Whether all clients were simulated.
     """
 
     noise: float
     trained: IntArray
     measured: IntArray
+    simulated: bool
 
 
 class PatientPrivacy(Layer):
@@ -129,12 +132,14 @@ class PatientPrivacy(Layer):
         Raises
         ------
         RunFailed
-            If a run to resume had other noise: ε would be more than it was planned for.
+            If a run to resume had other noise: ε would be more than it was planned for. Also as for
+            :func:`~fedclust.layers.client_dp.check_simulated`.
         """
         if self.planned.evaluation_noise is not None:
             noise = {"noise": self.planned.evaluation_noise, "published_noise": self.simulated}
             run.federation.evaluation = noise
         if state is not None:
+            check_simulated(state.simulated, self.simulated)
             if not math.isclose(state.noise, self.planned.noise, rel_tol=1e-9):
                 must = f"be resumed with the noise it began with, {state.noise:.4g}"
                 raise RunFailed(
@@ -211,4 +216,4 @@ class PatientPrivacy(Layer):
 
     def state(self, run: Run) -> Took:
         """Return what was spent."""
-        return Took(self.planned.noise, self._trained.copy(), self._measured.copy())
+        return Took(self.planned.noise, self._trained.copy(), self._measured.copy(), self.simulated)

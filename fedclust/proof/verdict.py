@@ -215,7 +215,8 @@ def prove_grouping(
             figure=figure(clients),
             p_value=p_value,
             proven=p_value <= level,
-            serves=p_value <= level or (trusted and comparison.gains),
+            # Silence is no evidence: a proven split whose clients do not answer keeps its model.
+            serves=p_value <= level or (trusted and (comparison.gains or not comparison.num_clients)),
         )
         for cluster, clients, comparison, p_value in zip(
             clusters, members, comparisons, corrected, strict=False
@@ -303,10 +304,10 @@ def _served_common(common: Sequence[ClusterProof]) -> str:
 
 def _better(comparison: Comparison, figure: Figure, words: Words) -> str:
     """Describe how much better groups are, and for how many clients."""
-    if not figure.num_rows:
-        text = words.lower("on held-out rows their {}", comparison.gain)
-        return f"{text}, for {comparison.better_for} of {plural(comparison.num_clients, 'client')}"
-    return f"{_figures(figure, words)}, for {figure.better_for} of {plural(figure.num_clients, 'client')}"
+    of = figure if figure.num_rows else comparison
+    text = _figures(figure, words) if of is figure else words.lower("on held-out rows their {}", of.gain)
+    lower = "" if of.gain > 0 else "lower "  # for whom it is, after a mean that is not
+    return f"{text}, {lower}for {of.better_for} of {plural(of.num_clients, 'client')}"
 
 
 def _not_shown(what: str, comparison: Comparison, figure: Figure, words: Words) -> str:

@@ -409,13 +409,15 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def rescuing(runs: Mapping[str, Rescuable]) -> Iterator[None]:
+def rescuing(runs: Mapping[str, Rescuable], texts: Mapping[str, str]) -> Iterator[None]:
     """Save the runs in a new temporary folder when their own cannot be written.
 
     Parameters
     ----------
     runs
         The strategies' runs so far, by name, the run itself first; runs may be added inside the context.
+    texts
+        Further files of the folder that a resumed run needs, by name; also may be added.
 
     Raises
     ------
@@ -425,10 +427,10 @@ def rescuing(runs: Mapping[str, Rescuable]) -> Iterator[None]:
     try:
         yield
     except CannotWrite as error:
-        raise RunFailed(f"{RunFailed.PHRASE} {_saved(runs, str(error))}") from error
+        raise RunFailed(f"{RunFailed.PHRASE} {_saved(runs, texts, str(error))}") from error
 
 
-def _saved(runs: Mapping[str, Rescuable], why: str) -> str:
+def _saved(runs: Mapping[str, Rescuable], texts: Mapping[str, str], why: str) -> str:
     if not runs:
         return f"0, {why}: nothing was trained yet"
     where = list(runs.values())[-1].progress
@@ -438,6 +440,8 @@ def _saved(runs: Mapping[str, Rescuable], why: str) -> str:
         folder = Path(tempfile.mkdtemp(prefix="fedclust-rescued-"))
         for position, (name, run) in enumerate(runs.items()):
             run.rescue(folder / "compare" / name if position else folder)
+        for name, text in texts.items():
+            replace_file(folder / name, text)
     except OSError as error:
         reason = error.strerror or error
         return f"{where}, {why}, nor can {parent} ({reason}): only the last checkpoint is left"

@@ -19,9 +19,12 @@ from fedclust.layers.patient_dp import Planned
 from fedclust.messages.description import DescriptionQuestion
 from fedclust.messages.training import Instruction
 from fedclust.privacy import PatientDP
+from fedclust.results.recorder import writing
 from fedclust.settings.allowed import known_of
 from fedclust.settings.composition import UNKNOWN, ConfigError, build, fill, with_strategy
 from fedclust.settings.run_options import RunSettings
+from fedclust.support.checks import replace_file
+from fedclust.support.untrusted import read_json
 from fedclust.training.patients import patient_steps
 
 AGREEMENT_FILE = "agreement.json"
@@ -86,10 +89,12 @@ def join_sites(
         raise ConfigError(str(error)) from error
     sites = SiteGrid(grid, rules, wanted, **waits)
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))
-    saved = json.loads(file.read_text(encoding="utf-8")) if resumed and file.is_file() else None
-    standing = None
-    if saved is not None and places:
-        standing = Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
+    try:
+        saved = read_json(file) if resumed and file.is_file() else None
+        before = None if saved is None else _agreed_in(saved)
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"resume must have the agreement of its sites in {file}: {error}") from error
+    standing = before if places else None
     sites.connect(places, standing)
     agreed = sites.agreement.settings()
     unresolved: Any = OmegaConf.to_container(config, resolve=False)
@@ -97,7 +102,8 @@ def join_sites(
         group, _, name = key.partition(".")
         if (given := unresolved[group].get(name)) not in UNKNOWN and given != value:
             raise ConfigError(f"{key} must be {value}, as the sites have it, got {given}")
-    if sites.stood:  # then the agreement in the folder holds
+    if saved is not None and sites.stood:  # then the agreement in the folder holds
+        sites.cautions = (*saved.get("cautions", ()), *sites.cautions)
         return fill(config, agreed), sites
     # Of a run to resume, other clients may have joined since.
     about = {
@@ -107,9 +113,15 @@ def join_sites(
     about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:
         _check_same(saved, json.loads(json.dumps(about)), folder)
-    elif not (folder / "config.yaml").exists():  # otherwise it holds another run, and the recorder raises
-        file.write_text(json.dumps(about, indent=1, ensure_ascii=False), encoding="utf-8")
+    else:
+        with writing(folder):
+            replace_file(file, json.dumps(about, indent=1, ensure_ascii=False))
     return fill(config, agreed), sites
+
+
+def _agreed_in(saved: Mapping[str, Any]) -> tuple[Agreement, tuple[str, ...]]:
+    """Read the agreement of a run to resume, and the names of the clients that made it."""
+    return Agreement.from_json(json.dumps(saved["agreement"])), tuple(saved["clients"])
 
 
 def _asked(config: DictConfig, settings: RunSettings) -> dict[str, frozenset[str]]:

@@ -54,7 +54,7 @@ from fedclust.results.page import LivePage
 from fedclust.results.recorder import another_run, rescuing, write_summary, writing
 from fedclust.results.report import of_sweep
 from fedclust.results.trackers import Tracker, Tracking
-from fedclust.runs.own_data import join_sites
+from fedclust.runs.own_data import AGREEMENT_FILE, join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
 from fedclust.runs.sweep import take_from_sweep
 from fedclust.selection import LeastSampled, Uniform
@@ -607,6 +607,8 @@ class Session:
         Whether who reads what is printed works in another folder than this process, see :func:`print_report`.
     runs
         The strategies' runs so far, the chosen one's first.
+    texts
+        Further files of the folder that a resumed run needs, by name.
     """
 
     folder: Path
@@ -616,6 +618,7 @@ class Session:
     page: bool = True
     elsewhere: bool = False
     runs: dict[str, StrategyRun] = field(default_factory=dict)
+    texts: dict[str, str] = field(default_factory=dict)
 
     def say(self, line: str) -> None:
         """Print a line; of a sweep's jobs, only if none before it in this process has printed it."""
@@ -640,7 +643,11 @@ class Session:
         RunFailed
             If the folder can no longer be written; the message says where the runs are.
         """
-        with folders.locked(self.folder, resumed=self.resumed), ExitStack() as opened, rescuing(self.runs):
+        with (
+            folders.locked(self.folder, resumed=self.resumed),
+            ExitStack() as opened,
+            rescuing(self.runs, self.texts),
+        ):
             if not self.resumed and (self.folder / "rounds.jsonl").exists():
                 raise another_run(self.folder)  # before data is prepared
             self._opened, self._tracking = opened, None
@@ -907,6 +914,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session) -> dict[str, obj
     sites = None
     if is_own(config):
         config, sites = join_sites(config, grid, settings, folder, {"say": say, **_waits(settings)}, places)
+        session.texts[AGREEMENT_FILE] = (folder / AGREEMENT_FILE).read_text(encoding="utf-8")
     if settings.task == "partition":
         path = folder / "partition.parquet"
         data.save_partition(plain(config.dataset), plain(config.partition), config.seed, path)

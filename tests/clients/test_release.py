@@ -18,6 +18,7 @@ from fedclust.messages import coalitions, description, evaluation, mixtures, tra
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
 from fedclust.privacy.accountant import epsilon_of
+from fedclust.support.reasons import discreet, reason_of
 
 NONE = np.zeros(0, dtype=np.int64)
 RULES = Rules(min_cell=5)
@@ -267,6 +268,32 @@ def test_a_site_trains_as_often_a_day_as_its_operator_allows(tmp_path, monkeypat
     check_question(limited, "train")
 
 
+def test_a_clock_that_is_set_back_over_midnight_gives_no_further_training(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
+    day = ["2026-01-02"]
+    monkeypatch.setattr(release.time, "strftime", lambda _: day[0])
+    limited = node(Rules(rounds_per_day=1))
+    check_question(limited, "train")
+    day[0] = "2026-01-01"
+    check_question(limited, "train")
+    day[0] = "2026-01-02"
+    with pytest.raises(RulesError, match="^this site trains 1 times a day"):
+        check_question(limited, "train")
+
+
+def test_an_account_that_cannot_be_read_is_named_and_nothing_is_trained(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
+    limited = node(Rules(rounds_per_day=2))
+    check_question(limited, "train")
+    (account,) = tmp_path.glob("rounds-*.json")
+    account.write_text("")
+    with pytest.raises(ValueError, match=f"^{account} must be JSON") as caught:
+        check_question(limited, "train")
+    with discreet():
+        said = reason_of(caught.value, "a message of type train")
+    assert said == "the site's account failed on this node with ValueError, its log has the reason"
+
+
 def test_runs_that_train_at_the_same_time_are_counted_one_by_one(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
     limited, write, answers = node(Rules(rounds_per_day=1)), release.replace_file, []
@@ -372,7 +399,7 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
     (account,) = (tmp_path / ".local" / "state" / "fedclust").glob("patients-*.json")
     assert cache_root() not in account.parents  # which may be deleted
     for more in (train, measure):
-        with pytest.raises(RulesError, match="in all runs, by the rules of its operator$"):
+        with pytest.raises(RulesError, match="in all runs, by the rules of its operator"):
             charge(limited, [more])
     limited.config["name"] = "south"
     charge(limited, [train])

@@ -155,6 +155,16 @@ def test_two_clusters_become_one_unless_they_are_better_apart(conventions: int, 
     assert (union["p_value"] <= 0.05) == (conventions == 2)
 
 
+def test_clusters_that_were_joined_again_are_none_that_were_shown_to_be_better() -> None:
+    kept = {"kept": True, "better_for": 9, "voted": 10, "p_value_corrected": 0.002, "source": "updates"}
+    union = {"kept": True, "better_for": 1, "voted": 6, "p_value_corrected": 0.8, "source": "union"}
+    findings = SimpleNamespace(summary={"trials": [kept, union]})
+    run = SimpleNamespace(findings=lambda _: findings, clusters=None, assignment=np.array([0, 0, 1]))
+    verdict = Auto.tested(run)
+    assert verdict.text == "Train in 2 groups: after their trial their models were better for 9 of 10 clients"
+    assert verdict.p_value == 0.002
+
+
 def test_one_client_of_many_is_split_off_by_its_own_rows() -> None:
     # Client 9 alone names the classes the other way round. Of ten votes the most favourable does not count.
     clients = own_clients(20, 40)[:9] + own_clients(20, 40)[19:]

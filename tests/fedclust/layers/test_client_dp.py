@@ -17,6 +17,7 @@ from fedclust.messages.packer import pack, unpack
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.support.flower import assume_identity
+from fedclust.support.reasons import RunFailed
 
 assume_identity()
 NO_MESSAGE = Message(RecordDict(), dst_node_id=1, message_type="train")
@@ -250,3 +251,10 @@ def test_the_state_goes_into_a_checkpoint_and_back() -> None:
     other.begin(RUN, unpack(other.memory_type, pack(guard.state(RUN))))
     assert other.clip == guard.clip
     np.testing.assert_array_equal(other.epsilons(), guard.epsilons())
+
+
+def test_a_simulated_run_is_not_resumed_with_deployed_clients_nor_the_other_way() -> None:
+    for before, words in ((True, "simulated"), (False, "deployed")):
+        state = _guard(3, simulated=before).state(RUN)
+        with pytest.raises(RunFailed, match=f"a private run must be resumed with its clients {words}"):
+            _guard(3, simulated=not before).begin(RUN, state)

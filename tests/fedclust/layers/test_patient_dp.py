@@ -96,7 +96,9 @@ def test_what_was_spent_is_resumed_with_the_same_noise_only() -> None:
     again.instruct(run, _round([1], clients=4))  # one has joined
     assert again.state(run).trained.tolist() == [0, 2, 0, 0]
     with pytest.raises(RunFailed, match="be resumed with the noise it began with, 1.9, got 2: privacy.eps"):
-        _layer().begin(run, Took(1.9, state.trained, state.measured))
+        _layer().begin(run, Took(1.9, state.trained, state.measured, simulated=True))
+    with pytest.raises(RunFailed, match="be resumed with its clients simulated, as it began, got them depl"):
+        _layer(simulated=False).begin(run, state)
 
 
 def test_exact_figures_are_for_simulated_clients() -> None:

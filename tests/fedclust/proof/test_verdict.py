@@ -276,6 +276,26 @@ def test_splits_that_were_proven_before_go_where_they_lose() -> None:
     assert found.served_by_cluster(4).tolist() == [False] * 4
 
 
+def test_a_split_that_was_proven_before_stays_where_nobody_answers() -> None:
+    told = {client: each for client, each in held_out([0.3] * 6).items() if client < 3}
+    found = prove_grouping(TWO, told, {}, method="Auto", serve_best=True, proven_before=True)
+    assert found.served_by_cluster(6).all()
+    assert found.verdict.text == (
+        "Train in 2 groups: on held-out rows their Brier score is lower by 0.3, for 3 of 3 clients (3 "
+        "clients have no usable answer and did not vote)"
+    )
+    plain = prove_grouping(TWO, told, {}, method="FMCL", serve_best=True)  # nothing has shown it to be better
+    assert plain.served_by_cluster(6).tolist() == [True] * 3 + [False] * 3
+
+
+def test_for_whom_a_score_is_lower_after_a_mean_that_is_higher() -> None:
+    # The mean is higher by (4 · 0.2 − 2 · 0.1)/6 = 0.1; it is lower for the last two clients. Of 600 rows the
+    # variance is 0.01 + 0.02, and 1.96 · √(0.03/600) = 0.014.
+    rows = on_test_rows([-0.2] * 4 + [0.1] * 2)
+    found = prove_grouping(TWO, {}, rows, method="FMCL", held_out=False)
+    assert "Brier score higher by 0.10 (0.09 to 0.11), lower for 2 of 6 clients; no" in found.verdict.text
+
+
 def test_one_cluster_was_never_split() -> None:
     found = prove_grouping(np.zeros(3), held_out([0.1] * 3), {}, method="Auto", proven_before=True)
     assert not found.verdict.grouped

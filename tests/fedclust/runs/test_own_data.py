@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +20,12 @@ from fedclust.data.sites.rows import builder_of, read_site
 from fedclust.federation import FederationError
 from fedclust.messages.description import Registered, read_from_node
 from fedclust.models.encoders import RandomEncoder
+from fedclust.results import Recorder
 from fedclust.runs.own_data import _check_same
 from fedclust.runs.predict import main as predict
 from fedclust.settings.composition import ConfigError, compose, plain, to_run_config
 from fedclust.support.flower import assume_identity
+from fedclust.support.reasons import RunFailed
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -189,6 +192,45 @@ def test_the_number_of_nodes_does_not_matter_and_a_run_resumes(
     fewer = {site: path for site, path in sites.items() if site != "south"}
     with pytest.raises(ConfigError, match="must have the configuration of .*partition.sites.south"):
         run([f"resume={folder}", "rounds=4", _own(fewer)[-1]])
+
+
+def test_a_run_that_was_rescued_can_be_resumed(
+    sites: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, write = tmp_path / "run", Recorder.round
+
+    def removed(self: Recorder, record: dict[str, object]) -> None:
+        if self.folder == folder and record["round"] == 2:
+            shutil.rmtree(folder)
+        write(self, record)
+
+    monkeypatch.setattr(Recorder, "round", removed)
+    with pytest.raises(RunFailed, match="everything up to this round is now in") as caught:
+        run([*_own(sites), *SHORT, f"output_dir={folder}"])
+    rescued = str(caught.value).rpartition("resume=")[2]
+    whole = run([*_own(sites), *SHORT, f"output_dir={tmp_path / 'whole'}"])
+    assert run([f"resume={rescued}"]).clients.equals(whole.clients)
+
+
+def test_a_run_resumed_without_a_site_keeps_the_warnings_of_its_agreement(
+    sites: dict[str, Path], tmp_path: Path
+) -> None:
+    table = pd.read_csv(sites["south"])
+    table.assign(age=100 * table["age"]).to_csv(sites["south"], index=False)
+    folder = tmp_path / "run"
+    warnings = run([*_own(sites), *SHORT, "rounds=2", f"output_dir={folder}"]).summary["data_warnings"]
+    assert any(line.startswith("south: column age may be in another unit") for line in warnings)
+    sites["east"].unlink()
+    summary = run([f"resume={folder}", "rounds=3"]).summary
+    assert list(summary["sites_left_out"]) == ["east"]
+    assert summary["data_warnings"] == warnings
+    agreement = folder / "agreement.json"
+    for damaged in (agreement.read_text()[:200], "{}"):
+        agreement.write_text(damaged)
+        with pytest.raises(
+            ConfigError, match="resume must have the agreement of its sites in .*/agreement.j"
+        ):
+            run([f"resume={folder}", "rounds=4"])
 
 
 def test_who_does_not_fit_is_refused_by_name_and_the_others_train(

@@ -13,18 +13,19 @@ last round. Where the paper has the round with the best mean over the seeds, tha
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
-from common import ROOT, arguments, over_seeds, show, table
-from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of, summaries
+from common import ROOT, arguments, finished, over_seeds, show, table
+from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of
 from published_rows import tables_of
 from scipy import stats
+
+from fedclust.results import SavedRun
 
 tables = cache(tables_of)
 CLAIMS = Path(__file__).with_suffix(".yaml")
@@ -42,11 +43,14 @@ class Claim:
     experiment
         The experiment, as paper_table.py takes it; empty if it cannot be run here.
     key
-        What is compared, by its key in ``summary.json``.
+        What is compared, by its key in ``summary.json`` or else in the last of ``rounds.jsonl``.
     ahead, behind
         Rows; of several in `behind` the best one counts.
     lower
         Whether less is better.
+    reach
+        A row of which the figure after the last round is to be reached: what is compared is the share of the
+        rounds that this takes, 1 if it never is. Empty if the figures themselves are compared.
     why
         What we think of the result, by the way of its runs.
     ways
@@ -66,6 +70,7 @@ class Claim:
     ahead: str = ""
     behind: tuple[str, ...] = ()
     lower: bool = False
+    reach: str = ""
     why: Mapping[str, str] = field(default_factory=dict)
     ways: tuple[str, ...] = ("own", "encoder")
     hours: float = 0
@@ -97,7 +102,7 @@ class Measured:
     ahead, behind
         Their mean figures over these columns, one per seed.
     published
-        The same two of the paper.
+        The same two of the paper; empty if it prints none.
     rounds
         Of each run.
     best
@@ -108,7 +113,7 @@ class Measured:
     columns: tuple[str, ...]
     ahead: tuple[float, ...]
     behind: tuple[float, ...]
-    published: tuple[float, float]
+    published: tuple[float, ...]
     rounds: int
     best: tuple[float, ...] = ()
 
@@ -137,15 +142,14 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     """
     rows = (claim.ahead, *claim.behind)
     columns = {column.title: column for column in columns_of(tables(claim.experiment))}
-    found: dict[int, dict[str, dict[str, Mapping[str, Any]]]] = {}  # by seed, column and row
-    for seed, column, row, summary in _summaries(claim, rows, folder / claim.experiment):
-        if claim.key in summary:
-            found.setdefault(seed, {}).setdefault(column, {})[row] = summary
+    found: dict[int, dict[str, dict[str, SavedRun]]] = {}  # by seed, column and row
+    for run in _runs(claim, rows, folder / claim.experiment):
+        found.setdefault(run.seed, {}).setdefault(run.column.title, {})[run.row] = SavedRun(run.folder)
     whole: dict[int, dict[str, tuple[float, float]]] = {}
     for seed, by_column in found.items():
         for title, each in by_column.items():
-            pair = claim.lead({row: summary[claim.key] for row, summary in each.items()})
-            if set(each) == set(rows) and pair:
+            figures = _figures(claim, each)
+            if set(figures) == set(rows) and (pair := claim.lead(figures)):
                 whole.setdefault(seed, {})[title] = pair
     seeds = sorted(whole)
     used = [title for title in columns if seeds and all(title in whole[seed] for seed in seeds)]
@@ -154,25 +158,45 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     pairs = np.array([[whole[seed][title] for title in used] for seed in seeds])
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
-    rounds = found[seeds[0]][used[0]][claim.ahead]["rounds"]
+    rounds = found[seeds[0]][used[0]][claim.ahead].summary["rounds"]
     best = _best(claim, rows, folder / claim.experiment, seeds, used)
     return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds), best)
 
 
-def _runs(claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int]) -> list[Run]:
+def _figures(claim: Claim, runs: Mapping[str, SavedRun]) -> dict[str, float | None]:
+    """Read what is compared, by row; a row without it is left out."""
+    figures: dict[str, float | None] = {}
+    for row, run in runs.items():
+        if claim.key in run.summary:
+            figures[row] = run.summary[claim.key]
+        elif len(values := run.series(claim.key)[1]):
+            figures[row] = float(values[-1])
+    target = figures.get(claim.reach)
+    if not claim.reach or target is None:
+        return {} if claim.reach else figures
+    shares = {}
+    for row in figures:
+        numbers, values = runs[row].series(claim.key)
+        there = np.flatnonzero(values >= target)
+        shares[row] = numbers[there[0]] / numbers[-1] if len(there) else 1.0
+    return shares
+
+
+def _runs(claim: Claim, rows: Sequence[str], folder: Path) -> list[Run]:
+    """List the finished runs of some rows, with every seed that has any."""
     given = arguments(None).parse_args([])
     vars(given).update(experiment=claim.experiment, rows=list(rows), columns=None, clients=None, set=[])
-    given.seeds = seeds
-    return runs_of(given, "dataset.path=.", folder)
+    given.seeds = sorted({int(path.name[5:]) for path in folder.glob("*/clients-own/*/seed-*")})
+    return [run for run in runs_of(given, "dataset.path=.", folder) if finished(run.folder)]
 
 
 def _best(
     claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int], used: Sequence[str]
 ) -> tuple[float, ...]:
     """Compute :attr:`Measured.best` over the columns `used`."""
-    if not tables(claim.experiment).get("best_round"):
+    if claim.reach or not tables(claim.experiment).get("best_round"):
         return ()
-    runs = _runs(claim, rows, folder, seeds)
+    runs = [run for run in _runs(claim, rows, folder) if run.seed in seeds]
     figures: dict[str, float | None] = {}
     for row in rows:
         by_column = [
@@ -185,25 +209,18 @@ def _best(
     return claim.lead(figures) or ()
 
 
-def _summaries(
-    claim: Claim, rows: Sequence[str], folder: Path
-) -> Iterator[tuple[int, str, str, Mapping[str, Any]]]:
-    seeds = sorted({int(path.name[5:]) for path in folder.glob("*/clients-own/*/seed-*")})
-    for seed in seeds:
-        for (_, column), by_row in summaries(_runs(claim, rows, folder, [seed])).items():
-            yield from ((seed, column.title, row, each) for row, there in by_row.items() for each in there)
+def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, ...]:
+    """Return the paper's mean figures over some columns: of the row ahead, and of the best one behind.
 
-
-def published_of(claim: Claim, columns: Sequence[Column]) -> tuple[float, float]:
-    """Return the paper's mean figures over some columns: of the row ahead, and of the best one behind."""
+    It is empty if the paper prints none.
+    """
     rows = (claim.ahead, *claim.behind)
     pairs = [
         pair
         for column in columns
-        if (pair := claim.lead({row: _published(claim, row, column) for row in rows}))
+        if not claim.reach and (pair := claim.lead({row: _published(claim, row, column) for row in rows}))
     ]
-    ahead, behind = np.mean(pairs, axis=0).tolist()
-    return ahead, behind
+    return tuple(np.mean(pairs, axis=0).tolist()) if pairs else ()
 
 
 @cache
@@ -247,7 +264,7 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     every = columns_of(tables(claim.experiment))
     if found is None:
         cost = f", about {claim.hours:g} h" if claim.hours else ""
-        return [claim.claim, _pair(published_of(claim, every)), *["–"] * 6, f"not measured{cost}"]
+        return [claim.claim, _pair(published_of(claim, every)) or "–", *["–"] * 6, f"not measured{cost}"]
     differences = [
         claim.signed(ahead - behind) for ahead, behind in zip(found.ahead, found.behind, strict=True)
     ]
@@ -258,14 +275,14 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
         columns += f" ({', '.join(found.columns)})"
     return [
         f"{claim.claim}{columns}",
-        _pair(found.published),
+        _pair(found.published) or "–",
         title,
         f"{over_seeds(found.ahead)}, {over_seeds(found.behind)}",
         _pair(found.best) or "–",
         f"{np.mean(differences):+.3f}{ends}",
         str(len(differences)),
         f"{found.rounds:,}",
-        word(differences, claim.signed(found.published[0] - found.published[1])),
+        word(differences, claim.signed(found.published[0] - found.published[1]) if found.published else 0),
     ]
 
 

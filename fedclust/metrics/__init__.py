@@ -106,54 +106,10 @@ def fairness(accuracy: FloatArray) -> tuple[float, float]:
     return float(distance.mean()), float(distance.std())
 
 
-def classification(labels: IntArray, probabilities: FloatArray) -> dict[str, float]:
-    """Compute classification metrics from class probabilities.
-
-    Parameters
-    ----------
-    labels
-        True class of each example, 0…C − 1, shape (N,).
-    probabilities
-        Probability, or another score, of each class for each example, shape (N, C). The class with the
-        largest one is the prediction; the first on a tie.
-
-    Returns
-    -------
-    In [0, 1], NaN without examples:
-
-    - ``accuracy``: share of correct predictions,
-    - ``balanced_accuracy``: mean recall over the classes in `labels`,
-    - ``macro_f1``: mean F1 over the classes in `labels` or among the predictions, as in scikit-learn,
-    - ``auc``: mean area under the ROC curve, one class against the rest, over the classes that some but not
-      all examples have; NaN if there is no such class.
-
-    Raises
-    ------
-    ValueError
-        If the shapes do not fit, a label is not a class, or a probability is not finite.
-
-    Examples
-    --------
-    >>> probabilities = np.array([[0.9, 0.1], [0.4, 0.6], [0.3, 0.7], [0.2, 0.8]])
-    >>> figures = classification(np.array([0, 0, 1, 1]), probabilities)
-    >>> figures["accuracy"], figures["balanced_accuracy"], figures["auc"]
-    (0.75, 0.75, 1.0)
-    >>> round(figures["macro_f1"], 4)  # the mean of 2/3 and 4/5
-    0.7333
-    """
-    labels, probabilities = np.asarray(labels), np.asarray(probabilities)
-    check_shapes(labels=(labels, "examples?"), probabilities=(probabilities, "examples? classes"))
-    check_entries("finite", probabilities=probabilities)
-    everyone = np.zeros(len(labels), dtype=np.int64)
-    predictions, num_classes = probabilities.argmax(axis=1), probabilities.shape[1]
-    figures = classification_by_client(everyone, labels, predictions, 1, num_classes)
-    return {name: float(values[0]) for name, values in figures.items()} | {"auc": auc(labels, probabilities)}
-
-
 def classification_by_client(
     client_of_row: IntArray, labels: IntArray, predictions: IntArray, num_clients: int, num_classes: int
 ) -> dict[str, FloatArray]:
-    """Compute classification metrics of many clients at once.
+    """Compute classification metrics of many clients at once, as scikit-learn does of one.
 
     Parameters
     ----------
@@ -168,8 +124,11 @@ def classification_by_client(
 
     Returns
     -------
-    ``accuracy``, ``balanced_accuracy`` and ``macro_f1`` as in :func:`classification`, each of shape (K,); NaN
-    for a client without examples. Memory grows with N + K·C.
+    Each in [0, 1], of shape (K,), NaN for a client without examples; memory grows with N + K·C:
+
+    - ``accuracy``: share of correct predictions,
+    - ``balanced_accuracy``: mean recall over the client's classes,
+    - ``macro_f1``: mean F1 over its classes and those predicted.
 
     Raises
     ------
@@ -201,14 +160,18 @@ def classification_by_client(
 
 
 def auc(labels: IntArray, probabilities: FloatArray) -> float:
-    """Compute the ``auc`` of :func:`classification`.
+    """Compute the mean area under the ROC curve, one class against the rest.
 
     Parameters
     ----------
     labels
-        True class of each example, shape (N,).
+        True class of each example, 0…C − 1, shape (N,).
     probabilities
         Score of each class for each example, finite, shape (N, C).
+
+    Returns
+    -------
+    The mean in [0, 1] over the classes that some but not all examples have; NaN if there is none.
 
     Examples
     --------

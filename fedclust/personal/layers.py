@@ -224,7 +224,8 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int
     rows
         Validation rows of each client, shape (K,).
     aside
-        Number of the most and of the least favourable clients that do not count, as in a proof.
+        Number of the most and of the least favourable clients that do not count, as in a proof; fewer where
+        that would leave less than two.
 
     Returns
     -------
@@ -240,6 +241,7 @@ def choose_together(losses: Mapping[str, FloatArray], rows: IntArray, aside: int
     having = np.flatnonzero((rows > 0) & np.isfinite(losses[NONE]))
     if len(having) < 2:
         return NONE
+    aside = min(aside, len(having) // 2 - 1)
     weights = rows[having].astype(float)
     means = {}
     for layer in _first(losses):

@@ -287,7 +287,7 @@ def test_no_option_of_a_dataset_brings_back_a_row_of_a_site(kind: type, disk: Pa
     # What all kinds have is tried with tables.
     shared = {field.name for field in dataclasses.fields(Tables)} - {"label"} if kind is not Tables else ()
     for option in [field.name for field in dataclasses.fields(kind) if field.name not in shared]:
-        for value in _drawn(option, disk, 40):
+        for value in _drawn(option, disk, 20):
             came = _asked(json.loads(_changed(config, ("dataset", option), value)), node, seen)
             assert not [canary for canary in canaries if canary in came], (option, value, came)
     assert len(seen) > (1 if kind is Images else 10)

@@ -116,3 +116,7 @@ def test_who_has_no_rows_or_no_loss_does_not_choose() -> None:
     ten = of([1.0] * 10, prior=[np.nan, *[0.8] * 9])
     assert choose_together(ten, np.full(10, 5), aside=1) == "prior"
     assert choose_together(ten, np.full(10, 5)) == "none"
+    # Of ten only two or three answered: nobody is set aside, and each gains 0.2.
+    for answered in (2, 3):
+        few = {layer: np.where(np.arange(10) < answered, each, np.nan) for layer, each in ten.items()}
+        assert choose_together(few | {"prior": few["none"] - 0.2}, np.full(10, 5), aside=1) == "prior"

@@ -382,7 +382,7 @@ def test_groups_that_people_named_are_tested_like_any_other_proposal(contrary: b
     assert sorted(trial["sizes"]) == [8, 8]
     assert trial["look"] == 1
     assert trial["gain"] > 0.1 if contrary else trial["gain"] < 0.02
-    ends = "is better by" if contrary else "does not help: better by"
+    ends = "is better by" if contrary else "is not shown to help: better by"
     reach = 1.959964 * trial["gain_error"]
     gained = f"{trial['gain']:z.2f} ({trial['gain'] - reach:z.2f} to {trial['gain'] + reach:z.2f})"
     assert f"vendor: training by vendor {ends} {gained}" in result.summary["decision"]

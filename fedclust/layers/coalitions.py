@@ -502,7 +502,7 @@ class Coalitions(Layer):
                 rows = int(described.num_test[client]), tests[client]
                 coalitions_of = listed[choice.arm.coalition], choice, figures, *rows
                 everyone = listed[choice.everyone.coalition]
-                over = None if answer is None else measure([answer.rows])
+                over = None if answer is None else measure([answer.rows], of_pairs=words.of_pairs)
                 shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
                 about = everyone, over, shares, words
                 sites.append(verdicts.Site(client, names[client], *coalitions_of, *about))

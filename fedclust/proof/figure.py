@@ -6,7 +6,8 @@ client's rows count up to three times those of the median client, as in the test
 (:mod:`fedclust.proof.paired`).
 
 The interval of a mean difference inverts Hall's transformation, and is wide enough for a rare difference that
-none of the rows shows. With fewer than 200 rows it consists of the margins against which no bet was won.
+none of the rows shows. With fewer than 200 rows it consists of the margins against which no bet was won,
+which is wide enough for shares of pairs, too.
 Sources: those of :mod:`fedclust.proof.paired`.
 """
 
@@ -163,7 +164,12 @@ class Figure:
 
 
 def interval(
-    above: Evidence, below: Evidence, limit: float = LARGEST_BRIER, confidence: float = CONFIDENCE
+    above: Evidence,
+    below: Evidence,
+    limit: float = LARGEST_BRIER,
+    confidence: float = CONFIDENCE,
+    *,
+    of_pairs: bool = False,
 ) -> tuple[float, float]:
     """Compute a two-sided interval of the mean of d over rows.
 
@@ -176,6 +182,10 @@ def interval(
         Largest difference.
     confidence
         In (0, 1).
+    of_pairs
+        Whether d is a row's share of pairs. Each pair is in the shares of two rows, so the standard error of
+        the mean is twice that of as many independent rows (Hoeffding, "A class of statistics with
+        asymptotically normal distribution", Annals of Mathematical Statistics 19, 1948).
 
     Examples
     --------
@@ -192,7 +202,7 @@ def interval(
     if count >= ENOUGH_ROWS or not len(above.log_wealth):
         from scipy.special import stdtrit
 
-        reach = float(stdtrit(count - 1, (1 + confidence) / 2)) / math.sqrt(count)
+        reach = (1 + of_pairs) * float(stdtrit(count - 1, (1 + confidence) / 2)) / math.sqrt(count)
         ratios = (inverse_hall(each, skewness, count) for each in (reach, -reach))
         low, high = (mean - deviation * each for each in ratios)
         share = 1 - ((1 - confidence) / 2) ** (1 / count)  # of rows like none of these, see `unseen`
@@ -206,7 +216,9 @@ def interval(
     return max(float(low), -limit), min(float(high), limit)
 
 
-def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: float = 0.05) -> Figure:
+def measure(
+    reports: Sequence[Rows], confidence: float = CONFIDENCE, level: float = 0.05, *, of_pairs: bool = False
+) -> Figure:
     """Measure how much better B serves clients than A.
 
     If both have the same Brier score on every row, to the last digit, they are taken for one model: the
@@ -220,6 +232,8 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         Confidence of the intervals, in (0, 1).
     level
         Level of the test of whether A has collapsed, in (0, 1).
+    of_pairs
+        Whether hits are shares of pairs, see :func:`interval`.
 
     Examples
     --------
@@ -244,7 +258,9 @@ def measure(reports: Sequence[Rows], confidence: float = CONFIDENCE, level: floa
         num_rows=rows,
         accuracy=(hits[0] / rows, hits[1] / rows) if rows else (math.nan, math.nan),
         accuracy_gain=accuracy.mean,
-        accuracy_interval=nothing if one_model else interval(accuracy, pooled(less), 1.0, confidence),
+        accuracy_interval=nothing
+        if one_model
+        else interval(accuracy, pooled(less), 1.0, confidence, of_pairs=of_pairs),
         gain=brier.mean,
         interval=nothing if one_model else interval(brier, pooled(below), LARGEST_BRIER, confidence),
         better_for=sum(each.brier.mean > 0 for each in having),

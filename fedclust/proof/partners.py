@@ -190,7 +190,7 @@ def of_groups(by: str, gained: Difference, *, helps: bool | None = None) -> str:
     >>> of_groups("vendor", Difference.of(0.04, 0.01, 90))
     'vendor: training by vendor is better by 0.04 (0.02 to 0.06)'
     >>> of_groups("vendor", Difference.of(-0.01, 0.01, 90))
-    'vendor: training by vendor does not help: better by -0.01 (-0.03 to 0.01)'
+    'vendor: training by vendor is not shown to help: better by -0.01 (-0.03 to 0.01)'
     >>> of_groups("vendor", Difference.of(0.04, 0.01, 90), helps=False)
     "vendor: training by vendor seems better by 0.04 (0.02 to 0.06), which is not shown at the run's level"
     """
@@ -198,5 +198,5 @@ def of_groups(by: str, gained: Difference, *, helps: bool | None = None) -> str:
     if seems and helps is False:
         end = ", which is not shown at the run's level"
         return f"{by}: training by {by} seems better by {gained.text}{end}"
-    verb = "is better by" if seems or helps else "does not help: better by"
+    verb = "is better by" if seems or helps else "is not shown to help: better by"
     return f"{by}: training by {by} {verb} {gained.text}"

@@ -197,7 +197,8 @@ def prove_grouping(
         return compare([measured[client] for client in clients if client in measured])
 
     def figure(clients: Iterable[int]) -> Figure:
-        return measure([rows[client] for client in clients if client in rows], level=level)
+        found = [rows[client] for client in clients if client in rows]
+        return measure(found, level=level, of_pairs=words.of_pairs)
 
     clusters = np.unique(assignment)
     members = [np.flatnonzero(assignment == cluster).tolist() for cluster in clusters]
@@ -206,7 +207,7 @@ def prove_grouping(
     whole, number, several = compared(everyone), len(clusters), len(clusters) > 1
     corrected = holm([each.p_value for each in [*comparisons, *[whole] * several]]).tolist()
     last = corrected[-1]
-    trusted = proven_before and several and whole.gains
+    trusted = proven_before and several and (whole.gains or not whole.num_clients)
     proofs = tuple(
         ClusterProof(
             cluster=int(cluster),
@@ -226,22 +227,22 @@ def prove_grouping(
     shown, p_value, grouped = figure(everyone), last, last <= level
     collapsed, in_groups = shown.collapsed, f"Train in {number} groups: "
     no_better = f"{NO_BETTER} {words.guess}"
+    earlier = "held-out rows showed them to be better during training; at the end"
     if not several:
         text, grouped = f"Train one model for all: {method} found no groups{_unseen(unseen, words)}", False
     elif not held_out and shown.num_rows:
         better = _better(whole, shown, words)
         text = f"{method}'s {number} clusters have {better}; no rows were held out to decide"
     elif not whole.num_clients:
-        why = "no client has held-out rows" if measured else "no client answered"
+        why, grouped = "no client has held-out rows" if measured else "no client answered", trusted
         text = f"Train one model for all: {why}, so no grouping could be tested"
+        if trusted:
+            text = f"{in_groups}{earlier} {why}"
     elif grouped:
         text = in_groups + _better(whole, shown, words)
     elif trusted:
-        earlier = "held-out rows showed them to be better during training; at the end"
-        text, grouped = (
-            f"{in_groups}{earlier} {_better(whole, shown, words)}, which by itself may be chance",
-            True,
-        )
+        text = f"{in_groups}{earlier} {_better(whole, shown, words)}, which by itself may be chance"
+        grouped = True
     elif apart:
         clients = sorted(client for each in apart for client in each.clients)
         shown, p_value, grouped = figure(clients), max(each.p_value for each in apart), True

@@ -25,6 +25,8 @@ class Words:
     ----------
     share, shares
         What the first figure is, and several of it.
+    of_pairs
+        Whether it is a share of pairs of rows.
     score
         What models are compared by.
     label
@@ -58,6 +60,7 @@ class Words:
     """
 
     share, shares = "accuracy", "accuracies"
+    of_pairs = False
     score = "Brier score"
     label = "label"
     bin, bins = "class", "classes"

@@ -47,6 +47,7 @@ class TimeWords(NumberWords):
     """What results say of times."""
 
     share, shares = "concordance", "concordances"
+    of_pairs = True
     label = "time"
     bin, bins = "interval with or without the event", "intervals with and without the event"
     bin_shares = label_shares = "shares of the intervals with and without the event"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t as student
 
+from fedclust.metrics.times import concordance_by_row
 from fedclust.proof.figure import Rows, interval, margins, measure
 from fedclust.proof.paired import BETS, evidence, hall, most_rows
 
@@ -122,3 +123,24 @@ def test_intervals_cover_the_gain(sizes: list[int], rare: float, gain: float) ->
         low, high = interval(*both(rows, bets=bets))
         covered += low <= gain <= high
     assert covered / cases >= 0.93 - 2 * 0.0147
+
+
+def test_the_interval_of_a_share_of_pairs_covers_the_gain() -> None:
+    # Of two normal variables with correlation r, a share 1/2 + asin(r)/pi of pairs is in order (Kendall's tau
+    # is 2 asin(r)/pi). Risks with noise of variance 3 and 1: r² = 1/4 and 1/2, shares 1/2 + 1/6 and 3/4.
+    gain, draws, cases, covered = 3 / 4 - 2 / 3, np.random.default_rng(6), 200, np.zeros(2)
+    for _ in range(cases):
+        parts = []
+        for _client in range(4):
+            times = np.exp(draws.normal(size=50))
+            risks = [draws.normal(0, np.sqrt(variance), 50) - np.log(times) for variance in (3, 1)]
+            counted = [concordance_by_row(times, np.ones(50, dtype=bool), risk) for risk in risks]
+            worse, better = (in_order / pairs for pairs, in_order in counted)
+            parts.append(better - worse)
+        rows = np.concatenate(parts)
+        for of_pairs in (False, True):
+            low, high = interval(evidence(rows), evidence(-rows), 1.0, of_pairs=of_pairs)
+            covered[int(of_pairs)] += low <= gain <= high
+    # 200 cases at 95 %: the standard deviation of the share is 1.5 %.
+    assert covered[1] / cases >= 0.95 - 2 * 0.0154
+    assert covered[0] / cases < 0.85  # as if rows had no pair in common

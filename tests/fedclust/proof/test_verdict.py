@@ -221,6 +221,13 @@ def test_nobody_answered_and_nobody_has_rows() -> None:
     assert found.verdict.text == "Train one model for all: no client answered, so no grouping could be tested"
     assert not found.verdict.grouped
     assert not found.served_by_cluster(2).any()
+    kept = prove_grouping(
+        np.array([0, 1]), {}, {}, method="Auto", serve_best=True, proven_before=True
+    )  # silence is no evidence against what was proven
+    earlier = "held-out rows showed them to be better during training"
+    assert kept.verdict.text == f"Train in 2 groups: {earlier}; at the end no client answered"
+    assert (kept.verdict.grouped, kept.verdict.p_value) == (True, None)
+    assert kept.served_by_cluster(2).all()
     nobody = prove_grouping(np.array([0, 1]), dict.fromkeys((0, 1), evidence(np.zeros(0))), {}, method="FMCL")
     assert nobody.verdict.text.startswith("Train one model for all: no client has held-out rows")
     unknown = ["p_value", "gain", "interval", "better_for", "accuracy_gain"]

@@ -154,9 +154,9 @@ def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
     pairs = {(way, claim.experiment) for claim in claims if claim.experiment for way in claim.ways}
     assert {tuple(line.split()[2:4]) for line in lines} == {(f"runs/{way}", each) for way, each in pairs}
     assert len(lines) == len(pairs)
-    fewer = [line for line in lines if "runs/fewer" in line]
-    assert fewer
-    assert all("fedgwc_cifar" in line and line.endswith("rounds=5000") for line in fewer)
+    start = [line for line in lines if "runs/start" in line]
+    assert start
+    assert all("fedgwc_cifar" in line and line.endswith("rounds=2000") for line in start)
     (line,) = [each for each in lines if "runs/encoder fedgmcc_emnist62 " in each]
     assert line.startswith(
         "python benchmarks/paper_table.py runs/encoder fedgmcc_emnist62 --rows FedGMCC FedAvg "

@@ -117,7 +117,10 @@ def _noised(
     for client, (rows, logits, labels) in answered.items():
         question = asked[client]
         blank = dict.fromkeys((LOSS, "accuracy", "balanced-accuracy"), math.nan)
-        right = node.data.target.hits(logits, labels) if len(rows) else rows
+        # A row with outputs that are not finite is wrong and no error, which would show one patient.
+        finite = np.isfinite(logits)
+        right = node.data.target.hits(np.where(finite, logits, 0.0), labels) if len(rows) else rows
+        right = right * finite.all(axis=tuple(range(1, finite.ndim)))
         owners = rows if node.data.persons is None else node.data.persons[rows]
         _, of, counts = np.unique(owners, return_inverse=True, return_counts=True)
         draw = node.noise(published=question.published_noise)

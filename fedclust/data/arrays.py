@@ -15,6 +15,7 @@ from fedclust.support.rng import generator
 from fedclust.typing import IntArray
 
 _TEST_SHARE = 0.2
+_MOST_CLASSES = 1_000_000  # larger numbers are identifiers, and would fill the memory with names
 
 
 def from_arrays(
@@ -97,7 +98,11 @@ def from_arrays(
     mean, std = _statistics(inputs[training])
     agreed = target if isinstance(target, Target) else KINDS[kind].agreed(truth[training].numpy())
     labels = torch.from_numpy(agreed.bins(truth.numpy()))
-    names = agreed.bin_names() or tuple(map(str, range(num_classes or max(int(labels.max()) + 1, 2))))
+    number = num_classes or max(int(labels.max()) + 1, 2)
+    if number > _MOST_CLASSES:
+        rule = f"targets must be class indices, and classes at most {_MOST_CLASSES}"
+        raise ValueError(f"{rule}, got {number}; np.unique(labels, return_inverse=True) numbers classes")
+    names = agreed.bin_names() or tuple(map(str, range(number)))
     return FederatedData(
         name=name,
         inputs=inputs,
@@ -161,8 +166,11 @@ def to_truth(values: Any, kind: str, num_classes: int | None = None) -> torch.Te
 
 def _kind_of_target(given: Any) -> str:
     """Return the kind of a client's targets: floats are amounts, or times and events where rows have two."""
-    part = given if isinstance(given, list | tuple) and len(given) == 2 else given[0]
-    y = _tensor(part[1])
+    try:
+        part = given if isinstance(given, list | tuple) and len(given) == 2 else given[0]
+        y = _tensor(part[1])
+    except (TypeError, LookupError, ValueError):
+        return "classes"  # the client is refused by name when it is read
     if not y.is_floating_point():
         return "classes"
     return "times" if y.dim() == 2 and y.shape[1] == 2 else "amounts"

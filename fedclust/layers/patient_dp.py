@@ -78,8 +78,8 @@ class Took:
 
     Attributes
     ----------
-    noise
-        z of its steps.
+    noise, evaluation_noise
+        z of its steps, and the noise of its evaluations; None for none.
     trained, measured
         Rounds that each client trained in, and evaluations that it answered, shape (K,).
     simulated
@@ -87,6 +87,7 @@ class Took:
     """
 
     noise: float
+    evaluation_noise: float | None
     trained: IntArray
     measured: IntArray
     simulated: bool
@@ -129,15 +130,15 @@ class PatientPrivacy(Layer):
     def begin(self, run: Run, state: Took | None) -> Round:
         """Ask for noise in evaluations, and go on with what was spent.
 
+        A resumed run keeps the noise that its evaluations began with, whatever its number of rounds is now:
+        ε is computed from their number.
+
         Raises
         ------
         RunFailed
             If a run to resume had other noise: ε would be more than it was planned for. Also as for
             :func:`~fedclust.layers.client_dp.check_simulated`.
         """
-        if self.planned.evaluation_noise is not None:
-            noise = {"noise": self.planned.evaluation_noise, "published_noise": self.simulated}
-            run.federation.evaluation = noise
         if state is not None:
             check_simulated(state.simulated, self.simulated)
             if not math.isclose(state.noise, self.planned.noise, rel_tol=1e-9):
@@ -147,6 +148,10 @@ class PatientPrivacy(Layer):
                     "number of rounds"
                 )
             self._trained, self._measured = state.trained.copy(), state.measured.copy()
+            self.planned = replace(self.planned, evaluation_noise=state.evaluation_noise)
+        if self.planned.evaluation_noise is not None:
+            noise = {"noise": self.planned.evaluation_noise, "published_noise": self.simulated}
+            run.federation.evaluation = noise
         return run.now
 
     def instruct(self, run: Run, now: Round) -> Round:
@@ -216,4 +221,5 @@ class PatientPrivacy(Layer):
 
     def state(self, run: Run) -> Took:
         """Return what was spent."""
-        return Took(self.planned.noise, self._trained.copy(), self._measured.copy(), self.simulated)
+        noise = self.planned.noise, self.planned.evaluation_noise
+        return Took(*noise, self._trained.copy(), self._measured.copy(), self.simulated)

@@ -196,6 +196,8 @@ def multiplier_of(epsilon: float, sampling: float, steps: int, delta: float) -> 
     ------
     ModuleNotFoundError
         If ``dp-accounting`` is not installed.
+    ValueError
+        If no noise is needed, as δ is at least the probability that a patient is drawn at all.
 
     Examples
     --------
@@ -211,6 +213,10 @@ def multiplier_of(epsilon: float, sampling: float, steps: int, delta: float) -> 
         return high
     from scipy.optimize import brentq
 
+    if delta >= (drawn := -math.expm1(steps * math.log1p(-sampling))):
+        rule = f"below {drawn:.3g}, the probability that {steps} steps draw a patient"
+        raise ValueError(f"privacy.delta must be {rule}, got {delta:g}")
+
     def excess(logarithm: float) -> float:  # nearly linear; 0 where ε is a little less than allowed
         spent = epsilon_of_steps(math.exp(logarithm), sampling, steps, delta)
         return math.log(max(spent, _TINY) / epsilon) + _CLOSE / 2
@@ -218,6 +224,8 @@ def multiplier_of(epsilon: float, sampling: float, steps: int, delta: float) -> 
     low = high * max(sampling, 0.1)  # what sampling is worth at most, in long runs
     while excess(math.log(low)) < 0:
         low, high = low / 2, low
+    while excess(math.log(high)) > 0:  # of a small ε, the grid's error is a large part
+        high *= 2
     return math.exp(brentq(excess, math.log(low), math.log(high), xtol=_CLOSE / 10))
 
 

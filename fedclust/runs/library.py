@@ -469,7 +469,7 @@ class Result:
                 own = mean_embedding(rows, self._embedding_of(rows), mean, std)
                 remote = remoteness(own, embeddings, self.assignment, serving)
             with torch.no_grad():
-                found = [self.target.log_chances(self.model_of(int(each))(x)) for each in serving]
+                found = [self.target.log_chances(self.model_of(int(each))(x.clone())) for each in serving]
             logs = [each for each in found if each is not None]
             if not logs:
                 return nearest_inputs(remote, serving)
@@ -527,7 +527,7 @@ class Result:
         """
         x, y = self._prepared(inputs), self._targets(inputs, targets)
         with torch.no_grad():
-            outputs = (self.model_of(cluster)(x) for cluster in range(len(self._state.models)))
+            outputs = (self.model_of(cluster)(x.clone()) for cluster in range(len(self._state.models)))
             if (loss := self.target.loss) is None:
                 return np.array([float(example_losses(logits, y, self._loss).mean()) for logits in outputs])
             return np.array([float(loss(each, y).mean()) for each in outputs])

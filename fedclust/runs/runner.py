@@ -310,7 +310,11 @@ class StrategyRun(Observer):
                 "privacy=patient_dp must have classes or amounts at sites, got times: a concordance compares "
                 "patients with each other, and noise hides none of them"
             )
-        return PatientPrivacy(privacy, Planned.of(privacy, rounds, steps, evaluations), simulated)
+        try:
+            planned = Planned.of(privacy, rounds, steps, evaluations)
+        except ValueError as error:
+            raise RunFailed(str(error)) from error
+        return PatientPrivacy(privacy, planned, simulated)
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with the figures of the models that serve them."""

@@ -133,6 +133,23 @@ def test_an_accuracy_with_noise_counts_amounts_that_are_near_enough() -> None:
     assert answers[0].metrics["accuracy"] == pytest.approx(1.75 / 3)
 
 
+@pytest.mark.parametrize("kind", ["amounts", "classes"])
+def test_with_noise_outputs_that_are_not_finite_are_wrong_and_no_error(kind: str) -> None:
+    # Without the root of −1, which is NaN, all are right: 3/4, 1 and 0 of the three patients' rows.
+    class Root(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows.sqrt())
+
+    outputs = 1 if kind == "amounts" else 2
+    state = {"weight": torch.ones(outputs, 1), "bias": torch.tensor([0.25, 0.0][:outputs])}
+    asked = evaluation.EvaluateQuestion(from_state(state), noise=1e-9)
+    labels = torch.full((6,), 9.0) if kind == "amounts" else torch.zeros(6, dtype=torch.int64)
+    options = {"target": Amounts(0.0, 10.0, (5.0,))} if kind == "amounts" else {}
+    answers, errors = evaluate(_patients(labels, Root(1, outputs), **options), {0: asked})
+    assert errors == {}
+    assert answers[0].metrics["accuracy"] == pytest.approx(1.75 / 3)
+
+
 @pytest.mark.parametrize(("config", "refused"), [({"allow": "*"}, False), ({}, True), ({"data": "/x"}, True)])
 def test_a_site_draws_its_noise_in_secret_whatever_the_server_asks(config: dict, refused: bool) -> None:
     made = dataclasses.replace(_patients(), config=config)

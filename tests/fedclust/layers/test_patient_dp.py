@@ -96,9 +96,26 @@ def test_what_was_spent_is_resumed_with_the_same_noise_only() -> None:
     again.instruct(run, _round([1], clients=4))  # one has joined
     assert again.state(run).trained.tolist() == [0, 2, 0, 0]
     with pytest.raises(RunFailed, match="be resumed with the noise it began with, 1.9, got 2: privacy.eps"):
-        _layer().begin(run, Took(1.9, state.trained, state.measured, simulated=True))
+        _layer().begin(run, Took(1.9, None, state.trained, state.measured, simulated=True))
     with pytest.raises(RunFailed, match="be resumed with its clients simulated, as it began, got them depl"):
         _layer(simulated=False).begin(run, state)
+
+
+def test_a_longer_run_keeps_the_noise_its_figures_began_with() -> None:
+    # Twice the rounds and figures: the plan's noise for one figure differs, as few steps that draw patients
+    # spend more than their number says. Of one figure with it and two with another ε would be wrong.
+    layer, run = _layer(), _run()
+    layer.begin(run, None)
+    layer.instruct(run, _round([]))
+    layer.after_evaluation(run, _round([], online={0}))
+    longer = Planned.of(SETTINGS, rounds=8, steps=3, evaluations=4)
+    assert longer.evaluation_noise != pytest.approx(PLANNED.evaluation_noise, rel=1e-3)
+    again = PatientPrivacy(SETTINGS, longer, simulated=True)
+    again.begin(run, layer.state(run))
+    assert run.federation.evaluation["noise"] == PLANNED.evaluation_noise
+    again.instruct(run, _round([]))
+    again.after_evaluation(run, _round([], online={0}))
+    assert again.epsilons()[0] == epsilon_of([(PLANNED.evaluation_noise or 0, 2)], 1e-4)
 
 
 def test_exact_figures_are_for_simulated_clients() -> None:

@@ -159,6 +159,17 @@ def test_the_multiplier_spends_what_it_may(epsilon: float, sampling: float) -> N
     assert epsilon * (1 - 1e-3) <= epsilon_of_steps(multiplier, sampling, 40, 1e-5) <= epsilon
 
 
+def test_a_small_epsilon_has_a_multiplier_though_its_grid_is_coarse() -> None:
+    # What 200 steps without sampling need for ε = 0.01 is not enough on a grid of privacy losses.
+    assert 0.00999 <= epsilon_of_steps(multiplier_of(0.01, 0.5, 200, 1e-5), 0.5, 200, 1e-5) <= 0.01
+
+
+def test_no_noise_is_needed_for_what_is_too_improbable() -> None:
+    # Two steps draw a patient with probability 1 − 0.75² = 0.4375.
+    with pytest.raises(ValueError, match="^privacy.delta must be below 0.438, the probability that 2 steps"):
+        multiplier_of(1.0, 0.25, 2, 0.5)
+
+
 def test_the_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     with pytest.raises(ModuleNotFoundError, match="pip install 'fedclust\\[privacy\\]'"):

@@ -514,3 +514,15 @@ def test_a_network_may_change_its_inputs_and_have_more_outputs(tmp_path: Path, o
     assert served.probabilities(inputs, cluster=int(result.assignment[0])).shape == (20, 3)
     for (now, _), then in zip(clients, before, strict=True):
         np.testing.assert_array_equal(now, then)
+
+
+def test_every_cluster_is_measured_on_the_rows_as_given_by_a_network_that_changes_its_inputs() -> None:
+    result = simulate(model=Halving(5, 3))
+    inputs, targets = (torch.from_numpy(each) for each in CLIENTS[0])
+    assert result.num_clusters == 2
+    nets = [result.model_of(cluster) for cluster in range(2)]
+    outputs = [(inputs * 0.5 @ net.weight.T + net.bias).detach() for net in nets]
+    expected = [float(nn.functional.cross_entropy(each, targets)) for each in outputs]
+    np.testing.assert_allclose(result.losses(*CLIENTS[0]), expected, rtol=1e-5)
+    certain = [float(each.log_softmax(-1).amax(-1).mean()) for each in outputs]
+    assert result.place(inputs).evidence["confidences"] == pytest.approx({"0": certain[0], "1": certain[1]})

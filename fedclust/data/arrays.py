@@ -72,6 +72,10 @@ def from_arrays(
         check_choice("target", target, ("auto", *KINDS))
     if not isinstance(clients, Sequence) or isinstance(clients, str) or not clients:
         raise ValueError(f"clients must be a list with a pair or a triple per client, got {_sort(clients)}")
+    given_groups = () if groups is None else groups
+    named = tuple(str(each) for each in given_groups if each is not None)
+    if groups is not None and not len(named) == len(given_groups) == len(clients):
+        raise ValueError(f"groups must be a name per client, for {len(clients)} of them, got {groups!r}")
     kind = target.kind if isinstance(target, Target) else target
     if kind == "auto":
         kind = _kind_of_target(clients[0])
@@ -117,8 +121,8 @@ def from_arrays(
         fingerprint=_fingerprint(inputs, truth, parts),
         target=agreed,
         values=truth if agreed.bin_names() else None,
-        named_groups=tuple(map(str, groups or ())),
-        grouped_by="group" if groups else "",
+        named_groups=named,
+        grouped_by="group" if named else "",
     )
 
 

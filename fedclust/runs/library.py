@@ -842,6 +842,11 @@ def simulate(
     if resume and folder is None:
         raise ValueError("folder must be that of the run to resume, got None")
     check_device(device)
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise ValueError(f"metrics must be functions by name, got {metrics!r}")
+    callbacks = [on_round] if callable(on_round) else on_round
+    if not isinstance(callbacks, Sequence) or not all(map(callable, callbacks)):
+        raise ValueError(f"on_round must be a function, or several, got {on_round!r}")
     check_choice("serve", serve, run_options.SERVE)
     check_choice("features", features, ("inputs", "encoder"))
     compare = (COMMON,) if proof else ()
@@ -918,7 +923,6 @@ def simulate(
         with together() as federation, session.opened():
             if resume:
                 folders.check_same_run(described[name], where)
-            callbacks = [on_round] if callable(on_round) else list(on_round)
             session.carry_out(plan, federation, model, on_round=callbacks)
     except BaseException as error:
         # A failed run's message names the folder with its rounds.

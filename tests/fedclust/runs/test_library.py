@@ -398,6 +398,10 @@ SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_cluste
         ({"strategy": SEVEN}, "num_clusters must be <= 6, the number of clients, got 7"),
         ({"strategy": "fesem", "clients": CLIENTS[:1]}, "num_clusters must be <= 1, .* got 2"),
         ({"clients": [*CLIENTS, BELOW_0]}, "client 6: targets must be class indices"),
+        ({"groups": ["a", "b"]}, r"groups must be a name per client, for 6 of them, got \['a', 'b'\]"),
+        ({"groups": [*"abcde", None]}, "groups must be a name per client, for 6 of them"),
+        ({"metrics": ["accuracy"]}, r"metrics must be functions by name, got \['accuracy'\]"),
+        ({"on_round": 3}, "on_round must be a function, or several, got 3"),
         ({"features": "pixels"}, "features must be .*inputs.*encoder.*, got 'pixels'"),
         ({"features": "encoder"}, "encoder must be given with features='encoder', got None"),
         (

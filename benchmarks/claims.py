@@ -143,7 +143,8 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     rows = (claim.ahead, *claim.behind)
     columns = {column.title: column for column in columns_of(tables(claim.experiment))}
     found: dict[int, dict[str, dict[str, SavedRun]]] = {}  # by seed, column and row
-    for run in _runs(claim, rows, folder / claim.experiment):
+    runs = _runs(claim, rows, folder / claim.experiment)
+    for run in runs:
         found.setdefault(run.seed, {}).setdefault(run.column.title, {})[run.row] = SavedRun(run.folder)
     whole: dict[int, dict[str, tuple[float, float]]] = {}
     for seed, by_column in found.items():
@@ -159,7 +160,7 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
     rounds = found[seeds[0]][used[0]][claim.ahead].summary["rounds"]
-    best = _best(claim, rows, folder / claim.experiment, seeds, used)
+    best = _best(claim, [run for run in runs if run.seed in seeds], used)
     return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds), best)
 
 
@@ -171,9 +172,10 @@ def _figures(claim: Claim, runs: Mapping[str, SavedRun]) -> dict[str, float | No
             figures[row] = run.summary[claim.key]
         elif len(values := run.series(claim.key)[1]):
             figures[row] = float(values[-1])
-    target = figures.get(claim.reach)
-    if not claim.reach or target is None:
-        return {} if claim.reach else figures
+    if not claim.reach:
+        return figures
+    if (target := figures.get(claim.reach)) is None:
+        return {}
     shares = {}
     for row in figures:
         numbers, values = runs[row].series(claim.key)
@@ -190,15 +192,12 @@ def _runs(claim: Claim, rows: Sequence[str], folder: Path) -> list[Run]:
     return [run for run in runs_of(given, "dataset.path=.", folder) if finished(run.folder)]
 
 
-def _best(
-    claim: Claim, rows: Sequence[str], folder: Path, seeds: Sequence[int], used: Sequence[str]
-) -> tuple[float, ...]:
+def _best(claim: Claim, runs: Sequence[Run], used: Sequence[str]) -> tuple[float, ...]:
     """Compute :attr:`Measured.best` over the columns `used`."""
     if claim.reach or not tables(claim.experiment).get("best_round"):
         return ()
-    runs = [run for run in _runs(claim, rows, folder) if run.seed in seeds]
     figures: dict[str, float | None] = {}
-    for row in rows:
+    for row in (claim.ahead, *claim.behind):
         by_column = [
             best_round([run for run in runs if (run.row, run.column.title) == (row, title)], claim.key)
             for title in used

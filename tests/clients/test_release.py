@@ -398,8 +398,9 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
     charge(limited, [measure])  # of another run, for which the first is a test patient
     (account,) = (tmp_path / ".local" / "state" / "fedclust").glob("patients-*.json")
     assert cache_root() not in account.parents  # which may be deleted
+    said = "in all runs, by the rules of its operator\nthe site's account$"
     for more in (train, measure):
-        with pytest.raises(RulesError, match="in all runs, by the rules of its operator"):
+        with pytest.raises(RulesError, match=said):
             charge(limited, [more])
     limited.config["name"] = "south"
     charge(limited, [train])

@@ -450,6 +450,13 @@ def test_the_others_are_served_what_trained_without_a_site_that_leaves(
     four_sites: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = fedclust.load(four_sites / "run")
+    found = [
+        "south: value: one value in all rows",
+        "west: no other site has what south has",
+        "east: value: old",
+    ]
+    summary = json.loads((four_sites / "run" / "summary.json").read_text())
+    (four_sites / "run" / "summary.json").write_text(json.dumps(summary | {"data_warnings": found}))
     chose = result.sites.set_index("name")["train_with"]
     assert sorted(chose["north"]) == ["east", "south"]  # west's classes are exchanged
     target = four_sites / "without"
@@ -474,6 +481,7 @@ def test_the_others_are_served_what_trained_without_a_site_that_leaves(
     assert served.predict(rows, site="west")["yes"].round().tolist() == [0.0, 1.0]
     card = (target / "README.md").read_text()
     assert "south" not in card
+    assert "- Check the data of a site: `east: value: old`" in card
     assert "clients: 3, with" in card
     # North and east are served another coalition's model, west its own as before.
     why = "they did not answer, have no test rows, or are served another model since a site left."
@@ -484,6 +492,8 @@ def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path
     left = fedclust.load(four_sites / "run").without("west")
     table = left.run.clients
     assert table is not None
+    assert left.run.summary["num_clusters"] == table["cluster"].nunique()
+    assert "assignment" not in left.run.summary
     before = fedclust.load(four_sites / "run").clients.set_index("name")
     assert table.set_index("name").loc["north", "accuracy"] == before.loc["north", "accuracy"]
     assert set(table["name"]) == {"north", "south", "east"}

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 Encoding: TypeAlias = Literal["onehot", "index"]
 
 MISSING = "(missing)"
+_LARGEST = np.finfo(np.float32).max
 
 Resize: TypeAlias = Literal["none", "stretch", "crop"]
 MODES = {1: "L", 3: "RGB"}
@@ -191,7 +192,7 @@ class CategoryColumn:
         """Return the number of each value's category, -1 for an unknown one."""
         numbers = {name: number for number, name in enumerate(self.values)}
         texts = category_texts(values)
-        codes = {text: _number_of(text, numbers) for text in dict.fromkeys(texts)}
+        codes = {text: _number_of(normalize("NFC", text), numbers) for text in dict.fromkeys(texts)}
         return np.array([codes[text] for text in texts], dtype=np.int64)
 
 
@@ -219,13 +220,16 @@ class TableEncoder:
         Raises
         ------
         ValueError
-            If a column is missing, or a value of a column of numbers is not a finite number.
+            If a column is missing, or a column of numbers has a value that is not a number, or not finite as
+            float32, as it is or scaled.
         """
-        self._check_columns(rows)
-        return self.encoded(
-            [numbers_of(rows[column.name]) for column in self.numbers],
-            [column.codes(rows[column.name]) for column in self.categories],
-        )
+        rows = self._columns(rows)
+        numbers = [numbers_of(rows[column.name]) for column in self.numbers]
+        for column, values in zip(self.numbers, numbers, strict=True):
+            if (np.abs(column.scaled(values)) > _LARGEST).any():
+                rule = f"column {column.name} must hold numbers that are finite as float32 once scaled"
+                raise ValueError(f"{rule} by 1/{column.scale:.3g}, got one that is not")
+        return self.encoded(numbers, [column.codes(rows[column.name]) for column in self.categories])
 
     def encoded(self, numbers: Iterable[FloatArray], codes: Iterable[IntArray]) -> FloatArray:
         """Encode columns that have been read: float64 numbers, NaN where missing, and categories' codes."""
@@ -242,7 +246,7 @@ class TableEncoder:
 
     def notes(self, rows: "pd.DataFrame", site: str = "") -> list[str]:
         """List what the network ignores in some rows, and columns in another unit than at `site`, by name."""
-        self._check_columns(rows)
+        rows = self._columns(rows)
         used = set(self.names)
         unused = [str(name) for name in rows.columns if name not in used]
         notes = [f"columns not used: {few(unused)}"] if unused else []
@@ -295,16 +299,19 @@ class TableEncoder:
         """Names of the columns in use."""
         return [*(column.name for column in self.numbers), *(column.name for column in self.categories)]
 
-    def _check_columns(self, rows: "pd.DataFrame") -> None:
+    def _columns(self, rows: "pd.DataFrame") -> "pd.DataFrame":
+        """Return rows with composed (NFC) names of columns, as files have; check that none is missing."""
         import pandas as pd
 
         if not isinstance(rows, pd.DataFrame):
             raise ValueError(f"rows must be a table or a pandas DataFrame, got {type(rows).__name__}")
+        rows = rows.rename(columns=lambda name: normalize("NFC", name) if isinstance(name, str) else name)
         names = self.names
         if missing := [name for name in names if name not in rows.columns]:
             columns = few(rows.columns, most=20)
             raise ValueError(f"rows must have all columns of training, {few(missing)} missing; got {columns}")
         check_once(names, rows)
+        return rows
 
 
 @dataclass(frozen=True)
@@ -540,9 +547,9 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
         numbers: FloatArray = values.astype(np.float64).to_numpy()
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"column {values.name} must hold numbers") from error
-    if (endless := np.abs(numbers) > np.finfo(np.float32).max).any():
+    if (endless := np.abs(numbers) > _LARGEST).any():
         got = np.copysign(np.inf, numbers[endless][0])
-        raise ValueError(f"column {values.name} must hold finite numbers, got {got}")
+        raise ValueError(f"column {values.name} must hold numbers that are finite as float32, got {got}")
     return numbers
 
 

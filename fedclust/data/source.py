@@ -18,9 +18,10 @@ import struct
 import zlib
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
 from unicodedata import normalize
@@ -190,8 +191,16 @@ class Source(Checked):
         options = {key: each for key, each in self.csv_options.items() if each != USUAL.get(key, ...)}
         return ["files", known, *([options] if options else [])]
 
-    def open(self) -> tuple[Part, Part | None]:
+    def open(self, texts: Collection[str] = ()) -> tuple[Part, Part | None]:
         """Open the training and the test part.
+
+        A column of several CSV files is texts if it is in one of them; in a test part, if it is in the
+        training part.
+
+        Parameters
+        ----------
+        texts
+            Columns that CSV files hold as texts, whatever they look like: ``01`` is not ``1``.
 
         Returns
         -------
@@ -206,7 +215,9 @@ class Source(Checked):
             return self._open_hub()
         root, files = self._files()
         train, test = self._split(root, files)
-        return self._open_files(root, train), self._open_files(root, test) if test else None
+        part = self._open_files(root, train, texts)
+        texts = {*texts, *(each.name for each in part.rows.schema if is_text(each.type))}
+        return part, self._open_files(root, test, texts) if test else None
 
     def _ways(self) -> str:
         paths = "a folder with train.parquet and test.parquet, a Parquet or CSV file, or class/image.jpg"
@@ -228,7 +239,7 @@ class Source(Checked):
                 return root, files
         raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
 
-    def _open_files(self, root: Path, files: list[Path]) -> Part:
+    def _open_files(self, root: Path, files: list[Path], texts: Collection[str]) -> Part:
         import pyarrow as pa
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
@@ -246,7 +257,7 @@ class Source(Checked):
         if kind.endswith((".csv", ".csv.gz")):
             import pandas as pd
 
-            frame = pd.concat([self._read(file, self._read_csv) for file in files], ignore_index=True)
+            frame = pd.concat(self._frames(files, texts), ignore_index=True)
             table = self._read(files[0], lambda _: pa.Table.from_pandas(frame, preserve_index=False))
             return _part(ds.dataset(table), root, place)
         if kind.endswith(IMAGE_SUFFIXES):
@@ -279,7 +290,19 @@ class Source(Checked):
                 raise SettingError(rule, f"; cannot read {file}: {found}; {advice}") from error
             raise SourceError(f"cannot read {file}: {' '.join(str(error).split())}; {advice}") from error
 
-    def _read_csv(self, file: Path) -> "pd.DataFrame":
+    def _frames(self, files: Sequence[Path], texts: Collection[str]) -> "list[pd.DataFrame]":
+        """Read CSV files; a column that one of them has as texts is texts in all."""
+        frames = [self._read(file, partial(self._read_csv, texts=texts)) for file in files]
+        found = {_composed(name) for frame in frames for name in frame if _has_texts(frame[name])}
+        other = [
+            any(_composed(name) in found and not _has_texts(each[name]) for name in each) for each in frames
+        ]
+        return [
+            self._read(file, partial(self._read_csv, texts={*texts, *found})) if again else frame
+            for file, frame, again in zip(files, frames, other, strict=True)
+        ]
+
+    def _read_csv(self, file: Path, texts: Collection[str]) -> "pd.DataFrame":
         import pandas as pd
 
         options = self._csv_options(file)
@@ -303,6 +326,7 @@ class Source(Checked):
         if len(options.get("sep") or ",") == 1:
             # pandas infers a type from the whole column, Arrow's reader only from its first block.
             options["low_memory"] = False
+        options["dtype"] = {name: str for name in head.iloc[0].dropna() if _composed(name) in texts}
         frame = pd.read_csv(file, **options)
         for name, kind in frame.dtypes.items():  # whole numbers too large for a type are keys
             if pd.api.types.is_object_dtype(kind) and pd.api.types.infer_dtype(frame[name]) == "integer":
@@ -379,6 +403,13 @@ class Source(Checked):
             # files are broken.
             reason = f"{type(error).__name__}: {error}"
             raise SourceError(f"hub id {self.hub} cannot be loaded ({reason}); {self._ways()}") from error
+
+
+def _has_texts(values: "pd.Series[Any]") -> bool:
+    """Check whether pandas read a column of a CSV file as texts."""
+    from pandas.api import types
+
+    return types.is_object_dtype(values.dtype) or types.is_string_dtype(values.dtype)
 
 
 def _read_arrow(file: Path) -> "pa.Table":

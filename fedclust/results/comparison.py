@@ -249,6 +249,18 @@ def runs_below(folders: Sequence[Path]) -> tuple[list[SavedRun], list[Path]]:
     return runs, sorted(unfinished - finished)
 
 
+def of_one_kind(runs: Sequence[SavedRun]) -> tuple[str, list[SavedRun], list[Path]]:
+    """Choose the runs that predict what the newest one does; a share of classes is no concordance.
+
+    Returns
+    -------
+    What they predict, such as ``classes``, these runs, and the folders of the others.
+    """
+    kind = type(max(runs, key=_written).target)
+    others = [run.folder for run in runs if type(run.target) is not kind]
+    return kind.__name__.lower(), [run for run in runs if type(run.target) is kind], others
+
+
 def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
     """Group runs by strategy and setting.
 
@@ -560,6 +572,9 @@ def _number_or_text(value: str) -> tuple[bool, float, str]:
         return True, 0.0, value
 
 
+_OF_DATA = ("choices.dataset", "dataset.path", "dataset.label", "dataset.target")
+
+
 def _settings(configs: Mapping[SavedRun, Mapping[str, str]]) -> tuple[str, ...]:
     """Find the fewest keys that distinguish all runs with different configurations.
 
@@ -568,8 +583,14 @@ def _settings(configs: Mapping[SavedRun, Mapping[str, str]]) -> tuple[str, ...]:
     """
     keys = sorted(
         {key for config in configs.values() for key in config},
-        # The name of a dataset is clearer than the ten keys that change with it.
-        key=lambda key: (not key.startswith("choices."), key.endswith("_target_"), key.count("."), key),
+        # The name of a dataset, or where it is, is clearer than the ten keys that change with it.
+        key=lambda key: (
+            key not in _OF_DATA,
+            not key.startswith("choices."),
+            key.endswith("_target_"),
+            key.count("."),
+            key,
+        ),
     )
     shared = [key for key in keys if "strategy" not in key.split(".")]
     own = [key for key in keys if key.startswith("strategy.")]

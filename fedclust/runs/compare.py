@@ -159,9 +159,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     described = parser()
     options = described.parse_args(arguments)
     formats = _formats(described, options)
-    from fedclust.results.comparison import best_first, compare, differences, find_runs, reference
+    from fedclust.results.comparison import (
+        best_first,
+        compare,
+        differences,
+        find_runs,
+        of_one_kind,
+        reference,
+    )
 
-    runs, unfinished = find_runs(options.folders)
+    found, unfinished = find_runs(options.folders)
+    kind, runs, others = of_one_kind(found)
     comparison = compare(runs)
     metrics = _chosen(comparison, options.metrics)
     if options.plots is not None:
@@ -174,6 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if tests and formats[0] == "text" and options.against is None:
             print("--against=STRATEGY compares with another one, --against=all every two")
     _print_left_out("not finished", unfinished)
+    _print_left_out(f"not of {kind}, as the newest run", others)
     _print_left_out("same strategy, settings and seed as another run", comparison.repeats)
     return 0
 

@@ -189,7 +189,8 @@ class Result:
         IndexError
             If there is no such client.
         """
-        if not (isinstance(client, Integral) and 0 <= client < len(self.assignment)):
+        known = isinstance(client, Integral) and not isinstance(client, bool)
+        if not (known and 0 <= client < len(self.assignment)):
             raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client!r}")
         network = self.model_of(cluster := int(self.assignment[client]))
         if (own := self._kept_for(cluster).get(client)) is not None:

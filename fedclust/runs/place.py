@@ -37,6 +37,8 @@ def main(argv: Sequence[str]) -> int:
     label, event = given.label or dataset.get("label"), dataset.get("event")
     wanted = [label] if isinstance(label, str) else label or []  # of several, the first that exists
     names = [name for name in wanted if name in columns][:1]
+    if given.label is not None and not hasattr(rows, "columns"):
+        raise ValueError(f"--label must be left out, as images have no columns, got {given.label}")
     if given.label is not None and not names:
         raise ValueError(none_of("--label", given.label, columns, "must be a column of the rows, one of"))
     if names and event:

@@ -11,6 +11,7 @@ import jinja2
 import numpy as np
 
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR
+from fedclust.personal.staying import CHOICES
 from fedclust.serving.served import Served
 from fedclust.support.checks import few
 
@@ -60,7 +61,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         clients = clients[clients["cluster"] >= 0 if cluster is None else clients["cluster"] == cluster]
         clients = clients.rename(columns={"stays": "personal"})
         here = [each.client for each in served.sites if each.is_tuned or each.prior_shift is not None]
-        layered = clients.get("personal")
+        layered, silent = clients.get("personal"), int(clients["accuracy"].isna().sum())
         names = [*_FIGURES, *(key for key, _, _ in words.figures)]
         clients = _as_answered(clients, here if cluster is None else [], names)
         if "confusion" in clients and clients["confusion"].notna().any():
@@ -76,12 +77,13 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         of_clients = {
             "titles": [titles[name] for name in columns],
             "rows": [[(_name if k in _NAMES else _number)(v) for k, v in row.items()] for row in rows],
-            "silent": int(clients["accuracy"].isna().sum()),
+            "silent": silent,
             "absent": list(compress(served.class_names, counts.sum(axis=0) == 0)) if len(known) else [],
             "lacking": int((counts == 0).any(axis=1).sum()),
             "common": int(np.sum(clients.get("served") == "common")),
             "prior": int(np.sum(layered == PRIOR)),
             "finetune": int(np.sum(layered == FINETUNE)),
+            "staying": 0 if layered is None else int(layered.isin(list(CHOICES)).sum()),
             "own": sum(site.is_tuned and cluster in (None, site.cluster) for site in served.sites),
         }
     choices = run.config.get("choices") or {}

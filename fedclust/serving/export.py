@@ -74,6 +74,8 @@ def write_export(
     """
     from safetensors.torch import save_file
 
+    if isinstance(formats, str):
+        raise ValueError(f"formats must be a list of names, such as [{formats!r}], got {formats!r}")
     if unknown := [name for name in formats if name not in _FILES]:
         raise ValueError(f"formats must be among {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):

@@ -90,7 +90,7 @@ def without(
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         lines.append(f"{own.label}: the model that it trains with {joined(others)}")
-    of_others = _without_figures(run, {each.client: each.cluster for each in sites}, same)
+    of_others = _without_figures(run, gone.label, {each.client: each.cluster for each in sites}, same)
     margins: dict[int, float] = {}
     if of_others.clients is not None:
         sites[:], margins = with_margins(sites, of_others.clients, target)
@@ -110,8 +110,13 @@ def without(
     return Left(gone.label, left, of_others, tuple(lines))
 
 
-def _without_figures(run: "SavedRun", clusters: Mapping[int, int], same: Collection[int]) -> "SavedRun":
-    """Return the run with those clients only, and figures only of those that are served as before."""
+def _without_figures(
+    run: "SavedRun", gone: str, clusters: Mapping[int, int], same: Collection[int]
+) -> "SavedRun":
+    """Return the run with those clients only, and figures only of those that are served as before.
+
+    Nor has it a line about the data of the site that left, or that names it.
+    """
     table = run.clients
     if table is None:
         return run
@@ -122,8 +127,11 @@ def _without_figures(run: "SavedRun", clusters: Mapping[int, int], same: Collect
     for name in set(table.columns) - kept:
         table[name] = table[name].where(~changed, None)
     left = type(run)(run.folder)
-    about = {"verdict", "sites", "site_findings", "decision"}  # of models that no longer serve
+    # Of models that no longer serve.
+    about = {"verdict", "sites", "site_findings", "decision", "assignment", "cluster_sizes"}
     summary = {key: value for key, value in run.summary.items() if key not in about}
+    warnings = [line for line in summary.get("data_warnings") or () if gone not in line]
+    summary |= {"data_warnings": warnings, "num_clusters": len(set(clusters.values()))}
     summary["site_left"] = True  # for the card
     vars(left).update(clients=table, summary=summary)  # in place of what its properties would read
     return left

@@ -206,8 +206,9 @@ class Served:
         ValueError
             If there is no such client.
         """
-        by_id = {str(each.client): each for each in self.sites}
-        # The number 3 is an id.
+        # The number 3 is an id; the text is one, too, unless sites have numbers as names.
+        named = any(str(each.name).isdecimal() for each in self.sites) and not isinstance(site, int)
+        by_id = {} if named else {str(each.client): each for each in self.sites}
         by_name: dict[str | int | None, Site] = {each.name: each for each in self.sites}
         # A file's name is in Unicode's decomposed form on some systems; who types it uses the other.
         alike = {normalize("NFC", str(each.name)): each for each in self.sites}
@@ -291,6 +292,9 @@ class Served:
             logits = torch.cat([self._logits(network, part) for part in inputs.split(_BATCH)])
             if chosen.prior_shift is not None:  # as in training, where a network may have more outputs
                 logits[..., : len(chosen.prior_shift)] += torch.tensor(chosen.prior_shift).to(logits)
+        if logits.isnan().any():
+            what = "rows must have outputs of the network that are numbers, got some that are not"
+            raise ValueError(f"{what}: values are extreme, or training has diverged")
         return logits
 
     def inputs(self, rows: Any) -> torch.Tensor:
@@ -342,7 +346,8 @@ class Served:
         if not path.is_file() or not path.name.lower().endswith(TABLE_SUFFIXES):
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
         try:
-            part, _ = Source(str(path), csv_options={**self.csv_options, **csv_options}).open()
+            texts = [each.name for each in getattr(self.encoder, "categories", ())]
+            part, _ = Source(str(path), csv_options={**self.csv_options, **csv_options}).open(texts)
         except SourceError as error:
             what, *settings = _OF_A_RUN.split(str(error), maxsplit=1)
             ways = "write it as the training rows are, or give --sep, --decimal, --encoding or --csv"

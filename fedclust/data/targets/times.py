@@ -596,9 +596,13 @@ class Times(Numbers):
         >>> times.predictions(torch.zeros(1, 2)), times.predictions(torch.zeros(1, 2), [50.0])  # ½·√½
         (tensor([[0.5000, 0.2500]]), tensor([[0.3536]]))
         """
-        at = np.array([*self.cuts, self.last] if moments is None else moments, dtype=np.float64)
+        given = [*self.cuts, self.last] if moments is None else moments
+        try:
+            at = np.array(given, dtype=np.float64)
+        except (TypeError, ValueError):
+            at = np.zeros(0)
         if at.ndim != 1 or not len(at) or not (at > 0).all():
-            raise ValueError(f"times must be numbers > 0, at least one, got {at.tolist()}")
+            raise ValueError(f"times must be numbers > 0, at least one, got {given!r}")
         logits = outputs[..., : self.num_intervals]
         if self.base:
             logits = logits + _like(outputs, self.base)
@@ -675,8 +679,11 @@ class Times(Numbers):
         """
         import torch
 
-        risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
-        return self._columns(moments), torch.cat([self.predictions(outputs, moments), risk], dim=-1)
+        risk, survival = (
+            -self.predictions(outputs).mean(dim=-1, keepdim=True),
+            self.predictions(outputs, moments),
+        )
+        return self._columns(moments), torch.cat([survival, risk], dim=-1)
 
     def _columns(self, moments: Sequence[float] | None = None) -> list[str]:
         """Name the columns of survival at given times, the intervals' ends unless given, and of the risk."""

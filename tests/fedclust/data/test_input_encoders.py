@@ -79,9 +79,15 @@ def test_a_missing_number_may_be_any_of_pandas() -> None:
         (pd.DataFrame({"age": [1.0]}), "sex missing; got age"),
         (pd.DataFrame({"age": ["old"], "sex": ["f"]}), "column age must hold numbers"),
         (pd.DataFrame({"age": [10**400], "sex": ["f"]}), "column age must hold numbers"),
-        (pd.DataFrame({"age": [np.inf], "sex": ["f"]}), "column age must hold finite numbers, got inf"),
+        (
+            pd.DataFrame({"age": [np.inf], "sex": ["f"]}),
+            "column age must hold numbers that are finite as float32, got inf",
+        ),
         # A float32 holds up to 3.4e38: as one it is infinite, and what is predicted would be no number.
-        (pd.DataFrame({"age": [-1e39], "sex": ["f"]}), "column age must hold finite numbers, got -inf"),
+        (
+            pd.DataFrame({"age": [-1e39], "sex": ["f"]}),
+            "column age must hold numbers that are finite as float32, got -inf",
+        ),
         ([[1.0, "f"]], "pandas DataFrame, got list"),
         (pd.DataFrame([[1.0, 2.0, "f"]], columns=["age", "age", "sex"]), "each column once, got age"),
     ],
@@ -89,6 +95,24 @@ def test_a_missing_number_may_be_any_of_pandas() -> None:
 def test_rows_unlike_training_are_refused_with_the_column(rows, message) -> None:
     with pytest.raises(ValueError, match=message):
         input_encoders.TableEncoder((AGE,), (SEX,), "onehot").encode(rows)
+
+
+def test_a_number_must_be_finite_once_scaled() -> None:
+    # 1e37 / 0.001 = 1e40 > 3.4e38
+    tiny = input_encoders.NumberColumn("dose", fill=0.0, mean=0.0, scale=0.001)
+    message = (
+        "column dose must hold numbers that are finite as float32 once scaled by 1/0.001, got one that is"
+    )
+    with pytest.raises(ValueError, match=message):
+        input_encoders.TableEncoder((tiny,), (), "onehot").encode(pd.DataFrame({"dose": [1.0, -1e37]}))
+
+
+def test_names_and_categories_may_be_in_decomposed_form() -> None:
+    town = input_encoders.CategoryColumn("größe", ("Zürich",), (True,))
+    rows = pd.DataFrame({"gro\u0308ße": ["Zu\u0308rich"]})
+    encoder = input_encoders.TableEncoder((), (town,), "index")
+    assert encoder.encode(rows).tolist() == [[1]]
+    assert encoder.notes(rows) == []
 
 
 def test_a_column_of_texts_is_one_column() -> None:

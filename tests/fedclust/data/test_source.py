@@ -74,6 +74,22 @@ def test_a_column_has_one_type_however_late_it_shows(tmp_path: Path) -> None:
     assert values(Source(str(tmp_path)).open()[0])[-1] == 0.5
 
 
+def test_a_column_is_texts_in_all_files_if_it_is_in_one(tmp_path: Path) -> None:
+    (tmp_path / "train").mkdir()
+    (tmp_path / "train" / "a.csv").write_text("ward,dose\n01,1\nA1,2\n,3\n")
+    (tmp_path / "train" / "b.csv").write_text("ward,dose\n02,4\n")
+    (tmp_path / "test.csv").write_text("ward,dose\n01,0.5\n")
+    train, test = Source(str(tmp_path)).open()
+    assert train.rows.to_table().to_pydict() == {"ward": ["01", "A1", None, "02"], "dose": [1, 2, 3, 4]}
+    assert test.rows.to_table().to_pydict() == {"ward": ["01"], "dose": [0.5]}
+    # By themselves they look like numbers and truth values.
+    (tmp_path / "rows.csv").write_text("ward,smokes\n01,true\n")
+    alone, _ = Source(str(tmp_path / "rows.csv")).open()
+    assert alone.rows.to_table().to_pydict() == {"ward": [1], "smokes": [True]}
+    alone, _ = Source(str(tmp_path / "rows.csv")).open(["ward", "smokes"])
+    assert alone.rows.to_table().to_pydict() == {"ward": ["01"], "smokes": ["true"]}
+
+
 PATTERN = "label_pattern must match every image and have a group"
 
 

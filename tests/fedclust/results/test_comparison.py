@@ -25,6 +25,7 @@ from fedclust.results.comparison import (
     differences,
     find_runs,
     how_tested,
+    of_one_kind,
     reference,
 )
 
@@ -181,6 +182,27 @@ def test_figures_that_some_seeds_lack(tmp_path: Path) -> None:
     np.testing.assert_array_equal(comparison.rows[0].values("mean_client_accuracy"), [0.25])
     assert comparison.rows[0].values("wadb").shape == (0,)
     assert comparison.metrics == ("seed", "mean_client_accuracy")
+
+
+def test_runs_that_predict_something_else_than_the_newest_are_left_out(tmp_path: Path) -> None:
+    times = {"kind": "times", "cuts": [10.0], "last": 90.0}
+    for place, (name, target) in enumerate([("a", None), ("b", times), ("c", None)]):
+        summary = run(tmp_path / name, "fedavg", place, 0.5) / "summary.json"
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"target": target}))
+        os.utime(summary, (place, place))
+    kind, runs, others = of_one_kind(find_runs([tmp_path])[0])
+    assert (kind, [each.folder.name for each in runs], [each.name for each in others]) == (
+        "classes",
+        ["a", "c"],
+        ["b"],
+    )
+
+
+def test_other_data_are_told_by_where_they_are(tmp_path: Path) -> None:
+    for name, personal in (("a", "none"), ("b", "prior")):
+        config = {"choices": {"dataset": "csv", "personal": personal}, "dataset": {"path": f"{name}.csv"}}
+        run(tmp_path / name, "fedavg", 0, 0.5, config)
+    assert compare(find_runs([tmp_path])[0]).settings == ("dataset.path",)
 
 
 def test_unfinished_and_inspected_are_no_runs(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ import re
 import shutil
 from itertools import chain
 
+import numpy as np
 import pandas as pd
 import pytest
 from markdown_it import MarkdownIt
+from torch import nn
 
 import fedclust
 from fedclust.serving import card
@@ -87,6 +89,20 @@ def test_no_name_of_an_export_makes_a_link(exported) -> None:
         assert not [token for token in found if token.type in ("link_open", "image")], path
         for name in ("age", "a", "site 1" if "cluster-0" not in str(path) else "site 0", "yes"):
             assert f"[{name}](https://example.org)" in " ".join(codes), (path, name)
+
+
+def test_layers_that_stay_are_told(tmp_path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [(draws.normal(size=(20, 3)).astype("f4"), draws.integers(0, 2, 20)) for _ in range(3)]
+    network = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    training = fedclust.LocalTraining(learning_rate=0.1, batch_size=10, epochs=1)
+    given = {"rounds": 1, "personal": "fedper", "training": training}
+    folder = fedclust.simulate("fedavg", network, rows, **given).export(tmp_path / "exported")
+    for name in ("README.md", "cluster-0/README.md"):
+        text = (folder / name).read_text()
+        assert "have no figures" not in text  # all have answered
+        told = "- 3 of 3 clients have layers of their own that stayed with them; 3 of their models are here,"
+        assert told in text
 
 
 def test_warnings_about_data_are_limits(exported, tmp_path) -> None:

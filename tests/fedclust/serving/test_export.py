@@ -296,6 +296,13 @@ def test_an_empty_folder_is_written_into(local, tmp_path, monkeypatch) -> None:
 def test_a_client_s_id_is_not_another_one_s_name() -> None:
     served = Served(("a", "b"), ArrayEncoder((2,), "float32"), (Site(0, 0, "1"), Site(1, 0, "0")), (0,), None)
     assert [served.site(site).client for site in (0, 1, "0", "1")] == [0, 1, 1, 0]
+    # Districts 3 and 7: there is no district 0.
+    served = Served(("a", "b"), ArrayEncoder((2,), "float32"), (Site(0, 0, "3"), Site(1, 0, "7")), (0,), None)
+    assert [served.site(site).client for site in (0, 1, "3", "7")] == [0, 1, 0, 1]
+    with pytest.raises(
+        ValueError, match="site must be one of 3, 7, got 0; for another site choose a cluster"
+    ):
+        served.site("0")
 
 
 def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:

@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord
 from fedclust.clients.node import Node
 from fedclust.data import cache
 from fedclust.data.sites.rules import Rules, RulesError
-from fedclust.messages import coalitions, description, descriptors, evaluation, mixtures, training
+from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.codec import as_record
 from fedclust.metrics import Outcomes
 from fedclust.personal.layers import NONE
@@ -35,6 +35,8 @@ from fedclust.training.cohort import num_steps
 from fedclust.training.patients import patient_steps
 from fedclust.typing import FloatArray, IntArray
 
+_BY_PREDICTION = ("macro-f1",)
+_BY_CLASS = ("balanced-accuracy", *_BY_PREDICTION, "auc")
 _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
 
 
@@ -80,8 +82,8 @@ def check_question(node: Node, kind: str) -> None:
         replace_file(file, json.dumps({today: trained + 1} | later))
 
 
-def charge(node: Node, questions: Iterable[Any]) -> None:
-    """Add to the site's account, before any work, what its patients spend by answering.
+def charge(node: Node, questions: Sequence[Any]) -> None:
+    """Refuse, before any work, what patients' protection forbids; add to the site's account what they spend.
 
     Who is a patient, and which of them train, are the run's choice, so each question counts for all patients.
     What the rules refuse anyway costs nothing.
@@ -96,10 +98,16 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
     Raises
     ------
     RulesError
-        If they would spend more than the site's operator allows; nothing is added then.
+        If a question asks for training without the protection that the rules demand, or they would spend more
+        than the site's operator allows; nothing is added then.
     """
     rules = node.rules
-    if rules is None or rules.patient_epsilon is None:
+    if rules is None:
+        return
+    for question in questions:
+        if why := _refused(rules, node, question):
+            raise RulesError(why)
+    if rules.patient_epsilon is None:
         return
     asked = [each for each in (_spending(rules, node, question) for question in questions) if each]
     if not asked:
@@ -117,12 +125,23 @@ def charge(node: Node, questions: Iterable[Any]) -> None:
         replace_file(file, json.dumps(after))
 
 
+def _refused(rules: Rules, node: Node, question: Any) -> str | None:
+    """Explain why a question is not worked on: what is trained without noise could answer a later one."""
+    match question:
+        case _ if node.keeps:
+            return rules.unprotected(None, None)
+        case training.Instruction() if not (question.arms or question.stays or question.pooled):
+            return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
+        case training.Instruction() | training.UpdateQuestion():
+            return rules.unprotected(None, None)
+        case _:
+            return None
+
+
 def _spending(rules: Rules, node: Node, question: Any) -> tuple[float, float, int] | None:
     """Return noise, sampling and number of what a question asks of patients; None if it is refused."""
     match question:
-        case training.Instruction(patient_noise=noise, patient_sampling=sampling, stays="") if sampling:
-            if rules.unprotected(question.patient_clip and noise, question.patient_clip):
-                return None
+        case training.Instruction(patient_noise=noise, patient_sampling=sampling) if sampling:
             return noise, sampling, patient_steps(node.trainer.training, sampling)
         case evaluation.EvaluateQuestion(noise=noise):
             return None if noise is None or rules.unprotected(noise, 0.0) else (noise, 1.0, 1)
@@ -156,7 +175,7 @@ class Release:
         rules, data = self.node.rules, self.node.data
         if rules is None:
             return answer
-        if why := _unprotected(rules, question, answer):
+        if why := _unprotected(rules, self.node, question, answer):
             raise RulesError(why)
         if len(data.train[client]) < rules.min_cell:
             raise RulesError(f"this client trains on fewer than {rules.min_cell} rows")
@@ -181,7 +200,7 @@ class Release:
                 rows = self._rows(client, question)
                 steps = num_steps(np.array([rows]), self.node.trainer.training)
                 self._check_seen(rules, rows, int(steps[0]))
-                released = _update(rules, question, answer)
+                released = _update(rules, question, answer, self.node.trainer.trainable_names)
             case evaluation.Evaluation():
                 tested = len(data.test[client])
                 figures, outcomes = _figures(rules, tested, answer.metrics, answer.outcomes)
@@ -191,8 +210,6 @@ class Release:
             case evaluation.Losses(wins=wins) if wins is not None:
                 released = replace(answer, wins=np.where(wins < rules.min_cell, 0, wins))
                 _check(rules, int(released.wins.sum()))
-            case descriptors.Descriptor():
-                raise RulesError("this site sends no descriptor, as it has a feature of a single row")
             case mixtures.Responsibilities():
                 few = answer.sums.sum(axis=0) < rules.min_cell
                 released = replace(answer, sums=np.where(few, 0.0, answer.sums))
@@ -282,7 +299,7 @@ class Release:
         return replace(answer, losses=losses, chosen=chosen, figures=figures, outcomes=outcomes)
 
 
-def _unprotected(rules: Rules, question: Any, answer: Any) -> str | None:
+def _unprotected(rules: Rules, node: Node, question: Any, answer: Any) -> str | None:
     """Explain why an answer says more of a patient than the rules allow; None if it does not."""
     match answer:
         case _ if rules.patient_noise is None:
@@ -291,9 +308,8 @@ def _unprotected(rules: Rules, question: Any, answer: Any) -> str | None:
             return None
         case description.Description(label_counts=None, num_train=None):
             return None
-        # Further models, and what a client keeps, are trained without noise.
-        case training.TrainAnswer() if not answer.arms and not question.stays:
-            return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
+        case training.TrainAnswer():
+            return _refused(rules, node, question)
         case evaluation.Evaluation():
             return rules.unprotected(question.noise, 0.0)
         case _:
@@ -306,10 +322,17 @@ def _check(rules: Rules, rows: int) -> None:
 
 
 def _raised(rules: Rules, counts: IntArray | None) -> IntArray | None:
-    """Raise each count of a few rows to the least that leaves."""
+    """Raise each count of a few rows to the least that leaves, and lower the largest, as the sum is known.
+
+    Where that would make the largest one too small, the sum is larger than the number of rows.
+    """
     if counts is None:
         return None
-    return np.where((counts > 0) & (counts < rules.min_cell), rules.min_cell, counts)
+    raised = np.where((counts > 0) & (counts < rules.min_cell), rules.min_cell, counts)
+    lower = raised.max(initial=0) - (raised - counts).sum()
+    if lower >= rules.min_cell:
+        raised[raised.argmax()] = lower
+    return raised
 
 
 def _description(rules: Rules, answer: description.Description) -> description.Description:
@@ -331,7 +354,8 @@ def _figures(
 ) -> tuple[dict[str, float], Outcomes | None]:
     """Return the figures of a test part and its counts by class, if each class has enough rows.
 
-    Scores of single rows, and pairs of label and prediction, stay.
+    Scores of single rows, and pairs of label and prediction, stay. Figures that weigh each class alike show
+    the rows of a class with few, as the accuracy beside them does not.
     """
     if rows < rules.min_cell:
         none = dict.fromkeys(figures, math.nan)
@@ -339,6 +363,10 @@ def _figures(
     if outcomes is not None:
         counts = np.concatenate([outcomes.there, outcomes.predicted])
         few = bool(((counts > 0) & (counts < rules.min_cell)).any())
+        there = outcomes.there
+        rare = bool(((there > 0) & (there < rules.min_cell)).any())
+        hidden = _BY_CLASS if rare else _BY_PREDICTION if few else ()
+        figures = {name: math.nan if name in hidden else each for name, each in figures.items()}
         blank = np.zeros(0, dtype=np.int64)
         outcomes = (
             None
@@ -348,20 +376,20 @@ def _figures(
     return dict(figures), outcomes
 
 
-def _update(rules: Rules, question: training.UpdateQuestion, answer: training.Update) -> training.Update:
+def _update(
+    rules: Rules, question: training.UpdateQuestion, answer: training.Update, trained: Iterable[str]
+) -> training.Update:
     """Clip the change by its length before the projection, and add noise to what is sent of it."""
     if rules.clip is None:
         return answer
     share = min(1.0, rules.clip / max(answer.norm, np.finfo(float).tiny))
     changes = _hidden(rules, {name: share * each for name, each in answer.changes.items()})
     projected = answer.projected
-    if projected is not None:
-        # Each sum is of all noise on its share of the parameters.
-        numbers = sum(math.prod(each.shape) for each in question.arrays.values())
-        spread = rules.noise * rules.clip * math.sqrt(numbers / len(projected.values))
-        values = share * projected.values + spread * np.random.default_rng().normal(
-            size=len(projected.values)
-        )
+    if projected is not None and question.projection is not None:
+        # The sums of a change with noise on each parameter, however many sums there are.
+        draws, spread = np.random.default_rng(), rules.noise * rules.clip
+        noise = {name: spread * draws.normal(size=(1, *question.arrays[name].shape)) for name in trained}
+        values = share * projected.values + question.projection.of(noise)[0]
         projected = training.Projected(
             values, float(np.linalg.norm(values)) if rules.noise else share * projected.norm
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
+from fedclust.data.sites import UNKNOWING, OwnSitesPartition, SiteError, sites_here
 from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.data.source import CSV_OPTIONS
 from fedclust.messages.codec import SERVER, decode
@@ -37,6 +37,7 @@ _KEYS = (
 """All keys of a deployed node's configuration that fedclust reads; a user's ClientApp may have others."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
+_UNDER = "rules"  # in `context.state`: what the rules allowed when the rows were encoded
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +139,7 @@ class OwnSites:
         for key in content:
             context.state[key] = content[key]
         context.state[_PREPARED] = ConfigRecord(dict(prepared))
+        context.state[_UNDER] = ConfigRecord({_UNDER: self._allowed()})
         return Stated(refused=refused)
 
     def held(self, context: Context) -> tuple[Agreed, dict[str, str]]:
@@ -151,7 +153,10 @@ class OwnSites:
         self.check()
         where = context.state.get(_PREPARED)
         if not isinstance(where, ConfigRecord):
-            raise SiteError("a node must be sent the encoding before anything else, this one was not")
+            raise SiteError(f"{UNKNOWING}, this one was not")
+        under = context.state.get(_UNDER)
+        if not isinstance(under, ConfigRecord) or under.get(_UNDER) != self._allowed():
+            raise SiteError("the columns that a site's rules allow must not change during a run")
         agreed = decode(Agreed, context.state, SERVER)
         folders = {site: str(folder) for site, folder in where.items()}
         for site, folder in folders.items():
@@ -159,6 +164,11 @@ class OwnSites:
             if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
                 raise SiteError(f"the data of {site} must not change during a run")
         return agreed, folders
+
+    def _allowed(self) -> str:
+        """Write which columns the rules allow, by which rows are read and encoded."""
+        rules = self.rules or Rules()
+        return json.dumps([rules.labels, rules.inputs, rules.groups, rules.group])
 
     def _prepare(self, site: str, agreed: Agreed) -> str:
         from fedclust.data.sites.rows import prepare_site

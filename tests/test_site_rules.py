@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import RecordDict
 from rich.console import Console
 
 from fedclust import clients, load
@@ -114,6 +115,32 @@ def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason:
     assert list(left) == (["north"] if reason else [])
     assert left.get("north", "").startswith(reason)
     assert summary["failed_replies"] == 0
+
+
+def test_a_method_that_no_site_answers_is_refused_before_round_1(tmp_path: Path) -> None:
+    with pytest.raises(FederationError, match="its rules do not answer descriptor, which flux asks for"):
+        _run(tmp_path, ["strategy=flux", "proof=false"], {})
+
+
+def test_a_node_that_starts_again_under_its_id_is_sent_the_encoding_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Restarted(WrappedGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            sent = list(messages)
+            replies = list(super().send_and_receive(sent, timeout=timeout))
+            if self.trains and sent[0].metadata.message_type == "train":
+                self.trains = False
+                next(iter(self._grid._contexts.values())).state = RecordDict()
+            return replies
+
+    Restarted.trains = True
+    monkeypatch.setattr("tests.test_site_rules.WrappedGrid", Restarted)
+    said = _run(tmp_path, ["strategy=fedavg", "proof=false", "rounds=4", "evaluate_every=1"], {})
+    failures = {line["round"]: line["failures"] for line in load(tmp_path / "out").saved.rounds}
+    assert [len(each) for each in failures.values()] == [1, 0, 0, 0]
+    assert failures[1][0]["reason"].endswith("before anything else, this one was not")
+    assert "failed replies" in said
 
 
 def test_centralised_training_ends_where_each_node_has_its_own_rows(tmp_path: Path) -> None:

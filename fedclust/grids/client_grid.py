@@ -28,6 +28,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from fedclust.data.sites import UNKNOWING
 from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid, DirectGrid
 from fedclust.grids.nodes import NODE_LOST, NodeRegistry, error_reason
@@ -595,6 +596,8 @@ class ClientGrid(WrappedGrid):
             code, reason = ErrorCode.REPLY_MESSAGE_UNAVAILABLE, f"no reply within {timeout} s"
         elif answer.has_error():
             code, reason = answer.error.code, error_reason(answer.error)
+            if UNKNOWING in reason:
+                self._nodes.forget(self._nodes.node_of[next(iter(asked))])
         elif (number := _entries(answer.content, limit)) > limit:
             reason = f"the node's reply must have at most {limit} records and entries, it has {number}"
         elif (size := content_bytes(answer.content, sizes)) > most:

@@ -482,6 +482,10 @@ class NodeRegistry:
         self.broken[host.node] = f"{host.described} is left out: {reason}"
         self.say(self.broken[host.node])
 
+    def forget(self, node: int) -> None:
+        """Ask a node anew when it is next looked for: it has started again, under the id that it had."""
+        self.online.pop(node, None)
+
     def divide(self, clients: Collection[int]) -> Mapping[int, int]:
         """Find the node of each client of a message, for those that are online.
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 _USUAL = frozenset(CLIENT_FIGURES)
 _NEEDED = (NUM_EXAMPLES, LOSS, "accuracy", "balanced-accuracy")
-_RANKING = frozenset({"macro-f1", "auc"})
-_SHARES = _RANKING | {"accuracy", "balanced-accuracy"}
+_SHARES = frozenset({"accuracy", "balanced-accuracy", "macro-f1", "auc"})
 _ROUND_OFF = 1e-9
 _ROWS = codec.Whole(0, codec.test_rows)
 
@@ -53,9 +52,8 @@ def _read_figures(record: MetricRecord, at: codec.Reading) -> dict[str, float]:
     for name, share in figures.items():
         if name not in _SHARES or (num_examples and 0 <= share <= 1):
             continue
-        # A ranking figure may be undefined, and every figure is without test rows.
-        noised = getattr(at.asked, "noise", None) is not None and name == "balanced-accuracy"
-        undefined = math.isnan(share) and (name in _RANKING or noised or not num_examples)
+        # A figure by class may be undefined, or stay with few rows of one; every figure is without test rows.
+        undefined = math.isnan(share) and (name != "accuracy" or not num_examples)
         if not (undefined or (num_examples and -_ROUND_OFF <= share <= 1 + _ROUND_OFF)):
             rule = "in [0, 1]" if num_examples else "NaN without test rows"
             raise at.bad(f"{name} must be {rule}, got {share}")

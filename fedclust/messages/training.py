@@ -292,6 +292,12 @@ class Instruction(codec.Question[TrainAnswer]):
 
     projection = cached_property(_projection)
 
+    def __post_init__(self) -> None:
+        """Check that no client's rows count twice: noise is for each patient's once."""
+        for name in ("pooled", "pooled_rows"):
+            if len(set(clients := getattr(self, name))) < len(clients):
+                raise ValueError(f"{name} must name each client once, got {codec.short(clients)}")
+
 
 def read_sent(question: type[Sent], content: RecordDict) -> Sent:
     """Read a message to train or evaluate, including those of Flower's own strategies.

@@ -350,8 +350,10 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     if summary.get("trials") and not brief:
         parts.append(trials_table(summary["trials"], "votes" in summary))
     if tables:
-        parts += [Text(""), _figures(summary, (*_BRIEF, *run.target.figure_ranges) if brief else None)]
         sides = (summary, *summary.get("compare", {}).values())
+        failed = ["failed_replies"] * any(each.get("failed_replies") for each in sides)
+        shown = (*_BRIEF, *run.target.figure_ranges, *failed) if brief else None
+        parts += [Text(""), _figures(summary, shown)]
         if guesses := [each["groups_guessed"] for each in sides if "groups_guessed" in each]:
             groups = [] if run.groups is None else [len(np.unique(run.groups))]
             parts.append(Text(guess_note(guesses, groups)))

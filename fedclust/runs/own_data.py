@@ -17,6 +17,7 @@ from fedclust.grids.nodes import read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.layers.patient_dp import Planned
 from fedclust.messages.description import DescriptionQuestion
+from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.messages.training import Instruction
 from fedclust.privacy import PatientDP
 from fedclust.results.recorder import writing
@@ -130,7 +131,7 @@ def _asked(config: DictConfig, settings: RunSettings) -> dict[str, frozenset[str
 
     chosen, others = str(config.choices.strategy), [*settings.compare]
     configs = {each: with_strategy(config, each) for each in others} | {chosen: config}
-    always = {DescriptionQuestion.kind, Instruction.kind}
+    always = {DescriptionQuestion.kind, Instruction.kind, EvaluateQuestion.kind}
     classes: dict[str, Any] = {name: get_class(each.strategy._target_) for name, each in configs.items()}
     given: dict[str, Any] = {name: each.strategy.get("parameters") or {} for name, each in configs.items()}
     return {name: always | cls.needs(given[name]) for name, cls in classes.items()}

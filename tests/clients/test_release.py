@@ -34,7 +34,7 @@ def node(rules: Rules | None = RULES, *, train: int = 20, test: int = 6, held_ou
     )
     how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
     trainer = SimpleNamespace(training=how, trainable_names=("w",))
-    return SimpleNamespace(rules=rules, data=data, trainer=trainer, config={"name": "north"})
+    return SimpleNamespace(rules=rules, data=data, trainer=trainer, config={"name": "north"}, keeps=())
 
 
 def released(answer, question=None, **options):
@@ -63,8 +63,8 @@ def test_a_node_without_rules_sends_what_was_made() -> None:
 def test_counts_of_a_few_rows_are_raised_and_parts_of_a_few_rows_count_as_none() -> None:
     answer = description.Description.of(np.array([18, 2, 0]), np.array([5, 1, 0]), num_validation=4)
     sent = released(answer)
-    assert sent.label_counts.tolist() == [18, 5, 0]
-    assert sent.test_label_counts.tolist() == [5, 5, 0]
+    assert sent.label_counts.tolist() == [15, 5, 0]  # of 20, as the number of rows says
+    assert sent.test_label_counts.tolist() == [5, 5, 0]  # 6 cannot be
     assert sent.num_validation == 0
     few = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), num_validation=5))
     assert few.test_label_counts.tolist() == [0, 0]
@@ -90,23 +90,26 @@ def test_directions_of_a_few_rows_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "predicted", "leaves"),
+    ("there", "predicted", "stay"),
     [
-        ([10, 10], [12, 8], True),
-        ([16, 4], [10, 10], False),
-        ([10, 10], [17, 3], False),
-        ([20, 0], [20, 0], True),
+        ([10, 10], [12, 8], ()),
+        # Of one row of class 1, balanced accuracy says whether it is right, and the area its score's rank.
+        ([16, 4], [10, 10], ("balanced-accuracy", "macro-f1", "auc")),
+        ([10, 10], [17, 3], ("macro-f1",)),
+        ([20, 0], [20, 0], ()),
     ],
 )
 def test_figures_by_class_need_enough_rows_of_each(
-    there: list[int], predicted: list[int], leaves: bool
+    there: list[int], predicted: list[int], stay: tuple[str, ...]
 ) -> None:
     hits = np.minimum(there, predicted)
     counts = Outcomes(*map(np.array, (there, predicted)), hits, np.array([0]), np.array([1]), NONE, np.eye(2))
-    sent = released(evaluation.Evaluation(0, figures(20), counts), test=20)
-    assert sent.metrics == figures(20)
-    assert (sent.outcomes is not None) == leaves
-    if leaves:
+    every = figures(20, **{"macro-f1": 0.6, "auc": 0.8})
+    sent = released(evaluation.Evaluation(0, every, counts), test=20)
+    assert {name for name, value in sent.metrics.items() if math.isnan(value)} == set(stay)
+    assert all(sent.metrics[name] == value for name, value in every.items() if name not in stay)
+    assert (sent.outcomes is None) == bool(stay)
+    if not stay:
         # Scores of single rows, and pairs of label and prediction, stay in any case.
         assert sent.outcomes.hits is hits
         assert sent.outcomes.bins is None
@@ -248,6 +251,17 @@ def test_changes_that_are_asked_for_are_clipped_too() -> None:
     assert released(answer, question).projected.norm == 10
 
 
+def test_sums_of_changes_have_the_noise_of_each_parameter_however_many_they_are() -> None:
+    # 20 parameters in 100,000 sums: with noise on each sum alone, a parameter would have none of its own.
+    start = model(*[0.0] * 20)
+    question = training.UpdateQuestion(start, 1, (), 100_000, 0)
+    answer = training.Update(0, 20, {}, training.Projected(np.zeros(100_000), 0.0))
+    sums = released(answer, question, rules=Rules(clip=0.1, noise=5.0)).projected.values
+    noisy = sums[sums != 0]
+    assert 15 <= len(noisy) <= 20  # two of the 20 may share a sum
+    assert 0.05 < np.square(noisy).mean() < 0.8  # (5 · 0.1)² = 0.25, of 20 draws
+
+
 def test_a_question_that_is_not_answered_is_refused_before_any_work() -> None:
     check_question(node(), "query.prototypes")
     check_question(node(rules=None), "query.anything")
@@ -385,13 +399,21 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
     measure = evaluation.EvaluateQuestion(start, noise=4.0)
     limited = node(rules)
     limited.trainer.training.steps = 1
-    for unanswered in (
+    charge(limited, [replace(measure, noise=None)] * 9)  # not answered
+    for refused in (
         training.Instruction(start),
+        training.UpdateQuestion(start, 1),
         replace(train, patient_noise=0.9),
         replace(train, stays="ditto"),
-        replace(measure, noise=None),
+        replace(train, arms={"arm/0": start}),
+        replace(train, pooled=(0,)),
     ):
-        charge(limited, [unanswered] * 9)
+        with pytest.raises(RulesError, match="at this site"):  # before any work, of which something is kept
+            charge(limited, [train, refused])
+    limited.keeps = ("auto",)  # a layer that trained without noise would be measured
+    with pytest.raises(RulesError, match="privacy must be patient_dp at this site"):
+        charge(limited, [measure])
+    limited.keeps = ()
     with pytest.raises(RulesError, match="^this site's patients spend at most ε = "):
         charge(limited, [train, train, measure])  # of three clients, whose patients may be the same
     charge(limited, [train])

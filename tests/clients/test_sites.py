@@ -241,6 +241,10 @@ def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> Non
             # Four rows have stage B, which is too few: they are encoded like an unknown category.
             assert inputs[:, 1:].sum(axis=0).tolist() == [36.0, 0.0]
             assert inputs[0, 0] == np.float32((30.5 - 40) / 5)
+            # What was encoded under other rules is not used: the operator has withdrawn the label since.
+            stricter = replace(found, rules=replace(found.rules, labels=("nothing",)))
+            with pytest.raises(SiteError, match="^the columns that a site's rules allow must not change"):
+                stricter.held(about)
 
 
 @pytest.mark.parametrize("key", ["rule", "Rules", "encoders", "model"])

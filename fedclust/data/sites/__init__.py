@@ -19,6 +19,10 @@ _SUFFIX = re.compile(r"\.(parquet|arrow|csv|csv\.gz)$", re.IGNORECASE)  # other 
 _NODE = "--node-config \"data='…' name='north'\""
 
 
+UNKNOWING = "a node must be sent the encoding before anything else"
+"""How the error of a node begins that has started again since, and has nothing of the run."""
+
+
 class SiteError(Sendable):
     """A site cannot take part; the message holds no path and no row of its data."""
 

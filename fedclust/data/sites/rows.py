@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import compress
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -284,10 +285,17 @@ def read_site(
         fitted = {key_of(client): train for client, (train, _) in held.items()}
         train, validation = hold_out(fitted, own.fraction, seed, person)
         test = tuple(rows for _, rows in held.values())
+        least = rules.min_cell if rules else 0
+        enough = [len(rows) >= least for rows in train]
+        named, train, test, validation = (
+            tuple(compress(each, enough)) for each in (held, train, test, validation)
+        )
+        if not named:
+            raise SiteError(f"a client must train on at least {least} rows")
         groups = builder.encode_names(parts, kept, "groups")
         with _as_site_error():
             in_groups = () if groups is None else named_groups(*groups, train)
-        facts = name, builder, parts, kept, labels, num_train, tuple(held), train, test
+        facts = name, builder, parts, kept, labels, num_train, named, train, test
         return SiteRows(*facts, validation if own.fraction else (), findings, persons, rules, in_groups)
 
 
@@ -521,8 +529,9 @@ def _column(
 ) -> agreement.Column:
     if values.isna().all():
         return agreement.Column("empty", agreement.Moments(rows=len(trained)))
-    if unfit:  # without the values at the end of the reason
-        return agreement.Column(kind, unfit=re.split(", (?!and )", unfit)[0])
+    if unfit:  # without the values at the end of the reason, and without counts
+        reason = re.sub(r" in [\d,]+ rows", "", re.split(r", (?!and |\d)", unfit)[0])
+        return agreement.Column(kind, unfit=re.sub(r"\d[\d,]*", "many", reason))
     if kind == "number":
         try:
             trained = trained.astype(np.float64)

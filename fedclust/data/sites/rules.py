@@ -154,6 +154,8 @@ class Rules(Checked):
         if kind == "arm/":
             return self.own_models
         name = kind.removeprefix("query.")
+        if name == "descriptor":  # which has a feature of a single row
+            return False
         return name in OURS if self.questions is None else name in self.questions
 
     def unprotected(self, noise: float | None, clip: float | None) -> str | None:

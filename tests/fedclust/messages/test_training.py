@@ -4,9 +4,10 @@ import zlib
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 from hypothesis import given, strategies as st
 
-from fedclust.messages.training import Projection
+from fedclust.messages.training import Instruction, Projection
 from fedclust.support.rng import generator
 
 
@@ -33,6 +34,13 @@ def test_every_entry_is_added_to_its_sum(size: int, seed: int, numbers: list[flo
 def test_sizes_and_seeds_out_of_range_are_refused(size: int, seed: int) -> None:
     with pytest.raises(ValueError, match=f"size >= 1 and seed >= 0, got {size} and {seed}"):
         Projection(size, seed)
+
+
+@pytest.mark.parametrize("key", ["pooled", "pooled_rows"])
+def test_no_clients_rows_are_joined_twice(key: str) -> None:
+    # Noise for a patient's rows once would hide nothing of them a hundred times.
+    with pytest.raises(ValueError, match=f"^{key} must name each client once, got "):
+        Instruction(ArrayRecord(), **{"pooled": (0,), key: (0, 1, 0)})
 
 
 def test_arrays_of_different_clients_are_refused() -> None:

@@ -109,10 +109,23 @@ def test_an_official_test_part_is_the_sites_own(tmp_path: Path) -> None:
     assert rows.test[0].tolist() == [3]
 
 
+def test_a_client_that_trains_on_a_few_rows_is_left_out(tmp_path: Path) -> None:
+    # Six rows, of which one tests: five train. Five rows, of which one tests: four, which is too few.
+    lines = [f"{k},{'a' if k < 6 else 'b'},{k % 2}" for k in range(11)]
+    path, rules = _csv(tmp_path / "a.csv", "x,ward,y", *lines), Rules(min_cell=5, groups=("ward",))
+    builder = builder_of({**TABLE, "natural": "ward"}, path)
+    rows = read_site("north", builder, OwnSitesPartition(), 0, rules)
+    assert rows.clients == ("north/a",)
+    assert [len(each) for each in (*rows.train, *rows.test)] == [5, 1]
+    path = _csv(tmp_path / "b.csv", "x,y", *(f"{k},a" for k in range(5)))
+    with pytest.raises(SiteError, match="^a client must train on at least 5 rows$"):
+        read_site("north", builder_of(TABLE, path), OwnSitesPartition(), 0, Rules(min_cell=5))
+
+
 def test_nothing_is_said_of_a_column_of_identifiers(tmp_path: Path) -> None:
     lines = [f"Smith {k},{k % 3},{k % 2}" for k in range(30)]
     column = describe(_read(_csv(tmp_path / "a.csv", "name,x,y", *lines))).columns["name"]
-    assert column.unfit == "30 distinct texts in 30 rows"
+    assert column.unfit == "many distinct texts"
     assert column.values == ()
     dates = [f"2024-01-{k + 1:02d},{k % 3},{k % 2}" for k in range(30)]
     column = describe(_read(_csv(tmp_path / "b.csv", "day,x,y", *dates))).columns["day"]

@@ -239,7 +239,7 @@ class Source(Checked):
                 return root, files
         raise SourceError(f"{root} holds no Parquet, CSV or image file; {self._ways()}")
 
-    def _open_files(self, root: Path, files: list[Path], texts: Collection[str]) -> Part:
+    def _open_files(self, root: Path, files: list[Path], texts: Collection[str] = ()) -> Part:
         import pyarrow as pa
         import pyarrow.dataset as ds
         import pyarrow.parquet as pq
@@ -302,7 +302,7 @@ class Source(Checked):
             for file, frame, again in zip(files, frames, other, strict=True)
         ]
 
-    def _read_csv(self, file: Path, texts: Collection[str]) -> "pd.DataFrame":
+    def _read_csv(self, file: Path, texts: Collection[str] = ()) -> "pd.DataFrame":
         import pandas as pd
 
         options = self._csv_options(file)

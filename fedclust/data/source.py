@@ -293,9 +293,10 @@ class Source(Checked):
     def _frames(self, files: Sequence[Path], texts: Collection[str]) -> "list[pd.DataFrame]":
         """Read CSV files; a column that one of them has as texts is texts in all."""
         frames = [self._read(file, partial(self._read_csv, texts=texts)) for file in files]
-        found = {_composed(name) for frame in frames for name in frame if _has_texts(frame[name])}
+        found = {_composed(str(name)) for frame in frames for name in frame if _has_texts(frame[name])}
         other = [
-            any(_composed(name) in found and not _has_texts(each[name]) for name in each) for each in frames
+            any(_composed(str(name)) in found and not _has_texts(each[name]) for name in each)
+            for each in frames
         ]
         return [
             self._read(file, partial(self._read_csv, texts={*texts, *found})) if again else frame

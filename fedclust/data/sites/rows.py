@@ -287,9 +287,8 @@ def read_site(
         test = tuple(rows for _, rows in held.values())
         least = rules.min_cell if rules else 0
         enough = [len(rows) >= least for rows in train]
-        named, train, test, validation = (
-            tuple(compress(each, enough)) for each in (held, train, test, validation)
-        )
+        named = tuple(compress(held, enough))
+        train, test, validation = (tuple(compress(each, enough)) for each in (train, test, validation))
         if not named:
             raise SiteError(f"a client must train on at least {least} rows")
         groups = builder.encode_names(parts, kept, "groups")

@@ -361,10 +361,11 @@ def _figures(
         none = dict.fromkeys(figures, math.nan)
         return none | {training.NUM_EXAMPLES: 0.0}, None
     if outcomes is not None:
-        counts = np.concatenate([outcomes.there, outcomes.predicted])
-        few = bool(((counts > 0) & (counts < rules.min_cell)).any())
-        there = outcomes.there
-        rare = bool(((there > 0) & (there < rules.min_cell)).any())
+        rare, unlikely = (
+            bool(((counts > 0) & (counts < rules.min_cell)).any())
+            for counts in (outcomes.there, outcomes.predicted)
+        )
+        few = rare or unlikely
         hidden = _BY_CLASS if rare else _BY_PREDICTION if few else ()
         figures = {name: math.nan if name in hidden else each for name, each in figures.items()}
         blank = np.zeros(0, dtype=np.int64)

@@ -303,7 +303,7 @@ class Source(Checked):
             for file, frame, again in zip(files, frames, other, strict=True)
         ]
 
-    def _read_csv(self, file: Path, texts: Collection[str] = ()) -> "pd.DataFrame":
+    def _read_csv(self, file: Path, texts: Collection[str]) -> "pd.DataFrame":
         import pandas as pd
 
         options = self._csv_options(file)
@@ -410,7 +410,7 @@ def _has_texts(values: "pd.Series[Any]") -> bool:
     """Check whether pandas read a column of a CSV file as texts."""
     from pandas.api import types
 
-    return types.is_object_dtype(values.dtype) or types.is_string_dtype(values.dtype)
+    return types.is_string_dtype(values.dtype)  # also of any objects
 
 
 def _read_arrow(file: Path) -> "pa.Table":

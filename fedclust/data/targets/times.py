@@ -679,10 +679,8 @@ class Times(Numbers):
         """
         import torch
 
-        risk, survival = (
-            -self.predictions(outputs).mean(dim=-1, keepdim=True),
-            self.predictions(outputs, moments),
-        )
+        survival = self.predictions(outputs, moments)  # which checks the times
+        risk = -self.predictions(outputs).mean(dim=-1, keepdim=True)
         return self._columns(moments), torch.cat([survival, risk], dim=-1)
 
     def _columns(self, moments: Sequence[float] | None = None) -> list[str]:

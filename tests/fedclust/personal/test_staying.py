@@ -2,7 +2,8 @@
 
 import copy
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,12 @@ def _literal(rule: Staying, start: nn.Module, stays: list[str], seed: int = 0) -
     return shared, kept
 
 
+@cache
 def _literal_pairs(
-    rule: Ditto | APFL, start: nn.Module
+    rule: Ditto | APFL, make: Callable[[], nn.Module]
 ) -> tuple[dict[str, torch.Tensor], list[Any], list[float]]:
     """Run FedAvg with a second model beside each client's; return the shared one, the second ones, and α."""
+    start = make()
     data = [tuple(map(torch.from_numpy, each[0])) for each in _clients()]
     shared = {name: each.clone() for name, each in start.state_dict().items()}
     own = [copy.deepcopy(start).train() for _ in data]
@@ -158,18 +161,18 @@ def _literal_pairs(
 
 
 @pytest.mark.parametrize("mode", ["vectorised", "sequential", "sequential on two threads"])
-@pytest.mark.parametrize("make", ["_mlp", "_normed", "_tied"])
+@pytest.mark.parametrize("make", [_mlp, _normed, _tied])
 @pytest.mark.parametrize(
     "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
 )
 def test_a_second_model_is_trained_as_by_a_loop_over_clients(
-    personal: Any, make: str, mode: str, monkeypatch: pytest.MonkeyPatch
+    personal: Any, make: Callable[[], nn.Module], mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    start = globals()[make]()
+    start = make()
     mode, _, threads = mode.partition(" ")
     monkeypatch.setattr(working_model, "_SECONDS_PER_LANE", 1e-9 if threads else math.inf)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    shared, seconds, shares = _literal_pairs(personal, start)
+    shared, seconds, shares = _literal_pairs(personal, make)
     result = _run(personal, start, None, mode=mode)
     state = _saved(result.folder)
     for name, expected in shared.items():

@@ -115,7 +115,8 @@ def figures_of(experiment: str, row: str, column: Column, clients: int | None = 
 
 def data_of(options: argparse.Namespace) -> str:
     """Name the folder that the runs read."""
-    dataset = str(compose([f"experiment={options.experiment}", *lookup(options.experiment)]).choices.dataset)
+    chosen = [f"experiment={options.experiment}", *lookup(options.experiment), *options.set]
+    dataset = str(compose(chosen).choices.dataset)
     place = options.data or DATA / FOLDERS.get(dataset, dataset)
     if not place.exists():
         raise CannotRun(f"{options.experiment} needs the dataset {dataset}: give its folder with --data")

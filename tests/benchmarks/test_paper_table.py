@@ -96,6 +96,15 @@ def test_a_missing_dataset_in_one_line(
         script.data_of(options("clust_psi_pfl_serengeti"))
 
 
+def test_another_dataset_is_read_from_its_own_folder(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "adult").mkdir()
+    monkeypatch.setattr(script, "DATA", tmp_path)
+    asked = options("clust_psi_pfl_acs_income", set=["dataset=adult", "~dataset.only"])
+    assert script.data_of(asked) == f"dataset.path={tmp_path / 'adult'}"
+
+
 def test_names_that_are_not_in_the_table(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--rows must be among CL, FedAvg, .*, got IFCA"):
         script.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)

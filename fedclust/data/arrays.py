@@ -186,6 +186,10 @@ def _tensor(values: Any) -> torch.Tensor:
             array = np.asarray(values)
         except ValueError as error:  # rows of different lengths
             raise ValueError(f"must be arrays, {error}") from error
+        if array.dtype == object and hasattr(values, "select_dtypes"):  # a frame whose columns differ in type
+            of_numbers = values.select_dtypes(["number", "bool", "boolean"])
+            if of_numbers.shape == values.shape:
+                array = of_numbers.to_numpy(float, na_value=np.nan)
         if array.dtype.kind not in "buif":
             how = (
                 "; np.unique(labels, return_inverse=True) numbers classes" if array.dtype.kind in "US" else ""

@@ -526,6 +526,8 @@ class ClientGrid(WrappedGrid):
                 )
             if now >= deadline or (here >= number and now - changed >= SETTLE):
                 return here >= number
+            if here < number:
+                self._nodes.ask_again()
             time.sleep(min(self._poll, max(0.0, deadline - now)))
         return True
 

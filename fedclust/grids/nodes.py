@@ -417,6 +417,7 @@ class NodeRegistry:
     _holders: Mapping[int, Host] = field(default_factory=dict)
     _printed: set[str] = field(default_factory=set)
     _silent: int = 0  # nodes that did not answer, before the start
+    _late: set[int] = field(default_factory=set)  # left out as they did not answer, after the start
     _data: str = ""  # the digest of the nodes' data
     # When a node was last not broken, or none was there.
     _sound: float = field(default_factory=time.monotonic)
@@ -474,13 +475,25 @@ class NodeRegistry:
         self._silent = len(new)
         for host in new.values() if self._started else ():  # asking it again would stop everybody again
             self.leave_out(host, f"no answer within {self.timeout:g} s")
+            self._late.add(host.node)
         self._settle()
 
     def leave_out(self, host: Host, reason: str) -> None:
         """Keep a node without clients, so that it is not asked again, and print the reason."""
         self.online[host.node] = replace(host, clients=(), data="", steps=())
         self.broken[host.node] = f"{host.described} is left out: {reason}"
-        self.say(self.broken[host.node])
+        self._say_once(self.broken[host.node])
+
+    def ask_again(self) -> None:
+        """Ask the nodes again that did not answer in time; for a run that waits and that they cannot stop."""
+        for node in self._late:
+            self.online.pop(node, None)
+        self._late.clear()
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._printed:
+            self._printed.add(line)
+            self.say(line)
 
     def forget(self, node: int) -> None:
         """Ask a node anew when it is next looked for: it has started again, under the id that it had."""
@@ -610,9 +623,7 @@ class NodeRegistry:
         if self._started:
             self._holders = holders  # before the start, no node has served a client
         for line in refused if self._started or self.hosts is not None else ():
-            if line not in self._printed:
-                self._printed.add(line)
-                self.say(line)
+            self._say_once(line)
 
 
 def _difference(data: str, others: str) -> str:

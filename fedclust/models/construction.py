@@ -111,7 +111,7 @@ def build_for(
 
 
 def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes: int) -> int:
-    """Check with one example, taken twice, that a network accepts the data and has an output for every class.
+    """Check with one example, taken twice, that a network accepts the data and has outputs enough.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     labels
         Its labels, shape (1,) or (1, positions).
     num_classes
-        Number of classes C.
+        Number of outputs C that the data need: of classes, or of intervals of time.
 
     Returns
     -------
@@ -156,15 +156,18 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     if not isinstance(outputs, Tensor) or whole or list(outputs.shape[:-1]) != wanted_shape:
         got = list(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
         got = f"{got} of type {outputs.dtype}" if whole else got
-        rule = f"model must return a tensor of shape {[*wanted_shape, num_classes]}, an output per class"
+        rule = f"model must return a tensor of shape {[*wanted_shape, num_classes]}, {_PER_OUTPUT}"
         each = (
             "with a class index each" if labels.dim() == 1 else f"with {labels.shape[1]} class indices each"
         )
         raise ValueError(f"{rule}, for {len(inputs)} examples {each}, got {got}")
     if outputs.shape[-1] < num_classes:
-        wanted = f">= {num_classes}, the classes of the dataset"
-        raise ValueError(f"model.num_classes must be {wanted}, got a model with {outputs.shape[-1]} outputs")
+        rule = f"model must have >= {num_classes} outputs (model.num_classes), {_PER_OUTPUT}"
+        raise ValueError(f"{rule}, got {outputs.shape[-1]}")
     return outputs.shape[-1]
+
+
+_PER_OUTPUT = "one per class, amount or interval of time"
 
 
 def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any:

@@ -342,7 +342,8 @@ def final_table(run: SavedRun, brief: bool = False) -> RenderableType:
     heading = Text(str(summary["strategy"]), style="bold").append(details, style="not bold")
     parts: list[RenderableType] = [*verdict_lines(run), heading]
     if run.clients is not None and tables:
-        parts.append(_clusters(run.clients, _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS, words))
+        most = _BRIEF_CLUSTERS if brief else _MOST_CLUSTERS
+        parts.append(_clusters(run.clients, most, words, among(summary)))
     if summary.get("sites") and tables:
         parts.append(_sites(summary["sites"], words))
     if line := decision_line(summary):
@@ -546,7 +547,19 @@ def _sites(sites: Sequence[Mapping[str, Any]], words: Words) -> Table:
     return table
 
 
-def _clusters(clients: pd.DataFrame, most: int, words: Words) -> RenderableType:
+def among(summary: Mapping[str, Any]) -> str:
+    """Name the clusters of which each client chose one for itself, which nothing records; empty if none did.
+
+    Examples
+    --------
+    >>> among({"choose_among": [1, 2]})
+    '1 or 2, as each chose'
+    """
+    chosen = " or ".join(map(str, summary.get("choose_among") or ()))
+    return chosen and f"{chosen}, as each chose"
+
+
+def _clusters(clients: pd.DataFrame, most: int, words: Words, chosen: str) -> RenderableType:
     grouped, named = bool(clients["group"].notna().all()), "name" in clients
     more = ["known groups (clients)"] * grouped + ["who"] * named
     table = _table(*_right("cluster", "clients", "samples", f"client {words.share}"), *more)
@@ -561,7 +574,7 @@ def _clusters(clients: pd.DataFrame, most: int, words: Words) -> RenderableType:
             cells.append(few(f"{group} ({count})" for group, count in counts.items()))
         if named:
             cells.append(escape(few(members["name"])))
-        table.add_row(str(cluster), str(size), *cells)
+        table.add_row(chosen or str(cluster), str(size), *cells)
     if len(shown) < len(sizes):
         table.add_row("…", str(len(clients) - int(shown.sum())), *[""] * (2 + grouped + named))
         note = f"the {len(shown)} largest of {len(sizes)} clusters; … are the others together"

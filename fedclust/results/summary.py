@@ -14,6 +14,7 @@ from fedclust.data.targets import CLASSES, Target, from_values
 from fedclust.data.targets.base import NORMAL
 from fedclust.metrics import Outcomes, decisions, intervals, pooled_confusion
 from fedclust.personal.layers import NONE, PRIOR, Personal
+from fedclust.privacy import OF_ALL
 from fedclust.proof import GroupingProof, counted
 from fedclust.proof.figure import NEGLIGIBLE
 from fedclust.proof.paired import LARGEST_BRIER, most_rows, num_set_aside
@@ -838,7 +839,18 @@ def summarise(
     }
     if taken := summary.keys() & details.keys():
         raise ValueError(f"details must not use the common keys, got {sorted(taken)}")
+    if of_all(details):
+        summary |= dict.fromkeys(("ad", "sdad"))
+    if among := details.get("choose_among"):  # the assignment does not say what clients chose
+        summary |= dict.fromkeys(("rand_index", "adjusted_rand_index", "was", "wadb"))
+        summary["num_clusters"] = len(among)
     return summary | details
+
+
+def of_all(summary: Mapping[str, Any]) -> bool:
+    """Return whether clients' accuracies are one mean over all, as of a deployed private run."""
+    privacy = summary.get("privacy")
+    return isinstance(privacy, Mapping) and str(privacy.get("figures")).startswith(OF_ALL)
 
 
 def intervals_of(clients: pd.DataFrame, names: Iterable[str]) -> dict[str, list[float]]:

@@ -179,7 +179,7 @@ class Result:
     @property
     def num_clusters(self) -> int:
         """Number of clusters that have clients."""
-        return len(np.unique(self.assignment))
+        return len(self.summary.get("choose_among") or np.unique(self.assignment))
 
     def model_for(self, client: int) -> nn.Module:
         """Get a copy of the network that serves a client, in evaluation mode.
@@ -188,10 +188,17 @@ class Result:
         ------
         IndexError
             If there is no such client.
+        ValueError
+            If each client chose its model for itself, and nothing records which.
         """
         known = isinstance(client, Integral) and not isinstance(client, bool)
         if not (known and 0 <= client < len(self.assignment)):
             raise IndexError(f"client must be in 0 to {len(self.assignment) - 1}, got {client!r}")
+        if among := self.summary.get("choose_among"):
+            rule = (
+                f"client {client} must choose its model itself, as nothing records which of {among} it chose"
+            )
+            raise ValueError(f"{rule}: model_of(assign(inputs, targets))")
         network = self.model_of(cluster := int(self.assignment[client]))
         if (own := self._kept_for(cluster).get(client)) is not None:
             network.load_state_dict({**network.state_dict(), **own.serving(to_state(self._serving[cluster]))})
@@ -275,7 +282,7 @@ class Result:
         IndexError
             If there is no such client.
         ValueError
-            If the inputs do not have the format of the training data.
+            As for :meth:`model_for`; if the inputs do not have the format of the training data.
         """
         network, table = self.model_for(client), self.saved.clients
         layer = None if table is None or "personal" not in table else table["personal"].iloc[client]

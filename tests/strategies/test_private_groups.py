@@ -14,6 +14,7 @@ from fedclust.federation import Flower
 from fedclust.privacy import ClientDP
 from fedclust.privacy.accountant import epsilon_of
 from fedclust.results import Checkpoints
+from fedclust.settings.composition import ConfigError
 
 DRAWS = np.random.default_rng(0)
 LABELS = DRAWS.integers(0, 4, (12, 60))
@@ -102,6 +103,17 @@ def test_deployed_clients_keep_what_they_chose(tmp_path: Path, monkeypatch: pyte
         simulated.summary["mean_client_accuracy"], abs=0.1
     )
     assert found.clients["accuracy"].nunique() == 1
+    # One mean has no spread, and clusters that are not recorded do not agree or disagree with groups.
+    unknown = ("ad", "sdad", "rand_index", "adjusted_rand_index", "was", "wadb")
+    assert [found.summary[name] for name in unknown] == [None] * 6
+    assert (found.summary["num_clusters"], found.num_clusters) == (2, 2)
+    assert not (folder / "plots" / "accuracy_ecdf.png").exists()
+    with pytest.raises(ValueError, match=r"nothing records which of \[1, 2\] it chose: model_of\(assign\("):
+        found.model_for(0)
+    # Its last round's models are out: another noise on them, and on the vote, would not be in ε.
+    with pytest.raises(ConfigError, match="rounds must be 8, as privacy=client_dp was finished with these"):
+        fedclust.run([f"resume={folder}", "rounds=9"])
+    assert fedclust.run([f"resume={folder}"]).summary["epsilon"] == found.summary["epsilon"]
 
 
 def test_a_client_chooses_for_itself_by_the_results(tmp_path: Path) -> None:

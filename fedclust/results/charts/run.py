@@ -14,6 +14,7 @@ from fedclust.proof.words import CLASSES, Words
 from fedclust.results.charts.chart import MOST_CELLS, Line, Picture, Side, cells, curves, points, save
 from fedclust.results.names import paper_name
 from fedclust.results.saved_run import SavedRun, ThinnedRun, evenly
+from fedclust.results.summary import of_all
 from fedclust.support.checks import capitalised
 from fedclust.typing import FloatArray, IntArray
 
@@ -149,6 +150,8 @@ def _accuracies(run: SavedRun) -> Iterator[Picture]:
     percents, lines = np.arange(101), []
     names = [paper_name(course) for course, _ in run.side_by_side]  # in the colours of the other charts
     for strategy, each in run.side_by_side:
+        if of_all(each.summary):
+            continue
         name = paper_name(strategy)
         for title, column in {name: "accuracy", f"{name}, without layer": "accuracy_none"}.items():
             if each.clients is not None and column in each.clients:

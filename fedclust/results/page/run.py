@@ -11,7 +11,6 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fedclust.metrics import error_of
-from fedclust.privacy import OF_ALL
 from fedclust.results import report, saved_run
 from fedclust.results.charts import chart
 from fedclust.results.charts.run import meaning_of, pictures, rewards_of, small_arrays
@@ -21,6 +20,7 @@ from fedclust.results.summary import (
     collapsed_line,
     decision_line,
     leaving_line,
+    of_all,
     rules_lines,
     warning_lines,
 )
@@ -263,11 +263,12 @@ def _clusters(run: SavedRun, classes: Sequence[str]) -> Iterator[dict[str, Any]]
     if run.summary.get("sites"):  # which chose by other rows: no cluster was tested
         tests = {}
     clusters, sizes = np.unique(run.assignment, return_counts=True)
+    among = report.among(run.summary)
     for cluster, size in zip(clusters.tolist(), sizes.tolist(), strict=True):
         members = np.flatnonzero(run.assignment == cluster)
         label = f"{plural(size, 'client')} of cluster {cluster}: show them in the table"
         button = {"text": f"{size:,}", "sort": size, "button": f"members-{cluster}", "label": label}
-        row: dict[str, Any] = {"cluster": cluster, "clients": button}
+        row: dict[str, Any] = {"cluster": among or cluster, "clients": button}
         if run.client_names is not None:
             row["who"] = few([run.client_names[member] for member in members], 6)
         if run.groups is not None:
@@ -352,7 +353,7 @@ def _not_known(run: SavedRun) -> set[str]:
     table, privacy = run.clients, run.summary.get("privacy")
     if table is None or not isinstance(privacy, dict):
         return set()
-    hidden = {"num_test", "accuracy"} if str(privacy.get("figures")).startswith(OF_ALL) else set()
+    hidden = {"num_test", "accuracy"} if of_all(run.summary) else set()
     return hidden if table["num_train"].any() else hidden | {"num_train"}
 
 

@@ -1,6 +1,7 @@
 """Clients' own arrays: who holds which rows, how inputs are read, and what is refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -75,6 +76,8 @@ def test_images_are_kept_as_bytes_with_the_statistics_of_training_pixels() -> No
         (np.ones((1, 1, 2, 2), dtype=np.uint8), torch.uint8),
         (np.ones((1, 2), dtype=np.int16), torch.int64),
         ([[3, 4]], torch.int64),
+        (pd.DataFrame({"age": [1.5], "smokes": [True]}), torch.float32),  # NumPy has objects
+        (pd.DataFrame({"age": [1.5], "visits": [2]}, dtype="Float64"), torch.float32),
     ],
 )
 def test_how_inputs_are_read(values, dtype: torch.dtype) -> None:
@@ -122,6 +125,14 @@ GOOD, INDICES = (X, Y), "targets must be class indices, whole numbers >= 0"
         ([GOOD, (X[:, :1], Y)], r"client 1 must have rows like client 0's, .*\(2,\).*\(1,\)"),
         ([GOOD, (X.astype(int), Y)], r"client 1 must have .* like client 0's, torch.float32 .*torch.int64"),
         ([GOOD, (X * np.nan, Y)], "client 1: inputs must be finite as float32, got nan"),
+        (
+            [GOOD, (pd.DataFrame(X, dtype="Float64").shift(), Y)],
+            "client 1: inputs must be finite .*, got nan",
+        ),
+        (
+            [(pd.DataFrame({"age": Y, "name": ["x"] * 10}), Y)],
+            "client 0: arrays must hold numbers, got object",
+        ),
         ([GOOD, (X * 1e38 + 1e39, Y)], "client 1: inputs must be finite as float32, got inf"),
         ([GOOD, (X, Y - 1)], f"client 1: {INDICES}, got -1"),
         ([GOOD, (X, Y + 0.5)], f"client 1: {INDICES}, got 0.5"),

@@ -409,6 +409,30 @@ def test_a_round_that_everybody_misses_is_that_of_when_they_are_back(monkeypatch
     assert grid.get_node_ids() == list(range(K))  # whom an evaluation goes to
 
 
+def test_a_run_that_waits_asks_a_late_node_again() -> None:
+    asked, said = list[int](), list[str]()
+
+    def hosted(node: int) -> Hosted:
+        asked.append(node)
+        if asked.count(0) == 3:  # after the start, the second question; the answer to the next one is in time
+            nodes.silent = []
+        return Hosted((node,), 2)
+
+    nodes = _Nodes(_app(hosted), online=[0, 1])
+    grid = ClientGrid(nodes, min_clients=2, max_outage=60, min_replies=1.0, poll=0.0, say=said.append)
+    grid.connect()
+    nodes.online = [1]
+    assert grid.newcomers() == []
+    nodes.online, nodes.silent = [0, 1], [0]
+    assert grid.newcomers() == []  # here asking once more would keep node 1 waiting
+    assert asked == [0, 1, 0]
+    assert grid.get_node_ids() == [0, 1]
+    assert asked == [0, 1, 0, 0, 0]
+    assert [line for line in said if "left out" in line] == [
+        f"node {nodes.all[0]} is left out: no answer within 600 s"
+    ]
+
+
 class Lossy(ClientGrid):
     """Ten clients that lose their next replies, and are offline for so many looks."""
 

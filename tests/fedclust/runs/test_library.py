@@ -387,7 +387,7 @@ SEVEN = strategies.IFCA(network=network(), parameters=ifca.Parameters(num_cluste
         ({"checkpoint_every": "often"}, "checkpoint_every must be rounds >= 0"),
         ({"model": 3}, "model must be a torch.nn.Module, got int"),
         ({"model": nn.Linear(4, 3)}, r"model must take examples of shape \(5,\), it raises RuntimeError"),
-        ({"model": nn.Linear(5, 2)}, "model.num_classes must be >= 3, .* got a model with 2 outputs"),
+        ({"model": nn.Linear(5, 2)}, "model must have >= 3 outputs .* got 2"),
         (
             {"clients": FLOATS},
             'model must have one output for amounts, got 3; floats are .* target="classes"',

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 from common import ROOT, arguments, finished, over_seeds, show, table
-from paper_table import Column, Run, best_round, columns_of, figures_of, runs_of
+from paper_table import Column, Run, best_round, check_settings, columns_of, figures_of, runs_of
 from published_rows import tables_of
 from scipy import stats
 
@@ -58,7 +58,9 @@ class Claim:
     hours
         Of one core, for all runs of the last way.
     missing
-        Why it cannot be run here.
+        Why it is not in the table: it cannot be run here, or
+    below
+        it has figures of another kind, in a section of its own further down.
     headline
         The claim in README's words; empty if it is not there.
     """
@@ -75,6 +77,7 @@ class Claim:
     ways: tuple[str, ...] = ("own", "encoder")
     hours: float = 0
     missing: str = ""
+    below: bool = False
     headline: str = ""
 
     def lead(self, figures: Mapping[str, float | None]) -> tuple[float, float] | None:
@@ -139,6 +142,11 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
         One with an experiment.
     folder
         That of paper_table.py.
+
+    Raises
+    ------
+    ValueError
+        If runs that are compared differ in their number of rounds.
     """
     rows = (claim.ahead, *claim.behind)
     columns = {column.title: column for column in columns_of(tables(claim.experiment))}
@@ -159,9 +167,14 @@ def measure(claim: Claim, folder: Path) -> Measured | None:
     pairs = np.array([[whole[seed][title] for title in used] for seed in seeds])
     ahead, behind = pairs.mean(axis=1).T.tolist()
     published = published_of(claim, [columns[title] for title in used])
-    rounds = found[seeds[0]][used[0]][claim.ahead].summary["rounds"]
+    compared = [run for seed in seeds for title in used for run in found[seed][title].values()]
+    lengths = sorted({int(run.summary["rounds"]) for run in compared})
+    if len(lengths) > 1:
+        raise ValueError(
+            f"runs that are compared must have one number of rounds, got {lengths}: {claim.claim}"
+        )
     best = _best(claim, [run for run in runs if run.seed in seeds], used)
-    return Measured(tuple(used), tuple(ahead), tuple(behind), published, int(rounds), best)
+    return Measured(tuple(used), tuple(ahead), tuple(behind), published, lengths[0], best)
 
 
 def _figures(claim: Claim, runs: Mapping[str, SavedRun]) -> dict[str, float | None]:
@@ -269,9 +282,11 @@ def line(claim: Claim, title: str, found: Measured | None) -> list[str]:
     ]
     low, high = interval(differences)
     ends = f" ({low:+.3f} to {high:+.3f})" if np.isfinite(low) else ""
-    columns = f"; {len(found.columns)} of {len(every)} columns" if len(found.columns) < len(every) else ""
-    if columns and len(found.columns) <= _NAMED:
-        columns += f" ({', '.join(found.columns)})"
+    columns, without = "", [each.title for each in every if each.title not in found.columns]
+    if without:
+        few = ", ".join(found.columns)
+        named = few if len(found.columns) <= len(without) else f"all but {', '.join(without)}"
+        columns = f"; {len(found.columns)} of {len(every)} columns ({named})"
     return [
         f"{claim.claim}{columns}",
         _pair(found.published) or "–",
@@ -315,7 +330,7 @@ HEAD = [
     "rounds", "outcome",
 ]  # fmt: skip
 _BEST = HEAD.index("ours, best round")
-_NAMED = 2  # columns that have run are named up to this number
+WORDS = ("the opposite", "not shown", "partly", "shown")
 
 
 def standing(page: str) -> dict[tuple[str, str], list[str]]:
@@ -347,7 +362,7 @@ def page(folder: Path, before: str = "") -> str:
         rows, notes = [], []
         for claim in (each for each in claims if each.paper == paper):
             if claim.missing:
-                rows.append([claim.claim, *["–"] * 7, "not measured"])
+                rows.append([claim.claim, *["–"] * 7, "further down" if claim.below else "not measured"])
                 notes.append(f"- {claim.claim}: {claim.missing}.")
                 continue
             found = {
@@ -366,13 +381,20 @@ def page(folder: Path, before: str = "") -> str:
 
 
 def headlines(claims_page: str) -> str:
-    """Write README's table from the page of claims; of several networks, that of most seeds, then rounds."""
+    """Write README's table from the page of claims.
+
+    Of several networks, that of most seeds counts, then of most rounds, then the one that shows the least.
+    """
     stand = standing(claims_page)
     rows = []
     for claim in (each for each in read()[1] if each.headline):
         ways = [dict(zip(HEAD, row, strict=True)) for (name, _), row in stand.items() if name == claim.claim]
         # Seeds are a digit; rounds are as "5,000" and "20,000"; without runs there is one row, of dashes.
-        cells = max(ways, key=lambda row: (row["seeds"], len(row["rounds"]), row["rounds"]))
+        shows = {text: -place for place, text in enumerate(WORDS)}
+        cells = max(
+            ways,
+            key=lambda row: (row["seeds"], len(row["rounds"]), row["rounds"], shows.get(row["outcome"], 0)),
+        )
         columns = "".join(cells["claim"].partition("; ")[1:])
         name = f"{claim.paper}: {claim.headline}{columns}"
         rows.append([name, cells["published"], cells["network"], cells["ours"], cells["outcome"]])
@@ -398,6 +420,12 @@ def main() -> int:
     folders = [path.parent for way in ways for path in sorted((given.folder / way).glob("*/provenance.json"))]
     if not folders:
         parser.error(f"FOLDER must have runs of {' or '.join(ways)}, got {given.folder}")
+    try:
+        for way, (_, overrides) in ways.items():
+            for place in (given.folder / way).glob("*/"):
+                check_settings(place, overrides)
+    except ValueError as error:
+        parser.error(str(error))
     before = given.write.read_text(encoding="utf-8") if given.write else ""
     show("claims", page(given.folder, before), given.write, *folders, kept=True)
     return 0

@@ -95,6 +95,33 @@ def test_columns_count_once_all_rows_have_run_with_all_seeds(script: ModuleType,
     assert better_below.signed(0.1 - 0.2) == pytest.approx(0.1)
 
 
+def test_only_runs_of_one_kind_are_compared(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "encoder/clust_psi_pfl_cifar10"
+    for row, rounds in {"Clust-PSI-PFL": 40, "FedAvg": 1}.items():
+        folder = place / "alpha-0.3/clients-own" / row / "seed-0"
+        folder.mkdir(parents=True)
+        summary = {"global_accuracy": 0.5, "rounds": rounds, "compare": {}}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    claim = script.Claim("", "", "clust_psi_pfl_cifar10", "global_accuracy", "Clust-PSI-PFL", ("FedAvg",))
+    with pytest.raises(ValueError, match=r"must have one number of rounds, got \[1, 40\]"):
+        script.measure(claim, tmp_path / "encoder")
+    (place / "provenance.json").write_text(json.dumps({"commits": [], "set": ["rounds=40"]}))
+    monkeypatch.setattr("sys.argv", ["claims.py", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        script.main()
+    assert f"--set must be that of the runs in {place}, rounds=40" in capsys.readouterr().err
+
+
+def test_figures_of_another_kind_are_further_down(script: ModuleType, tmp_path: Path) -> None:
+    page, (_, claims) = script.page(tmp_path), script.read()
+    below = [claim for claim in claims if claim.below]
+    assert len(below) == 4
+    assert all(f"| {claim.claim} | – |" in page for claim in below)
+    assert page.count(" | further down |") == 4
+
+
 def test_a_row_without_a_figure_is_not_compared(script: ModuleType, tmp_path: Path) -> None:
     # FedGWC, Table 6, first column: IFCA has one cluster there, so no silhouette.
     for row, figure in {"FedGWC": 0.1, "IFCA": None, "FeSEM": -0.1}.items():
@@ -180,6 +207,15 @@ def test_of_equal_seeds_the_most_rounds_are_the_headline(script: ModuleType) -> 
     added = [row.format(*each) for each in [("a", "0.8, 0.4", "20,000"), ("b", "0.9, 0.5", "5,000")]]
     page = "\n".join([(script.ROOT / "docs/CLAIMS.md").read_text(), *added])
     assert "| 0.5, 0.4 | a | 0.8, 0.4 | shown |" in script.headlines(page)
+
+
+def test_of_equal_seeds_and_rounds_the_least_is_the_headline(script: ModuleType) -> None:
+    row = (
+        "| Table 1, CIFAR-100, more accurate than FedAvg | 0.5, 0.4 | {} | 0.8, 0.4 | 0.4 | 9 | 30,000 | {} |"
+    )
+    added = [row.format(*each) for each in [("a", "shown"), ("b", "partly"), ("c", "shown")]]
+    page = "\n".join([(script.ROOT / "docs/CLAIMS.md").read_text(), *added])
+    assert "| 0.5, 0.4 | b | 0.8, 0.4 | partly |" in script.headlines(page)
 
 
 def test_a_headline_of_some_columns_says_so(script: ModuleType) -> None:

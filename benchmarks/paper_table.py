@@ -31,6 +31,7 @@ from published_rows import figures_for, lookup, row_of, tables_of
 from results import COLUMNS, measured, published
 
 from fedclust.results import SavedRun
+from fedclust.settings import folders
 from fedclust.settings.composition import compose, plain
 
 FOLDERS = {"imagenette": "imagenette64", "emnist": "emnist62"}  # where a dataset's folder has another name
@@ -161,9 +162,10 @@ def _make(run: Run) -> str:
     if finished(run.folder):
         return ""
     begun = any(run.folder.glob("checkpoints/*"))
-    if not begun:
-        shutil.rmtree(run.folder, ignore_errors=True)
     try:
+        if not begun:
+            with folders.locked(run.folder, resumed=False):  # another process may be writing it
+                shutil.rmtree(run.folder, ignore_errors=True)
         fedclust.run([f"resume={run.folder}"] if begun else [*run.overrides, f"output_dir={run.folder}"])
     except Exception as error:  # one method's failure is a gap in the table and not the end of it
         return str(error)

@@ -7,6 +7,8 @@ from types import ModuleType
 
 import pytest
 
+from fedclust.settings import folders
+
 SCRIPT = "paper_table"
 
 ROOT = Path(__file__).parents[2]
@@ -172,3 +174,11 @@ def test_a_run_that_was_interrupted_goes_on(
     (run.folder / "summary.json").write_text('{"compare": {}}')
     assert script._make(run) == ""
     assert len(asked) == 2
+
+
+def test_a_run_of_another_process_is_left_alone(script: ModuleType, tmp_path: Path) -> None:
+    run = script.Run("FedAvg", script.Column("", ()), None, 0, ("strategy=fedavg",), tmp_path / "run")
+    with folders.locked(run.folder, resumed=False):
+        (run.folder / "rounds.jsonl").write_text("its first round")
+        assert "must be a folder that no other run is writing to" in script._make(run)
+    assert (run.folder / "rounds.jsonl").exists()

@@ -8,16 +8,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from flwr.app import Message
+from flwr.app import Error, Message
 from rich.console import Console
 
 from fedclust import load
 from fedclust.federation import FederationError
 from fedclust.grids.client_grid import WrappedGrid
+from fedclust.messages.description import DescriptionQuestion
 from fedclust.results.recorder import comparable
 from fedclust.runs.server import federate, make_engine
 from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
+from fedclust.support.flower import ErrorCode
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -26,6 +28,8 @@ SITES = ("bad", "east", "north", "south")  # in the order of their nodes
 
 class Moving(WrappedGrid):
     """A node per site: from which round on it is there, and after which it is not."""
+
+    describes = 0  # the round from which on east's answers to who it is arrive
 
     def __init__(self, grid, since: dict[str, int], until: dict[str, int], done: int = 0) -> None:
         super().__init__(grid)
@@ -39,8 +43,21 @@ class Moving(WrappedGrid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list:
         messages = list(messages)
         replies = list(super().send_and_receive(messages, timeout=timeout))
+        for place, each in enumerate(replies):
+            node = SITES.index("east") == [*self._grid.get_node_ids()].index(each.metadata.src_node_id)
+            (asked,) = [one for one in messages if answers(each, one)]
+            if (
+                node
+                and asked.metadata.message_type == DescriptionQuestion.kind
+                and self.trained + 1 < self.describes
+            ):
+                replies[place] = Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=asked)
         self.trained += any(message.metadata.message_type == "train" for message in messages)
         return replies
+
+
+def answers(reply: Message, question: Message) -> bool:
+    return reply.metadata.reply_to_message_id == question.metadata.message_id
 
 
 def _tables(folder: Path) -> str:
@@ -116,6 +133,15 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     )
 
 
+def test_a_site_whose_description_is_lost_joins_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Moving, "describes", 4)  # east is there from round 3 on
+    said = _federate(tmp_path / "run", _tables(tmp_path), rounds=5)
+    assert "east is refused" not in said
+    assert [record.get("joined") for record in load(tmp_path / "run").saved.rounds][:4] == [None] * 3 + [[2]]
+
+
 def test_a_run_that_outgrows_coalitions_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,3 +195,27 @@ def test_a_site_that_joins_a_private_run_pays_from_its_first_round_on(tmp_path: 
     # Releases of multiplier 10, five and three, are together one of 10/√5 and of 10/√3.
     for name, releases in (("north", 5), ("south", 5), ("east", 3)):
         assert table["epsilon"][name] == pytest.approx(get_epsilon_gaussian(10 / releases**0.5, 0.01))
+
+
+def test_who_came_late_is_in_everyones_model_and_can_leave_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    _federate(folder, _tables(tmp_path), strategy="auto", compare="[fedavg]", proof="true", rounds=6)
+    result = load(folder)
+    names = result.clients["name"].tolist()
+    assert names == ["north", "south", "east"]  # east came in round 3; north left after round 5
+    told = {row["name"]: row["text"] for row in result.summary["sites"]}
+    assert told["north"] == "north: no advice, it did not answer after the last round."
+    assert "south: train with everyone" in told["south"]
+    assert "everyone but" not in told["south"]
+    assert (
+        "; no advice on east, which trained with everyone after round 1" in result.summary["verdict"]["text"]
+    )
+    # The model for all has trained with east: nobody is served it once east has left.
+    lines = result.without("east").lines
+    assert [line for line in lines if "the model" in line and ": " in line][:2] == [
+        "north: the model that it trains with nobody",
+        "south: the model that it trains with nobody",
+    ]
+    assert "east: nothing, as it came after round 1 and trained only everyone's model" in (
+        result.without("south").lines
+    )

@@ -8,7 +8,7 @@ either way: what a message would round or refuse is rounded and refused here, to
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from fedclust.messages.codec import CONFIG, BadReply, Reading, Sizes, decode, encode, passed
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.personal.staying import Kept
-from fedclust.support.flower import assume_identity
+from fedclust.support.flower import assume_identity, is_lost
 from fedclust.support.reasons import FederationError, one_line, reason_of
 from fedclust.support.time_limit import interrupted, time_limit
 
@@ -43,10 +43,13 @@ class Answers(Generic[Answer]):
         The answer of each client that gave a valid one, by client id, in ascending order.
     failures
         Why each other client gave none, by client id.
+    lost
+        The clients of which a reply was lost with their node, so that another one may come.
     """
 
     replies: Mapping[int, Answer]
     failures: Mapping[int, str]
+    lost: Collection[int] = ()
 
     def all(self) -> list[Answer]:
         """List the answers of all clients that were asked, sorted by client id.
@@ -369,6 +372,7 @@ class Flower:
         arrived = {message.metadata.src_node_id: message for message in sent}
         replies: dict[int, Any] = {}
         failures: dict[int, str] = {}
+        lost = {client for client, each in arrived.items() if is_lost(each)}
         for client in asked:
             try:
                 if (message := arrived.get(client)) is None:
@@ -378,7 +382,7 @@ class Flower:
                 replies[client] = decode(answer, message.content, at(client))
             except BadReply as error:
                 failures[client] = str(error)
-        return Answers(replies, failures)
+        return Answers(replies, failures, lost)
 
     def newcomers(self) -> list[int]:
         """List the clients that wait to join, by their place; nobody where the grid knows none."""

@@ -564,6 +564,8 @@ class Federation:
         answers = self._answers(dict.fromkeys(asked, question), bounds=Bounds())
         door.withdraw(len(asked))
         for client, place in zip(asked, places, strict=True):
+            if client in answers.lost:
+                continue  # it is asked again when it is back
             answer = answers.replies.get(client)
             reason = answers.failures[client] if answer is None else misfit(answer, others)
             if answer is None or reason:

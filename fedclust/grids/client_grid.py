@@ -31,11 +31,11 @@ from flwr.serverapp import Grid
 from fedclust.data.sites import UNKNOWING
 from fedclust.grids.joined import joined, separated
 from fedclust.grids.local_grid import BlockingGrid, DirectGrid
-from fedclust.grids.nodes import NODE_LOST, NodeRegistry, error_reason
+from fedclust.grids.nodes import NodeRegistry, error_reason
 from fedclust.messages.codec import filled, record_bytes
 from fedclust.messages.traffic import Meter, Traffic
 from fedclust.settings.run_options import MIN_REPLIES
-from fedclust.support.flower import ErrorCode, NodeInfo, Run
+from fedclust.support.flower import ErrorCode, NodeInfo, Run, is_lost
 from fedclust.support.reasons import FederationError, one_line
 
 logger = logging.getLogger(__name__)
@@ -265,11 +265,6 @@ SETTLE = 30.0
 """Once enough clients are back, seconds without another one before the run continues."""
 
 _TRIES = 5  # consecutive attempts with clients that are online, yet lost: the question may kill their nodes
-
-
-def is_lost(reply: Message) -> bool:
-    """Return whether a reply was lost with its node, so that asking again may succeed."""
-    return reply.has_error() and reply.error.code in NODE_LOST
 
 
 # Limits on a node's reply before it is read: a multiple of what it was sent, because means may be in float64

@@ -31,7 +31,7 @@ from flwr.serverapp import Grid
 
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import QUERY_CLIENTS, Hosted, read_from_node
-from fedclust.support.flower import ErrorCode
+from fedclust.support.flower import is_lost
 from fedclust.support.reasons import FederationError, one_line
 
 
@@ -362,7 +362,6 @@ def ranges(clients: Iterable[int]) -> str:
 _RAY_LOST = re.compile(r"<class 'ray\.exceptions\.((Actor|Worker|Node)\w*Error)'>")
 _WRAPPING = re.compile(r"^<class '[^']*'>:<'|'>$")
 _PATIENCE = 30.0  # seconds
-NODE_LOST = (ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED)
 
 
 @dataclass(eq=False)
@@ -458,7 +457,7 @@ class NodeRegistry:
             if node not in new:
                 continue
             host = new.pop(node)
-            if reply.has_error() and reply.error.code in NODE_LOST:
+            if is_lost(reply):
                 continue
             try:
                 host = (self.read or self._read_ids)(reply, host)

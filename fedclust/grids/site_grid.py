@@ -15,12 +15,13 @@ from flwr.serverapp import Grid
 
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, late_units, unfit_for
 from fedclust.data.sites.rules import Rules as SiteRules
-from fedclust.grids.client_grid import ClientGrid, is_lost
+from fedclust.grids.client_grid import ClientGrid
 from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 from fedclust.messages.training import ARMS
 from fedclust.support.checks import few
+from fedclust.support.flower import is_lost
 from fedclust.support.reasons import FederationError
 
 

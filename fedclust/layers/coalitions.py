@@ -182,6 +182,16 @@ class CoalitionModels:
         """List the indices of the coalitions that contain a site."""
         return [place for place, sites in enumerate(self.coalitions) if site in sites]
 
+    @property
+    def trained_with(self) -> tuple[Coalition, ...]:
+        """The sites whose rows are in each coalition's model on all rows.
+
+        Everyone's is the run's own, which sites that came after round 1 train, too.
+        """
+        founders = self.coalitions[0]
+        late = range(len(founders), len(self.chosen.choices) if self.chosen else 0)
+        return ((*founders, *late), *self.coalitions[1:])
+
     def on_all_rows(self, coalition: int) -> ArrayRecord:
         """Return the model of a coalition that trained on all rows."""
         return self.models[coalition * _EACH + ALL_ROWS]
@@ -490,7 +500,11 @@ class Coalitions(Layer):
         """Return what the sites chose, once they have."""
         if self.trained is None or (chosen := self.trained.chosen) is None:
             return None
-        described, listed = run.federation.describe(), self.trained.coalitions
+        described, listed, trained_with = (
+            run.federation.describe(),
+            self.trained.coalitions,
+            self.trained.trained_with,
+        )
         names = described.client_names or [f"site {client}" for client in range(len(described.num_train))]
         classes = described.class_names or [str(each) for each in range(described.num_classes)]
         counts, tests = described.train_counts, described.test_counts
@@ -500,8 +514,8 @@ class Coalitions(Layer):
                 answer = chosen.compared.get(str(client))
                 figures = _figures_of(chosen.figures.get(str(client)), tests[client], words)
                 rows = int(described.num_test[client]), tests[client]
-                coalitions_of = listed[choice.arm.coalition], choice, figures, *rows
-                everyone = listed[choice.everyone.coalition]
+                coalitions_of = trained_with[choice.arm.coalition], choice, figures, *rows
+                everyone = trained_with[choice.everyone.coalition]
                 over = None if answer is None else measure([answer.rows], of_pairs=words.of_pairs)
                 shares = math.nan if answer is None else answer.rows.by_shares_less_b.mean
                 about = everyone, over, shares, words
@@ -527,10 +541,11 @@ class Coalitions(Layer):
         named = gained_by_groups(described.named_groups, *facts) if described.named_groups else None
         if named is not None:
             text += f"; {of_groups(described.grouped_by, named)}"
+        if late := names[len(chosen.fits) :]:
+            text += f"; no advice on {verdicts.joined(late)}, which trained with everyone after round 1"
         apart = any(each.arm.coalition for each in chosen.choices if each is not None)
         summary = {"sites": table, "site_findings": found}
-        late = len(chosen.choices) - len(chosen.fits)
-        picture = np.pad(chosen.fits[:, :, 0], (0, late), constant_values=np.nan)
+        picture = np.pad(chosen.fits[:, :, 0], (0, len(late)), constant_values=np.nan)
         np.fill_diagonal(picture, np.nan)  # what others' models do
         return Decided(text, apart, np.array(layers), chosen.shifts, summary, picture)
 
@@ -579,7 +594,7 @@ def chosen_without(trained: CoalitionModels, gone: int, counts: IntArray, words:
         if choice is None or site == gone:
             continue
         own, refused = trained.of(site), np.flatnonzero(~may[site]).tolist()
-        listed = [trained.coalitions[place] for place in own]
+        listed = [trained.trained_with[place] for place in own]
         name = str(site)
         found = choose(listed, chosen.scores.get(name), {*refused, gone}, chosen.informing.get(name) or None)
         arms[site] = replace(found.arm, coalition=own[found.arm.coalition])

@@ -76,7 +76,7 @@ def without(
     clusters: dict[int, int] = {}
     sites, lines, same = [], [], set()
     for client, arm in chosen_without(trained, gone.client, counts, target.words).items():
-        own, members = served.site(client), trained.coalitions[arm.coalition]
+        own, members = served.site(client), trained.trained_with[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
         if arm == before[client]:
             same.add(client)
@@ -90,6 +90,11 @@ def without(
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         lines.append(f"{own.label}: the model that it trains with {joined(others)}")
+    lines += [
+        f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"
+        for late in range(len(trained.coalitions[0]), len(choices))
+        if late != gone.client
+    ]
     of_others = _without_figures(run, gone.label, {each.client: each.cluster for each in sites}, same)
     margins: dict[int, float] = {}
     if of_others.clients is not None:

@@ -24,6 +24,14 @@ RUN_ID = 1  # of grids of our own, which have one run
 SERVER = SUPERLINK_NODE_ID
 
 
+def is_lost(reply: Message) -> bool:
+    """Return whether a reply was lost with its node, so that asking again may succeed."""
+    return reply.has_error() and reply.error.code in (
+        ErrorCode.NODE_UNAVAILABLE,
+        ErrorCode.CLIENT_APP_CRASHED,
+    )
+
+
 def assume_identity(run_id: int = RUN_ID, node_id: int = SERVER) -> None:
     """Allow this process to create Flower messages.
 

@@ -841,7 +841,8 @@ def summarise(
         raise ValueError(f"details must not use the common keys, got {sorted(taken)}")
     if of_all(details):
         summary |= dict.fromkeys(("ad", "sdad"))
-    if isinstance(among := details.get("choose_among"), list):  # the assignment does not say what clients chose
+    # The assignment does not say what clients chose.
+    if isinstance(among := details.get("choose_among"), list):
         summary |= dict.fromkeys(("rand_index", "adjusted_rand_index", "was", "wadb"))
         summary["num_clusters"] = len(among)
     return summary | details

@@ -212,10 +212,10 @@ def test_who_came_late_is_in_everyones_model_and_can_leave_it(tmp_path: Path) ->
     )
     # The model for all has trained with east: nobody is served it once east has left.
     lines = result.without("east").lines
-    assert [line for line in lines if "the model" in line and ": " in line][:2] == [
+    assert lines[:2] == (
         "north: the model that it trains with nobody",
         "south: the model that it trains with nobody",
-    ]
+    )
     assert "east: nothing, as it came after round 1 and trained only everyone's model" in (
         result.without("south").lines
     )

@@ -600,7 +600,9 @@ def test_what_a_network_returns(
     outcome = run("--config-dir", "conf", *ONE, "model=mine")
     assert outcome.code == (0 if message is None else 2), outcome
     if message is not None:
-        rule = "model must return a tensor of shape [2, 10], one per class, amount or interval of time, "
+        rule = (
+            "model must return a tensor of shape [2, 10], an output per class, amount or interval of time, "
+        )
         assert rule in outcome.complained
         assert message in outcome.complained
         assert outcome.complained.count("\n") == 1

@@ -500,11 +500,8 @@ class Coalitions(Layer):
         """Return what the sites chose, once they have."""
         if self.trained is None or (chosen := self.trained.chosen) is None:
             return None
-        described, listed, trained_with = (
-            run.federation.describe(),
-            self.trained.coalitions,
-            self.trained.trained_with,
-        )
+        described, listed = run.federation.describe(), self.trained.coalitions
+        trained_with = self.trained.trained_with
         names = described.client_names or [f"site {client}" for client in range(len(described.num_train))]
         classes = described.class_names or [str(each) for each in range(described.num_classes)]
         counts, tests = described.train_counts, described.test_counts

@@ -167,7 +167,7 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     return outputs.shape[-1]
 
 
-_PER_OUTPUT = "one per class, amount or interval of time"
+_PER_OUTPUT = "an output per class, amount or interval of time"
 
 
 def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any:

@@ -578,28 +578,6 @@ def check_network(privacy: Privacy, network: nn.Module) -> None:
         raise ValueError(f"{chosen} must have a network with parameters to train, this has none")
 
 
-def check_not_longer(privacy: Privacy, rounds: int, again: bool) -> None:
-    """Check that a finished private run, whose models are out, does not repeat a round.
-
-    Parameters
-    ----------
-    privacy
-        What was chosen.
-    rounds
-        Those that the run has.
-    again
-        Whether it would repeat one. Noise of deployed clients is fresh, so that is one more release.
-
-    Raises
-    ------
-    ConfigError
-        If it would.
-    """
-    if again and isinstance(privacy, DifferentialPrivacy):
-        why = "more would repeat the last of these with fresh noise, which ε does not count"
-        raise ConfigError(f"rounds must be {rounds}, as {setting(privacy)} was finished with these: {why}")
-
-
 def saved_state(folder: Path, rounds: int) -> RunState | None:
     """Read the newest state of the run in a folder; None if it has no checkpoint yet."""
     with _as_config_error(f"resume cannot continue {folder}: "):
@@ -715,7 +693,7 @@ class Session:
         Raises
         ------
         ConfigError
-            If clients lack rows that the run needs.
+            If clients lack rows that the run needs, or a finished private run would repeat a round.
         RunFailed
             As for :func:`federate`.
         """
@@ -723,9 +701,13 @@ class Session:
         if self.resumed and (self.folder / "summary.json").is_file():  # after the last round was asked more
             finished = SavedRun(self.folder).summary
             federation.asked.update(finished.get("left_clients", ()))
-            if not federation.clients.simulated:
-                again = finished["rounds"] > (0 if state is None else state.server_round)
-                check_not_longer(plan.privacy, finished["rounds"], again)
+            repeats = state is None or state.server_round < finished["rounds"]
+            if repeats and isinstance(plan.privacy, DifferentialPrivacy) and not federation.clients.simulated:
+                rule = (
+                    f"rounds must be {finished['rounds']}, as {setting(plan.privacy)} was finished with these"
+                )
+                why = "more would repeat the last of these with fresh noise, which ε does not count"
+                raise ConfigError(f"{rule}: {why}")
         plan.settle_rows(federation, network, state)
         cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
         often = plan.settings.rounds, cohort / federation.num_clients

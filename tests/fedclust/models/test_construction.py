@@ -67,7 +67,7 @@ def test_a_network_must_have_an_output_for_every_class() -> None:
     construction.check_outputs(network, example[:0], ONE, 9)  # nothing to try it on
     assert network.training
     torch.testing.assert_close(network.state_dict(), before, rtol=0, atol=0)
-    said = r"^model must have >= 4 outputs \(model.num_classes\), one per class, .*, got 3$"
+    said = r"^model must have >= 4 outputs \(model.num_classes\), an output per class, .*, got 3$"
     with pytest.raises(ValueError, match=said):
         construction.check_outputs(network, example, ONE, 4)
 

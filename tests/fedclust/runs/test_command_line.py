@@ -73,7 +73,7 @@ def _assert_one_line(outcome: Outcome, said: str, code: int = 2) -> None:
             "must be a ClientApp, 'fedclust.clients.node' is a module",
         ),
         # What every client would refuse.
-        (["model.num_classes=5"], "model must have >= 10 outputs (model.num_classes), one per class, "),
+        (["model.num_classes=5"], "model must have >= 10 outputs (model.num_classes), an output per class, "),
         (["partition=iid", "partition.num_clients=100000"], "100000"),
         # In a sweep before its first job.
         (["strategy=fedavg,fedawg", "-m"], "strategy must be one of"),

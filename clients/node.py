@@ -119,7 +119,7 @@ class Node:
         if (sites := own_sites(context)) is not None:
             prepared, clients = _of_sites(context, sites)
             if (rules := sites.rules) is not None and rules.encoders is not None:
-                own = rules.encoders
+                own = tuple(each for each in rules.encoders if own is None or each in own)
         else:
             prepared = _prepare(allowed.node_settings(run_config, allowed.allowed_here(config), encoders=own))
             clients = _hosted(tuple(config.items()), prepared.data.num_clients)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from fedclust.data.sites import UNKNOWING, OwnSitesPartition, SiteError, sites_here
+from fedclust.data.sites import UNKNOWING, OwnSitesPartition, SiteError, site_here, sites_in_turn
 from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.data.source import CSV_OPTIONS
 from fedclust.messages.codec import SERVER, decode
@@ -212,28 +212,27 @@ def own_sites(context: Context) -> OwnSites | None:
     SiteError
         If the node's configuration does not name the data that it serves.
     """
-    allow = allowed.allowed_here(context.node_config)
-    encoders = allowed.encoders_here(context.node_config)
-    settings = allowed.site_settings(context.run_config, allow, encoders)
-    if settings is None:
-        if "data" in context.node_config:
+    node, run = context.node_config, context.run_config
+    allow, encoders = allowed.allowed_here(node), allowed.encoders_here(node)
+    if not allowed.asks_sites(run, allow):
+        if "data" in node:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
         return None
-    own = OwnSitesPartition.of(settings["partition"])
-    paths = sites_here(context.node_config, own, simulated=allow.strip() == allowed.EVERYTHING)
-    if "data" not in context.node_config:
-        return OwnSites(paths, settings)
-    rules, forbidden = Rules(), ""
+    if "data" not in node and allow.strip() == allowed.EVERYTHING:
+        settings = allowed.site_settings(run, allow, encoders)
+        return OwnSites(sites_in_turn(node, OwnSitesPartition.of(settings["partition"])), settings)
+    paths = site_here(node)
+    rules, settings, forbidden = None, allowed.SiteSettings("{}"), ""
     try:
-        _check_keys(context.node_config)
-        if "rules" in context.node_config:
-            rules = Rules.read(Path(str(context.node_config["rules"])).expanduser())
-        rules.check_choices(*allowed.chosen(context.run_config, allow, encoders))
+        _check_keys(node)
+        rules = Rules.read(Path(str(node["rules"])).expanduser()) if "rules" in node else Rules()
+        settings = allowed.site_settings(run, allow, encoders)
+        rules.check_choices(*allowed.chosen(run, allow, encoders))
         if settings["encoder"] is not None:
             allowed.check_encoder(settings["encoder"], rules.encoders)
     except (RulesError, allowed.NotAllowed) as error:
         forbidden = str(error)
-    reading = json.dumps(_reading(context.node_config), sort_keys=True)
+    reading = json.dumps(_reading(node), sort_keys=True)
     return OwnSites(paths, settings, reading, rules, forbidden)
 
 

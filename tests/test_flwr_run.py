@@ -156,6 +156,7 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     printed, _ = process.communicate(timeout=600)
     assert f"results: {results}" in printed, printed
     run = SavedRun(results)
+    assert run.config["output_dir"] == str(results)
     assert 'data-live="no"' in (results / "report.html").read_text()
     # To the byte: they were not run again. The fourth was, as it had been evaluated for being the last.
     assert run.rounds[:3] == before.rounds[:3]

@@ -403,7 +403,10 @@ class SiteGrid(ClientGrid):
         refused = {site: why for site, why in registered.refused.items() if site not in taken}
         ignored = {*registered.refused} - {*refused} | {site for name, site in claims if name not in site_of}
         claim = f"{host.label} speaks for site"
-        lines = [f"{claim} {site}, which another node spoke for first: ignored" for site in sorted(ignored)]
+        # It may be the site's own node, restarted without a key: the operator sees what is wrong with it.
+        why = {site: f" (it says: {reason})" for site, reason in registered.refused.items()}
+        first = "which another node spoke for first: ignored"
+        lines = [f"{claim} {site}, {first}{why.get(site, '')}" for site in sorted(ignored)]
         rules = {site: each for site, each in registered.rules.items() if site in site_of.values()}
         return Registered(site_of, refused, rules), lines
 

@@ -5,6 +5,7 @@ Source of the encoders: FMCL, Section 3.2 (the encoder φ) and Section 4.4 (ViT-
 
 import hashlib
 import io
+import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +34,10 @@ def _of_extra(extra: str) -> Iterator[None]:
         raise Sendable(f"{rule}: {advice}") from error
 
 
+# Parts of a model's configuration that change no embedding.
+_IDLE = {"architectures", "dtype", "torch_dtype", "transformers_version"} | {
+    "id2label", "label2id", "num_labels", "problem_type",
+}  # fmt: skip
 _NO_POOLER = "pooling must be cls or mean for {}, which has no pooler, got pooler"
 
 
@@ -91,8 +96,11 @@ class TransformersEncoder:
             preprocessing = self._processor.to_json_string()
         self._path, self._pooling, self._tokenizer = path, pooling, tokenizer
         weights = {name: value for name, value in model.state_dict().items() if name not in missing}
-        processing = hashlib.sha256(preprocessing.encode()).hexdigest()[:8]
-        self.fingerprint = f"transformers-{pooling}-{processing}-{state_digest(weights)}"
+        written = model.config.to_diff_dict()  # without defaults, of which later versions have more
+        config = {key: value for key, value in written.items() if key not in _IDLE and key[:1] != "_"}
+        described = json.dumps([config, preprocessing], sort_keys=True, default=str)
+        settings = hashlib.sha256(described.encode()).hexdigest()[:8]
+        self.fingerprint = f"transformers-{pooling}-{settings}-{state_digest(weights)}"
         self._channels = int(getattr(model.config, "num_channels", 3))
         # Measured by a forward pass, since every model family names this size differently.
         blank = torch.zeros(1, self._channels, 32, 32, dtype=torch.uint8)

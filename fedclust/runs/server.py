@@ -905,6 +905,7 @@ def federate(
         longer be written. ``rounds.jsonl`` then has every round with its failures, the failed one last, and
         the run has no ``summary.json``.
     """
+    config.output_dir = str(folder)  # a run that `flwr run` starts is told it beside the configuration
     tracked = config.task == "train" and config.get("tracker")
     tracker = partial(build, config.tracker) if tracked else None
     elsewhere = isinstance(grid, PromptGrid)

@@ -204,7 +204,7 @@ def check_encoder(encoder: Mapping[str, Any] | str, own: Sequence[str] | None) -
         name = _NAMED.get(ours) or str(encoder.get("path", target))
     if name not in own:
         # The listed names are not shown: a folder's path is private to this site.
-        rule = "must be one that this node's operator lists in its --node-config"
+        rule = "must be one that this node's operator lists in its --node-config or site.toml"
         raise NotAllowed(f"encoder {rule}, got {_short(name)}")
 
 
@@ -298,19 +298,31 @@ def node_settings(
     return _node_settings(_sent(run_config), allow, text, None if encoders is None else tuple(encoders))
 
 
+def asks_sites(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> bool:
+    """Return whether a run is over the data that each site holds; nothing is built, checked or resolved.
+
+    Parameters
+    ----------
+    run_config, allow
+        As for :func:`node_settings`.
+
+    Raises
+    ------
+    NotAllowed
+        If composing the configuration would look something up on the node.
+    """
+    return is_own(_received(_sent(run_config), allow))
+
+
 def site_settings(
     run_config: Mapping[str, Any], allow: str = EVERYTHING, encoders: Sequence[str] | None = None
-) -> SiteSettings | None:
+) -> SiteSettings:
     """Get the settings of a site with its own data that are known before the agreement.
 
     Parameters
     ----------
     run_config, allow, encoders
-        As for :func:`node_settings`.
-
-    Returns
-    -------
-    The settings; None for a run without ``partition=own``.
+        As for :func:`node_settings`; of a run with ``partition=own``.
 
     Raises
     ------
@@ -341,9 +353,8 @@ def settings_of(config: DictConfig) -> NodeSettings:
 
 
 @lru_cache(maxsize=16)
-def _site_settings(run_config: _Sent, allow: str, encoders: _Encoders) -> SiteSettings | None:
-    config = _composed(run_config, allow, encoders)
-    return SiteSettings(json.dumps(known_of(config), sort_keys=True)) if is_own(config) else None
+def _site_settings(run_config: _Sent, allow: str, encoders: _Encoders) -> SiteSettings:
+    return SiteSettings(json.dumps(known_of(_composed(run_config, allow, encoders)), sort_keys=True))
 
 
 def chosen(
@@ -387,17 +398,21 @@ def known_of(config: DictConfig) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _composed(run_config: _Sent, allow: str, encoders: _Encoders) -> DictConfig:
+def _received(run_config: _Sent, allow: str) -> DictConfig:
     sent = dict(run_config)
     with about("the run's configuration"):
         if allow.strip() == EVERYTHING:
-            config = from_run_config(sent)
-        elif COMPOSED in sent:
-            config = OmegaConf.create(json.loads(str(sent[COMPOSED])))
-        else:
-            overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
-            check_overrides(overrides)
-            config = composition.compose(overrides)
+            return from_run_config(sent)
+        if COMPOSED in sent:
+            return OmegaConf.create(json.loads(str(sent[COMPOSED])))
+        overrides = composition.split_overrides(str(sent.get(OVERRIDES, "")))
+        check_overrides(overrides)
+        return composition.compose(overrides)
+
+
+def _composed(run_config: _Sent, allow: str, encoders: _Encoders) -> DictConfig:
+    config = _received(run_config, allow)
+    with about("the run's configuration"):
         # Unresolved, as it was sent: resolving a text may already look something up.
         unresolved: Any = OmegaConf.to_container(config, resolve=False)
         check_allowed({key: unresolved.get(key) for key in _READ}, allow)

@@ -579,7 +579,7 @@ def test_a_node_embeds_its_data_with_none_but_its_own_encoders(node, asked, own)
     named = {"encoder": "pixels", "untrained": "random"}.get(asked, asked)
     answers, errors = node({**TWO, "encoder": own}).told(question)
     assert not answers
-    told = "encoder must be one that this node's operator lists in its --node-config, got"
+    told = "encoder must be one that this node's operator lists in its --node-config or site.toml, got"
     assert errors == {1: f'{told} "{named}"'}
     answers, errors = node({**TWO, "encoder": f"{own},{named}"}).told(question)
     assert list(answers) == [1]

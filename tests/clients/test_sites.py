@@ -9,6 +9,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from PIL import Image
 
+from fedclust.clients.node import Node
 from fedclust.clients.sites import OwnSites, own_sites
 from fedclust.data.input_encoders import CategoryColumn, NumberColumn
 from fedclust.data.sites import SiteError
@@ -23,6 +24,8 @@ from fedclust.support.reasons import discreet
 ROWS = ["age,diagnosis", *[f"{30 + number},{'ill' if number % 3 else 'well'}" for number in range(30)]]
 ONLY = {"partition-id": 0, "num-partitions": 1}
 OWN = ["dataset=csv", "dataset.label=diagnosis", "partition=own"]
+PICTURES = ["dataset=image_folder", "dataset.input_shape=[3,4,4]", "partition=own"]
+EMBEDDED = [*PICTURES, "features=encoder", "encoder=random"]
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +69,7 @@ def test_a_site_states_its_encoder_or_why_it_has_none(tmp_path: Path) -> None:
         (tmp_path / color).mkdir()
         for number in range(3):
             Image.new("RGB", (4, 4), color).save(tmp_path / color / f"{number}.png")
-    images = ["dataset=image_folder", "dataset.input_shape=[3,4,4]", "partition=own", "features=encoder"]
-    images.append(f"partition.sites={{north: '{tmp_path}'}}")
+    images = [*PICTURES, "features=encoder", f"partition.sites={{north: '{tmp_path}'}}"]
 
     def stated(*encoder: str) -> Stated:
         found = own_sites(context([*images, *encoder], allow="*", **ONLY))
@@ -80,8 +82,47 @@ def test_a_site_states_its_encoder_or_why_it_has_none(tmp_path: Path) -> None:
     assert not lacking.statements
     assert "encoder transformers: path must be a hub id, or a local folder" in lacking.refused["north"]
     assert lacking.refused["north"].isprintable()  # one line
-    with pytest.raises(NotAllowed, match="^encoder must be one that this node's operator lists"):
-        own_sites(context([*images, "encoder=random"], data=str(tmp_path), name="north", encoder="pixels"))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "operator", "reason"),
+    [
+        (EMBEDDED, {"encoder": "pixels"}, "^encoder must be one that this node's operator lists in its"),
+        (EMBEDDED, {}, "^encoder must be one that this node's operator lists in its"),
+        ([*OWN, "model._target_=os.system"], {}, "^model._target_ must be allowed on this node"),
+    ],
+)
+def test_a_site_that_may_not_build_what_a_run_asks_for_is_refused_by_name(
+    tmp_path: Path, overrides: list[str], operator: dict[str, str], reason: str
+) -> None:
+    (tmp_path / "site.toml").write_text('encoders = ["pixels"]')
+    listed = operator or {"rules": str(tmp_path / "site.toml")}
+    found = own_sites(context(overrides, data=str(tmp_path), name="north", **listed))
+    assert found is not None
+    assert re.search(reason, found.registered().refused["north"])
+    with pytest.raises(SiteError, match=reason):
+        found.held(context(overrides))
+
+
+def test_a_site_with_two_lists_of_encoders_uses_those_of_both(tmp_path: Path) -> None:
+    rules = tmp_path / "site.toml"
+    rules.write_text('encoders = ["pixels", "random"]')
+    found, about = deployed(patients(tmp_path), [], rules=str(rules), encoder="random,efficientnet_lite0")
+    number = NumberColumn("age", 40.0, 40.0, 5.0)
+    agreed = Agreement(("ill", "well"), ("ill", "well"), (1,), (number,), ())
+    assert not found.agree(about, encode(Agreed(agreed, {"north": 0}, 1))).refused
+    assert Node.of(about).encoders == ("random",)
+
+
+@pytest.mark.parametrize("text", ["min_cel = 3", "min_cell = 2", None])
+def test_rules_that_cannot_be_read_are_not_said_to_be_the_defaults(tmp_path: Path, text: str | None) -> None:
+    rules = tmp_path / "site.toml"
+    if text is not None:
+        rules.write_text(text)
+    found, _ = deployed(patients(tmp_path), [], rules=str(rules))
+    registered = found.registered()
+    assert list(registered.refused) == ["north"]
+    assert registered.rules == {}
 
 
 def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:

@@ -146,38 +146,46 @@ def check_name(name: object, where: str = "") -> str:
     return text
 
 
-def sites_here(
-    node_config: Mapping[str, object], own: OwnSitesPartition, *, simulated: bool
-) -> dict[str, Path]:
-    """List the sites that a node serves.
+def site_here(node_config: Mapping[str, object]) -> dict[str, Path]:
+    """Return the file or folder of the site that a deployed node serves, by its name.
 
     Parameters
     ----------
     node_config
-        The node's own configuration: ``data`` and ``name``; or, in a simulation, ``partition-id`` and
-        ``num-partitions``.
-    own
-        The run's settings.
-    simulated
-        Whether the node runs in a process of the user who wrote the run's configuration. The paths in that
-        configuration are used only then.
-
-    Returns
-    -------
-    File or folder of each site by name: one for a deployed node; every n-th of a simulation's.
+        The node's own configuration: ``data`` and ``name``.
 
     Raises
     ------
     SiteError
-        If the node's configuration does not specify its sites.
+        If it lacks one, or the name is none.
     """
-    if "data" in node_config:
-        if "name" not in node_config:
-            raise SiteError(f"a node with data must have a name: {_NODE}")
-        return {check_name(node_config["name"]): Path(str(node_config["data"])).expanduser()}
-    if not simulated:
+    if "data" not in node_config:
         keys = sorted(node_config)
         raise SiteError(f"a node must have data and a name with partition=own: {_NODE}, got keys {keys}")
+    if "name" not in node_config:
+        raise SiteError(f"a node with data must have a name: {_NODE}")
+    return {check_name(node_config["name"]): Path(str(node_config["data"])).expanduser()}
+
+
+def sites_in_turn(node_config: Mapping[str, object], own: OwnSitesPartition) -> dict[str, Path]:
+    """List the sites that a node of a simulation serves: every n-th.
+
+    Parameters
+    ----------
+    node_config
+        The node's configuration: ``partition-id`` and ``num-partitions``.
+    own
+        The run's settings, with the sites' paths: the node runs in a process of the user who wrote them.
+
+    Returns
+    -------
+    File or folder of each site by name.
+
+    Raises
+    ------
+    SiteError
+        If the node's configuration does not number the node.
+    """
     paths = list(own.paths().items())
     try:
         node, num_nodes = (int(str(node_config[key])) for key in ("partition-id", "num-partitions"))

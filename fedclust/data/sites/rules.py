@@ -200,7 +200,7 @@ class Rules(Checked):
             rule = f"strategy and compare must be {few(self.methods, 20)} for this site, got {others[0]}"
             raise RulesError(rule + _misspelt("methods", self.methods, "strategy"))
         if self.layers is not None and personal not in {"none", *self.layers}:
-            allowed = few([*self.layers, "none"], 20)
+            allowed = few(dict.fromkeys([*self.layers, "none"]), 20)
             rule = f"personal must be one of {allowed} for this site, got {personal}"
             raise RulesError(rule + _misspelt("layers", self.layers, "personal"))
 

@@ -216,9 +216,13 @@ def test_a_stranger_after_the_start_is_not_served() -> None:
 
 
 @pytest.mark.parametrize(
-    "claim", [Registered.of({}, {"north": "it is mine"}), Registered.of({"north": ("north/more",)})]
+    ("claim", "says"),
+    [
+        (Registered.of({}, {"north": "north.csv: it is gone"}), " (it says: north.csv: it is gone)"),
+        (Registered.of({"north": ("north/more",)}), ""),
+    ],
 )
-def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registered) -> None:
+def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registered, says: str) -> None:
     said: list[str] = []
     grid = _grid({**NODES, 3: claim}, say=said.append)
     contexts = _contexts(grid)
@@ -226,7 +230,7 @@ def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registere
     grid.connect()
     contexts[5] = evil
     assert grid.newcomers() == []
-    assert said[-1] == "node 5 speaks for site north, which another node spoke for first: ignored"
+    assert said[-1] == f"node 5 speaks for site north, which another node spoke for first: ignored{says}"
     gone = contexts.pop(3)  # north's node
     assert grid.get_node_ids() == [0, 2, 3]
     gone.node_id, contexts[9] = 9, gone

@@ -177,6 +177,29 @@ def test_the_fingerprint_names_weights_processor_and_pooling(vit: str, tmp_path:
     assert len({first, TransformersEncoder(vit, "mean").fingerprint, *prints}) == 4
 
 
+@pytest.mark.parametrize(
+    ("changed", "counts"),
+    [
+        ({"layer_norm_eps": 0.5}, True),
+        ({"hidden_act": "relu"}, True),
+        ({"num_attention_heads": 1}, True),
+        ({"transformers_version": "4.0", "id2label": {"0": "cat"}, "architectures": ["ViT"]}, False),
+    ],
+)
+def test_the_fingerprint_names_what_the_configuration_computes(
+    vit: str, tmp_path: Path, changed: dict, counts: bool
+) -> None:
+    """The weights are the same, the embeddings are not."""
+    other = Path(shutil.copytree(vit, tmp_path / "other"))
+    written = json.loads((other / "config.json").read_text())
+    assert not changed.items() <= written.items()
+    (other / "config.json").write_text(json.dumps(written | changed))
+    before, after = TransformersEncoder(vit, "cls"), TransformersEncoder(str(other), "cls")
+    assert (before.fingerprint != after.fingerprint) == counts
+    rows = images(4, 3, 8, 8)
+    assert (before.encode(rows) != after.encode(rows)).any() == counts
+
+
 def test_half_precision_is_widened(vit: str, tmp_path: Path) -> None:
     half = save(transformers.ViTModel.from_pretrained(vit).half(), tmp_path)
     embedding = TransformersEncoder(half, "cls").encode(images(1, 3, 8, 8))

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.data.sites import OwnSitesPartition, SiteError, sites_here
+from fedclust.data.sites import OwnSitesPartition, SiteError, site_here, sites_in_turn
 from fedclust.data.sites.agreement import Wanted, agree
 from fedclust.data.sites.rows import builder_of, describe, prepare_site, read_site
 from fedclust.data.sites.rules import Rules
@@ -216,15 +216,13 @@ def test_settings_out_of_range_are_refused(settings: dict, message: str) -> None
 def test_a_deployed_node_serves_its_own_data_only(tmp_path: Path) -> None:
     own = OwnSitesPartition(sites={"a": "a.csv", "b": "b.csv", "c": "c.csv"})
     deployed = {"data": str(tmp_path), "name": "north", "partition-id": 0, "num-partitions": 2}
-    assert sites_here(deployed, own, simulated=False) == {"north": tmp_path}
+    assert site_here(deployed) == {"north": tmp_path}
     # A run's configuration never says what a deployed node reads.
     with pytest.raises(SiteError, match="must have data and a name"):
-        sites_here({"partition-id": 0, "num-partitions": 2}, own, simulated=False)
+        site_here({"partition-id": 0, "num-partitions": 2})
     with pytest.raises(SiteError, match="must have a name"):
-        sites_here({"data": str(tmp_path)}, own, simulated=False)
-    dealt = [
-        list(sites_here({"partition-id": k, "num-partitions": 2}, own, simulated=True)) for k in range(2)
-    ]
+        site_here({"data": str(tmp_path)})
+    dealt = [list(sites_in_turn({"partition-id": k, "num-partitions": 2}, own)) for k in range(2)]
     assert dealt == [["a", "c"], ["b"]]
 
 

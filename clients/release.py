@@ -22,6 +22,7 @@ from flwr.app import ArrayRecord
 from fedclust.clients.node import Node
 from fedclust.data import cache
 from fedclust.data.sites.rules import Rules, RulesError
+from fedclust.data.targets import Target
 from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.codec import as_record
 from fedclust.metrics import Outcomes
@@ -182,7 +183,7 @@ class Release:
         released: Any
         match answer:
             case description.Description():
-                released = _description(rules, answer)
+                released = _description(rules, data.target, answer)
             case description.Prototypes():
                 few = answer.counts < rules.min_cell
                 means = np.where(few[:, None], 0, answer.prototypes).astype(answer.prototypes.dtype)
@@ -321,31 +322,45 @@ def _check(rules: Rules, rows: int) -> None:
         raise RulesError(f"this site sends no figure of fewer than {rules.min_cell} rows")
 
 
-def _raised(rules: Rules, counts: IntArray | None) -> IntArray | None:
-    """Raise each count of a few rows to the least that leaves, and lower the largest, as the sum is known.
+def _raised(least: int, counts: IntArray, total: int, *, all_stay: bool = False) -> IntArray:
+    """Change counts of a few rows to the least that leaves, and the largest until the sum is `total`.
 
-    Where that would make the largest one too small, the sum is larger than the number of rows.
+    Where there are too few rows for that, the smallest become 0, or, if all are to stay, the sum is larger.
     """
-    if counts is None:
-        return None
-    raised = np.where((counts > 0) & (counts < rules.min_cell), rules.min_cell, counts)
-    lower = raised.max(initial=0) - (raised - counts).sum()
-    if lower >= rules.min_cell:
-        raised[raised.argmax()] = lower
+    places = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
+    if not all_stay:
+        places = places[: total // least]
+    raised = np.zeros_like(counts)
+    raised[places] = np.maximum(counts[places], least)
+    while raised.sum() > total and raised.max() > least:
+        raised[raised.argmax()] -= 1
+    raised[raised.argmax()] += max(0, total - raised.sum())
     return raised
 
 
-def _description(rules: Rules, answer: description.Description) -> description.Description:
+def _description(rules: Rules, target: Target, answer: description.Description) -> description.Description:
     """Raise counts of a few rows; a test part or a held-out part of a few rows counts as none."""
-    tested = answer.test_label_counts
-    if tested is not None and tested.sum() < rules.min_cell:
-        tested = np.zeros_like(tested)
+    least, kinds = rules.min_cell, target.kinds
+
+    def raised(counts: IntArray | None, *, test: bool = False) -> IntArray | None:
+        if counts is None:
+            return None
+        if counts.sum() < least:
+            return np.zeros_like(counts)
+        if not (target.numeric or test):  # a client must not lose a class of which it has a few rows
+            return _raised(least, counts, int(counts.sum()), all_stay=True)
+        sent = np.zeros_like(counts)
+        totals = counts.reshape(-1, kinds).sum(axis=0)
+        for kind, total in enumerate(_raised(least, totals, int(totals.sum())).tolist()):
+            sent[kind::kinds] = _raised(least, counts[kind::kinds], total)
+        return sent
+
     return replace(
         answer,
-        label_counts=_raised(rules, answer.label_counts),
-        test_label_counts=_raised(rules, tested),
-        num_test=None if answer.num_test is None else answer.num_test * (answer.num_test >= rules.min_cell),
-        num_validation=answer.num_validation * (answer.num_validation >= rules.min_cell),
+        label_counts=raised(answer.label_counts),
+        test_label_counts=raised(answer.test_label_counts, test=True),
+        num_test=None if answer.num_test is None else answer.num_test * (answer.num_test >= least),
+        num_validation=answer.num_validation * (answer.num_validation >= least),
     )
 
 

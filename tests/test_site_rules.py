@@ -163,6 +163,9 @@ def test_sites_with_rules_predict_times_as_the_simulation(tmp_path: Path) -> Non
         for run in (deployed, simulated)
     ]
     assert simulated.summary["num_clients"] == 3
+    # Of few rows in each of 16 bins, a fifth of them to test on.
+    assert deployed.clients["num_train"].tolist() == [64, 80]
+    assert deployed.clients["num_test"].tolist() == [16, 20]
     # Two of three sites, in blocks of at least five rows.
     assert agreed[0].cuts == pytest.approx(agreed[1].cuts, rel=0.3)
 

@@ -14,6 +14,7 @@ from fedclust.clients import release
 from fedclust.clients.release import Release, charge, check_question
 from fedclust.data.cache import cache_root
 from fedclust.data.sites.rules import Rules, RulesError
+from fedclust.data.targets import CLASSES, Target, Times
 from fedclust.messages import coalitions, description, evaluation, mixtures, training
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
@@ -24,13 +25,22 @@ NONE = np.zeros(0, dtype=np.int64)
 RULES = Rules(min_cell=5)
 
 
-def node(rules: Rules | None = RULES, *, train: int = 20, test: int = 6, held_out: int = 2, batch: int = 8):
+def node(
+    rules: Rules | None = RULES,
+    *,
+    train: int = 20,
+    test: int = 6,
+    held_out: int = 2,
+    batch: int = 8,
+    target: Target = CLASSES,
+):
     """A node with one client; of its training rows, 18 are of class 0, the others of class 1."""
     data = SimpleNamespace(
         train=[np.arange(train)],
         test=[np.arange(test)],
         validation=[np.arange(held_out)],
         label_counts=lambda _: np.array([[18, train - 18]]),
+        target=target,
     )
     how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
     trainer = SimpleNamespace(training=how, trainable_names=("w",))
@@ -64,13 +74,35 @@ def test_counts_of_a_few_rows_are_raised_and_parts_of_a_few_rows_count_as_none()
     answer = description.Description.of(np.array([18, 2, 0]), np.array([5, 1, 0]), num_validation=4)
     sent = released(answer)
     assert sent.label_counts.tolist() == [15, 5, 0]  # of 20, as the number of rows says
-    assert sent.test_label_counts.tolist() == [5, 5, 0]  # 6 cannot be
+    assert sent.test_label_counts.tolist() == [6, 0, 0]  # of 6, which cannot be 5 and 5
     assert sent.num_validation == 0
     few = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), num_validation=5))
     assert few.test_label_counts.tolist() == [0, 0]
     assert few.num_validation == 5
     sizes = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), "sizes"))
     assert (sizes.num_train, sizes.num_test) == (20, 0)
+
+
+def test_counts_of_a_few_rows_leave_the_number_of_rows_as_it_is() -> None:
+    counts = np.array([8, 7, 2, 1])  # 18 rows
+    sent = released(description.Description.of(counts, counts))
+    # Four classes of five are 20: a client keeps its classes, its test rows their number.
+    assert sent.label_counts.tolist() == [5, 5, 5, 5]
+    assert sent.test_label_counts.tolist() == [6, 7, 5, 0]
+    counts = np.array([8, 9, 4, 1])  # 22 rows; the first two are lowered by 5 together
+    assert released(description.Description.of(counts, counts)).label_counts.tolist() == [6, 6, 5, 5]
+
+
+def test_counts_of_times_leave_the_number_of_events_as_it_is() -> None:
+    # In turn without and with the event: 10 + 4 + 4 and 3 + 2 + 1 rows in three intervals.
+    counts = np.array([10, 3, 4, 2, 4, 1])
+    times = Times((10.0, 20.0), 30.0)
+    sent = released(description.Description.of(counts, counts), target=times)
+    assert sent.label_counts.tolist() == sent.test_label_counts.tolist() == [8, 6, 5, 0, 5, 0]
+    few = np.array([12, 2, 9, 1, 0, 0])  # 21 and 3 rows, of which 5 are said to have the event
+    sent = released(description.Description.of(few, few), target=times)
+    assert sent.test_label_counts.tolist() == [10, 5, 9, 0, 0, 0]
+    assert times.words.counted(24, sent.test_label_counts) == 5
 
 
 def test_prototypes_of_a_few_rows_stay() -> None:

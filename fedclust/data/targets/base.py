@@ -166,6 +166,9 @@ class Target(ABC):
     per_row: ClassVar[int] = 1
     """Numbers of a row's value."""
 
+    kinds: ClassVar[int] = 1
+    """Number of kinds of rows, whose totals matter: every `kinds`-th bin is of one kind."""
+
     width: ClassVar[int] = 0
     """Number of outputs that are enough for a network, whatever the data; 0 for one per bin."""
 

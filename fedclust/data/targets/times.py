@@ -227,6 +227,7 @@ class Times(Numbers):
     predicted: ClassVar[str] = "survival"
     right = "in the right order (concordance)"
     per_row: ClassVar[int] = 2
+    kinds: ClassVar[int] = 2  # without and with the event
     width: ClassVar[int] = INTERVALS
 
     cuts: tuple[float, ...]

@@ -42,7 +42,7 @@ _TRAINS = (training.Instruction.kind, training.UpdateQuestion.kind)
 
 
 @contextmanager
-def _account(node: Node, what: str) -> Iterator[tuple[Path, Any]]:
+def _account(node: Node, what: str, empty: Any) -> Iterator[tuple[Path, Any]]:
     """Lock one of the site's accounts, as runs train at the same time; give its file and what that holds.
 
     It is not in the cache, which may be deleted at any time.
@@ -53,7 +53,10 @@ def _account(node: Node, what: str) -> Iterator[tuple[Path, Any]]:
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{what}-{cache.digest(str(node.config['name']))}.json"
         with FileLock(file.with_suffix(".lock")):
-            yield file, read_json(file) if file.is_file() else None
+            held = read_json(file) if file.is_file() else empty
+            if not isinstance(held, type(empty)):
+                raise ValueError(f"{file} must hold a JSON {type(empty).__name__}, got {held!r:.40}")
+            yield file, held
 
 
 def check_question(node: Node, kind: str) -> None:
@@ -73,8 +76,8 @@ def check_question(node: Node, kind: str) -> None:
         )
     if rules.rounds_per_day is None or kind not in _TRAINS:
         return
-    with _account(node, "rounds") as (file, counted):
-        today, counts = time.strftime("%Y-%m-%d"), counted or {}
+    with _account(node, "rounds", {}) as (file, counts):
+        today = time.strftime("%Y-%m-%d")
         trained = int(counts.get(today, 0))
         if trained >= rules.rounds_per_day:
             most = f"{rules.rounds_per_day} times a day, by the rules of its operator"
@@ -113,9 +116,9 @@ def charge(node: Node, questions: Sequence[Any]) -> None:
     asked = [each for each in (_spending(rules, node, question) for question in questions) if each]
     if not asked:
         return
-    with _account(node, "patients") as (file, spent):
+    with _account(node, "patients", []) as (file, spent):
         account: dict[tuple[float, float], int] = {}
-        for noise, sampling, number in [*(spent or ()), *asked]:
+        for noise, sampling, number in [*spent, *asked]:
             account[noise, sampling] = account.get((noise, sampling), 0) + number
         after = [(*key, number) for key, number in account.items()]
         if epsilon_of_runs(after, rules.patient_delta) > rules.patient_epsilon:

@@ -174,8 +174,8 @@ class SiteGrid(ClientGrid):
         known
             Names of the clients of a run to resume, in the order of their ids; all others join later.
         standing
-            Its agreement, and the names of the clients that made it. If exactly these are online, they agree
-            again, so that changed data are noticed; otherwise the agreement is kept, and `stood` is true.
+            Its agreement, and the names of the clients that made it. If exactly these are online and fit,
+            they agree again, so that changed data are noticed; otherwise it is kept, and `stood` is true.
 
         Returns
         -------
@@ -190,11 +190,11 @@ class SiteGrid(ClientGrid):
         if self._connected:
             return self.num_clients
         self._wait_for_sites()
-        if standing is not None and self._present() != set(standing[1]):
-            self._stand(standing[0], known)
-        else:
+        if standing is None or self._present() == set(standing[1]):
             self._agree()
             self._names += tuple(name for name in known if name not in self._names)  # of sites that are away
+        if standing is not None and self._present() != set(standing[1]):  # also if one no longer fits
+            self._stand(standing[0], known)
         self._nodes.start()
         self._connected = True
         first = known or sorted(self._present())
@@ -407,7 +407,17 @@ class SiteGrid(ClientGrid):
         why = {site: f" (it says: {reason})" for site, reason in registered.refused.items()}
         first = "which another node spoke for first: ignored"
         lines = [f"{claim} {site}, {first}{why.get(site, '')}" for site in sorted(ignored)]
-        rules = {site: each for site, each in registered.rules.items() if site in site_of.values()}
+        # A node that waits to stand in for one that is online says nothing of its site yet.
+        online = [
+            each for node, each in self._registered.items() if node in {*self._nodes.online} - {host.node}
+        ]
+        speaking = {site for each in online for site in each.clients}
+        rules = {
+            site: registered.rules[site] for site in {*site_of.values()} & {*registered.rules} - speaking
+        }
+        for site in sorted(rules.keys() & {name.partition("/")[0] for name in self._names}):
+            if lacking := self._rules.unanswered(rules[site]):  # not a refusal: the site may come back
+                raise FederationError(f"{site}: {lacking}")
         return Registered(site_of, refused, rules), lines
 
     def _hosted(self, reply: Message, host: Host) -> Host:

@@ -1,5 +1,6 @@
 """What serves a handful of sites after one of them has left."""
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -135,7 +136,8 @@ def _without_figures(
     # Of models that no longer serve.
     about = {"verdict", "sites", "site_findings", "decision", "assignment", "cluster_sizes"}
     summary = {key: value for key, value in run.summary.items() if key not in about}
-    warnings = [line for line in summary.get("data_warnings") or () if gone not in line]
+    named = re.compile(rf"(?<![\w-]){re.escape(gone)}(?![\w-])")
+    warnings = [line for line in summary.get("data_warnings") or () if not named.search(line)]
     summary |= {"data_warnings": warnings, "num_clusters": len(set(clusters.values()))}
     summary["site_left"] = True  # for the card
     vars(left).update(clients=table, summary=summary)  # in place of what its properties would read

@@ -327,13 +327,25 @@ def test_a_clock_that_is_set_back_over_midnight_gives_no_further_training(tmp_pa
         check_question(limited, "train")
 
 
-def test_an_account_that_cannot_be_read_is_named_and_nothing_is_trained(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "rule"), [("", "be JSON"), ("null", "hold a JSON {}, got None"), ("0", "hold a JSON {}, got 0")]
+)
+def test_an_account_that_cannot_be_read_is_named_and_nothing_is_trained(
+    tmp_path, monkeypatch, text: str, rule: str
+) -> None:
     monkeypatch.setenv("FEDCLUST_ACCOUNTS", str(tmp_path))
-    limited = node(Rules(rounds_per_day=2))
+    limited = node(Rules(rounds_per_day=2, patient_noise=1.0, patient_epsilon=9.0))
+    train = training.Instruction(model(0.0), patient_clip=1.0, patient_noise=4.0)
+    limited.trainer.training.steps = 1
     check_question(limited, "train")
+    charge(limited, [train])
+    (account,) = tmp_path.glob("patients-*.json")
+    account.write_text(text)
+    with pytest.raises(ValueError, match=f"^{account} must {rule.format('list')}"):
+        charge(limited, [train])
     (account,) = tmp_path.glob("rounds-*.json")
-    account.write_text("")
-    with pytest.raises(ValueError, match=f"^{account} must be JSON") as caught:
+    account.write_text(text)
+    with pytest.raises(ValueError, match=f"^{account} must {rule.format('dict')}") as caught:
         check_question(limited, "train")
     with discreet():
         said = reason_of(caught.value, "a message of type train")

@@ -1,9 +1,10 @@
 import itertools
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted
+from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.federation import FederationError
 from fedclust.grids import site_grid
 from fedclust.grids.local_grid import LocalGrid
@@ -53,10 +55,13 @@ def test_without_a_file_every_node_names_its_own_sites() -> None:
 
 
 TABLE = Wanted(columns=True)
+NOTHING: Mapping[str, Statement] = MappingProxyType({})
 FINE = Statement(("ill", "well"), {"x": Column("number", Moments.of(np.array([1.0, 3.0])))})
 
 
-def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientApp:
+def _app(
+    nodes: Mapping[int, Registered], unable: Iterable[str] = (), stated: Mapping[str, Statement] = NOTHING
+) -> ClientApp:
     app = ClientApp()
 
     def mine(context: Context) -> Registered:
@@ -68,8 +73,8 @@ def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientA
 
     @app.query("statement")
     def statement(message: Message, context: Context) -> Message:
-        stated = Stated(dict.fromkeys(mine(context).clients, FINE))
-        return Message(encode(stated), reply_to=message)
+        answer = Stated({site: stated.get(site, FINE) for site in mine(context).clients})
+        return Message(encode(answer), reply_to=message)
 
     @app.query("agreement")
     def agreement(message: Message, context: Context) -> Message:
@@ -81,8 +86,10 @@ def _app(nodes: Mapping[int, Registered], unable: Iterable[str] = ()) -> ClientA
     return app
 
 
-def _grid(nodes, rules: Rules | None = None, unable: Iterable[str] = (), **options) -> SiteGrid:
-    grid = LocalGrid(_app(nodes, unable), {}, len(nodes))
+def _grid(
+    nodes, rules: Rules | None = None, unable: Iterable[str] = (), stated=NOTHING, **options
+) -> SiteGrid:
+    grid = LocalGrid(_app(nodes, unable, stated), {}, len(nodes))
     return SiteGrid(grid, rules or Rules(2, 0), TABLE, **{"poll": 0.001, "wait": 5, **options})
 
 
@@ -237,6 +244,34 @@ def test_a_node_that_comes_later_cannot_shut_out_another_s_site(claim: Registere
     assert grid.get_node_ids() == [0, 1, 2, 3]
 
 
+def test_a_node_that_comes_later_sets_no_rules_of_another_s_site() -> None:
+    """Neither while that is online, nor while it is away: it may only wait, or stay out itself."""
+    said: list[str] = []
+    rules = {"north": SiteRules(questions=("description",))}
+    grid = _grid(
+        {**NODES, 3: Registered.of({"north": ("north",)}, {}, rules)},
+        Rules(2, 0, asks={"fedavg": ["train"]}),
+        say=said.append,
+    )
+    contexts = _contexts(grid)
+    evil = contexts.pop(5)
+    grid.connect()
+    before = list(said)
+    contexts[5] = evil
+    assert grid.get_node_ids() == [0, 1, 2, 3]
+    assert said == before
+    gone = contexts.pop(3)  # north's node
+    evil.node_id, contexts[6] = 6, contexts.pop(5)  # it starts again
+    assert grid.get_node_ids() == [0, 2, 3]
+    assert said[len(before) :] == [
+        "node 6 is left out: north: its rules do not answer train, which fedavg asks for"
+    ]
+    gone.node_id, contexts[9] = 9, gone
+    assert grid.get_node_ids() == [0, 1, 2, 3]
+    assert grid.refused == {"west": "no such file"}
+    assert grid.site_rules == {}
+
+
 def test_a_node_s_name_may_have_braces() -> None:
     grid = _grid(NODES)
     grid.connect()
@@ -272,6 +307,19 @@ def test_a_run_is_not_resumed_with_sites_that_no_longer_fit() -> None:
         FederationError, match=r"must be online, got 0; .*'north' is left out: .*disk is full"
     ):
         none.connect(first.names, (first.agreement, first.names))
+
+
+def test_a_run_is_resumed_without_a_site_whose_columns_have_changed() -> None:
+    """All are online, and would agree again: the others keep what was agreed with it."""
+    first = _grid(NODES)
+    first.connect()
+    said: list[str] = []
+    other = replace(FINE, columns={"y": FINE.columns["x"]})
+    grid = _grid(NODES, stated={"east": other}, say=said.append)
+    assert grid.connect(first.names, (first.agreement, first.names)) == 4
+    assert (grid.stood, grid.agreement) == (True, first.agreement)
+    assert grid.get_node_ids() == [1, 2, 3]
+    assert "east is refused: it lacks the columns x, which most sites have" in said
 
 
 def _column(moments: dict[str, float]) -> dict:

@@ -311,7 +311,8 @@ def asks_sites(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> bool:
     NotAllowed
         If composing the configuration would look something up on the node.
     """
-    return is_own(_received(_sent(run_config), allow))
+    unresolved: Any = OmegaConf.to_container(_received(_sent(run_config), allow), resolve=False)
+    return is_own(unresolved)
 
 
 def site_settings(

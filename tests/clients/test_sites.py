@@ -1,5 +1,6 @@
 """A node's own sites: what they answer before the rounds, and what is refused."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from omegaconf import OmegaConf
 from PIL import Image
 
 from fedclust.clients.node import Node
@@ -18,7 +20,7 @@ from fedclust.messages.codec import encode
 from fedclust.messages.description import Agreed, Stated
 from fedclust.models.encoders import RandomEncoder
 from fedclust.settings.allowed import NotAllowed
-from fedclust.settings.composition import compose, to_run_config
+from fedclust.settings.composition import COMPOSED, TARGET, compose, to_run_config
 from fedclust.support.reasons import discreet
 
 ROWS = ["age,diagnosis", *[f"{30 + number},{'ill' if number % 3 else 'well'}" for number in range(30)]]
@@ -51,6 +53,21 @@ def test_a_run_over_a_pooled_dataset_has_no_own_sites() -> None:
     assert own_sites(context(["dataset=digits"])) is None
     with pytest.raises(NotAllowed, match="^partition must be own on this node, which serves only its own"):
         own_sites(context(["dataset=digits"], data="/rows.csv", name="north"))
+
+
+def test_whether_a_run_is_over_own_data_is_found_without_resolving_anything() -> None:
+    looked_up: list[str] = []
+    OmegaConf.register_new_resolver("looked", lambda: looked_up.append("here") or TARGET)
+    try:
+        asked = context(OWN, data="/rows.csv", name="north")
+        sent = json.loads(str(asked.run_config[COMPOSED]))
+        for partition in ({"_target_": "${looked:}"}, "${looked:}"):
+            asked.run_config[COMPOSED] = json.dumps(sent | {"partition": partition})
+            with pytest.raises(NotAllowed, match="^partition must be own on this node"):
+                own_sites(asked)
+    finally:
+        OmegaConf.clear_resolver("looked")
+    assert looked_up == []
 
 
 def test_sites_that_cannot_be_read_are_refused_by_name(tmp_path: Path) -> None:

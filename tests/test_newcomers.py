@@ -173,3 +173,9 @@ def test_raw_rows_are_placed_with_their_times_or_amounts(tmp_path: Path, capsys,
     table.astype({"days": object}).replace({"days": {table["days"][3]: "?"}}).to_csv(tmp_path / "odd.csv")
     with pytest.raises(ValueError, match="^days: texts where numbers are needed, in 1 of 60 rows"):
         place([str(folder), str(tmp_path / "odd.csv")])
+    rule = "targets must be two columns, of times and of events" if event else "targets must be one column"
+    for wrong in ["days", ("days", "days")] if event else [("days", "age")]:
+        with pytest.raises(ValueError, match=f"^{rule}, got days"):
+            result.place(table, wrong)
+    with pytest.raises(ValueError, match="^targets must not be a column that the model reads, got age$"):
+        place([str(folder), str(tmp_path / "new.csv"), "--label", "age"])

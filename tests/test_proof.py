@@ -18,9 +18,10 @@ import fedclust
 from fedclust import clients
 from fedclust.clustering.auto import Parameters
 from fedclust.data.arrays import from_arrays
+from fedclust.data.targets import CLASSES
 from fedclust.federation import Clusters
 from fedclust.grids.local_grid import LocalGrid
-from fedclust.layers.coalitions import Coalitions
+from fedclust.layers.coalitions import Coalitions, chosen_without
 from fedclust.messages.models import to_state
 from fedclust.messages.packer import unpack
 from fedclust.personal.layers import Finetune
@@ -506,6 +507,32 @@ def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path
     gone = fedclust.load(four_sites / "run").without("south").run.clients
     assert gone is not None
     assert gone.set_index("name").loc[["north", "east"], "accuracy"].isna().all()
+
+
+def test_a_site_leaves_with_all_its_clients(tmp_path: Path) -> None:
+    draws = np.random.default_rng(5)
+    for site, wards in {"north": 2, "north-east": 1, "south": 1}.items():
+        value, ward = draws.normal(size=80 * wards), np.repeat(["a", "b"][:wards], 80)
+        ill = np.where(value + draws.normal(size=len(value)) / 3 > 0, "yes", "no")
+        pd.DataFrame({"value": value.round(4), "ward": ward, "ill": ill}).to_csv(
+            tmp_path / f"{site}.csv", index=False
+        )
+    sites = ", ".join(f"{path.stem}: {path}" for path in sorted(tmp_path.glob("*.csv")))
+    given = ["strategy=auto", "dataset=csv", "dataset.label=ill", "dataset.natural=ward", "partition=own"]
+    given += [f"partition.sites={{{sites}}}", "model=linear", "rounds=4"]
+    result = fedclust.run([*given, "compare=[]", f"output_dir={tmp_path / 'run'}"])
+    trained = unpack(Coalitions.memory_type, result._state.layers["Coalitions"])
+    left = result.without("north")
+    assert left.label == "north"
+    assert [site.label for site in left.served.sites] == ["north-east/a", "south/a"]
+    for line, site in zip(left.lines, left.served.sites, strict=False):
+        assert line.startswith(f"{site.label}: the model that it trains with ")
+        assert "north/" not in line
+    arms = chosen_without(trained, [1, 2], result.saved.label_counts, CLASSES.words)
+    assert list(arms) == [0, 3]
+    assert not {1, 2} & {each for arm in arms.values() for each in trained.trained_with[arm.coalition]}
+    one = result.without("north/b").served.sites
+    assert [site.label for site in one] == ["north-east/a", "north/a", "south/a"]
 
 
 def test_models_that_nobody_has_measured_have_no_interval() -> None:

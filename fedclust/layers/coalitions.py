@@ -10,7 +10,7 @@ train with it.
 import copy
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -557,8 +557,10 @@ class Coalitions(Layer):
         return replace(self.trained, aggregators=packed)
 
 
-def chosen_without(trained: CoalitionModels, gone: int, counts: IntArray, words: Words) -> dict[int, Arm]:
-    """Let sites choose again, by the scores that they have reported, among coalitions without one of them.
+def chosen_without(
+    trained: CoalitionModels, gone: Collection[int], counts: IntArray, words: Words
+) -> dict[int, Arm]:
+    """Let sites choose again, by the scores that they have reported, among coalitions without some of them.
 
     With a site that nobody was to train with, nobody trains now, either.
 
@@ -567,7 +569,7 @@ def chosen_without(trained: CoalitionModels, gone: int, counts: IntArray, words:
     trained
         The coalitions, after the sites' choice.
     gone
-        Id of the site that leaves.
+        Ids of the clients that leave.
     counts
         Training rows of each client and class, shape (K, C).
     words
@@ -588,12 +590,12 @@ def chosen_without(trained: CoalitionModels, gone: int, counts: IntArray, words:
     mends = {int(site): each for site, each in chosen.mends.items()}
     may = _partners(chosen.fits, chosen.together, counts, words, mends, chosen.harmful)
     for site, choice in enumerate(chosen.choices):
-        if choice is None or site == gone:
+        if choice is None or site in gone:
             continue
         own, refused = trained.of(site), np.flatnonzero(~may[site]).tolist()
         listed = [trained.trained_with[place] for place in own]
         name = str(site)
-        found = choose(listed, chosen.scores.get(name), {*refused, gone}, chosen.informing.get(name) or None)
+        found = choose(listed, chosen.scores.get(name), {*refused, *gone}, chosen.informing.get(name) or None)
         arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
     return arms
 

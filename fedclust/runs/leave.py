@@ -38,7 +38,7 @@ def parser() -> Parser:
     """Describe the verb's arguments."""
     parser = Parser("leave", _EXAMPLES)
     parser.add_argument("folder", type=Path, help="the folder of a finished run of a handful of sites")
-    parser.add_argument("site", help="name or id of the site that leaves")
+    parser.add_argument("site", help="name of the site that leaves, with all its clients; or of one client")
     parser.add_argument("target", type=Path, help="where to write; a new or an empty folder")
     parser.add_argument("--formats", nargs="+", default=[], choices=("onnx", "torch"), help="further formats")
     parser.add_argument("--allow", default="", help="further names to build, separated by commas")

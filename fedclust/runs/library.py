@@ -30,7 +30,7 @@ from fedclust.clustering.shared.placement import Placement
 from fedclust.data.arrays import from_arrays, to_inputs, to_truth
 from fedclust.data.check import read_values
 from fedclust.data.dataset import FederatedData
-from fedclust.data.input_encoders import ImageEncoder, InputEncoder, check_once, encoder_from
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TableEncoder, check_once, encoder_from
 from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
 from fedclust.federation.questions import mean_embeddings
@@ -68,7 +68,7 @@ from fedclust.settings.composition import ConfigError, build, compose, parameter
 from fedclust.settings.run_options import COMMON, MIN_REPLIES, RunSettings
 from fedclust.strategies import ClusteredStrategy
 from fedclust.support.array_bytes import to_numpy
-from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, none_of, plain
+from fedclust.support.checks import DEFAULT_FRACTION, check_choice, check_value, few, none_of, plain
 from fedclust.support.devices import check_device
 from fedclust.support.streams import Lasting
 from fedclust.training import LocalTraining
@@ -397,7 +397,7 @@ class Result:
         Parameters
         ----------
         site
-            Name or id of the site that leaves.
+            Name of the site that leaves, with all its clients; or name or id of one client.
 
         Raises
         ------
@@ -510,10 +510,17 @@ class Result:
         if not len(rows):
             raise ValueError("rows must have at least one row, got none")
         if isinstance(labels, str | tuple):
-            names = [labels] if isinstance(labels, str) else list(labels)
+            names, needed = [labels] if isinstance(labels, str) else list(labels), self.target.per_row
             for name in names:
                 if name not in (there := getattr(rows, "columns", ())):
                     raise ValueError(none_of("targets", name, there, "must be a column of the rows, one of"))
+            if len({*names}) != needed or len(names) != needed:
+                what = "two columns, of times and of events" if needed > 1 else "one column"
+                raise ValueError(f"targets must be {what}, got {few(names)}")
+            if isinstance(encoder := served.encoder, TableEncoder):
+                inputs = [each.name for each in encoder.numbers] + [each.name for each in encoder.categories]
+                if read := [name for name in names if name in inputs]:
+                    raise ValueError(f"targets must not be a column that the model reads, got {few(read)}")
             check_once(names, rows)
             labels = rows[names[0] if isinstance(labels, str) else names]
         if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):

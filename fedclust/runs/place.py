@@ -46,7 +46,7 @@ def main(argv: Sequence[str]) -> int:
         if event not in columns:
             rule = f"rows must have a column {event}, the events of the times in {names[0]}"
             raise ValueError(f"{rule}, got {few(columns)}")
-    found = result.place(rows, (rows[names] if event else rows[names[0]]) if names else None)
+    found = result.place(rows, (tuple(names) if event else names[0]) if names else None)
     if isinstance(served.encoder, TableEncoder):
         for note in served.encoder.notes(rows.drop(columns=names)):
             print(f"fedclust place: {note}", file=sys.stderr)

@@ -61,14 +61,18 @@ def without(
     built
         Builds the network of a model.
     site
-        Name or id of the site that leaves.
+        Name of the site that leaves, with all its clients; or name or id of one client.
 
     Raises
     ------
     ValueError
         If there is no such site, or the run's table of clients is missing.
     """
-    gone, counts, target = served.site(site), run.label_counts, served.target
+    # A site with its own data may have several clients, such as its wards.
+    leaving = [each for each in served.sites if str(each.name).startswith(f"{site}/")]
+    name, leaving = (str(site), leaving) if leaving else (served.site(site).label, [served.site(site)])
+    gone = [each.client for each in leaving]
+    counts, target = run.label_counts, served.target
     if counts is None:
         raise ValueError(f"{run.folder} must hold clients.parquet with label counts, it does not")
     label = {each.client: each.label for each in served.sites}
@@ -76,7 +80,7 @@ def without(
     before = {client: choice.arm for client, choice in enumerate(choices) if choice}
     clusters: dict[int, int] = {}
     sites, lines, same = [], [], set()
-    for client, arm in chosen_without(trained, gone.client, counts, target.words).items():
+    for client, arm in chosen_without(trained, gone, counts, target.words).items():
         own, members = served.site(client), trained.trained_with[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
         if arm == before[client]:
@@ -94,9 +98,9 @@ def without(
     lines += [
         f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"
         for late in range(len(trained.coalitions[0]), len(choices))
-        if late != gone.client
+        if late not in gone
     ]
-    of_others = _without_figures(run, gone.label, {each.client: each.cluster for each in sites}, same)
+    of_others = _without_figures(run, name, {each.client: each.cluster for each in sites}, same)
     margins: dict[int, float] = {}
     if of_others.clients is not None:
         sites[:], margins = with_margins(sites, of_others.clients, target)
@@ -109,11 +113,11 @@ def without(
         margins=margins,
     )
     lines += [
-        f"in these models nothing of {gone.label} remains: none of them has trained with it",
+        f"in these models nothing of {name} remains: none of them has trained with it",
         "in how rows become inputs its rows remain: columns' means and scales, categories, classes",
         f"in {run.folder} its rows remain in the models that it trained: delete the folder if they must not",
     ]
-    return Left(gone.label, left, of_others, tuple(lines))
+    return Left(name, left, of_others, tuple(lines))
 
 
 def _without_figures(

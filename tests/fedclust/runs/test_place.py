@@ -27,7 +27,7 @@ class _Result:
     clients = (("north", 0), ("west", 1), ("east", 0))
 
     def place(self, rows: object, labels: object) -> Placement:
-        self.placed.append((rows, None if labels is None else list(labels)))
+        self.placed.append((rows, labels))
         return self.found
 
 
@@ -47,7 +47,7 @@ def test_the_cluster_its_reason_and_its_clients_are_printed(opened, capsys) -> N
     lines.append("to predict: fedclust predict run new.csv --cluster 0")
     assert capsys.readouterr() == ("\n".join(lines) + "\n", "")
     main(["run", "new.csv", "--label", "other"])
-    assert [labels for _, labels in result.placed] == [["yes", "no"], ["a", "b"]]
+    assert [labels for _, labels in result.placed] == ["ill", "other"]
     capsys.readouterr()
     main(["run", "new.csv", "--sep", ";", "--csv", "na_values=?"])  # it is read in the same way to predict
     again = "fedclust predict run new.csv --sep ';' --csv 'na_values=?' --cluster 0"
@@ -75,16 +75,15 @@ def test_of_several_names_of_the_label_the_first_that_the_rows_have_is_meant(ope
     result = opened(_Result(Placement(1, "certain")))
     result.saved.config = {"dataset": {"label": label}}  # as of dataset=adult
     main(["run", "new.csv"])
-    assert result.placed[0][1] == ["yes", "no"]
+    assert result.placed[0][1] == "ill"
 
 
 def test_times_are_placed_with_their_events(opened) -> None:
     rows = pd.DataFrame({"age": [60, 70], "days": [5.0, 9.0], "died": [1, 0]})
     result = opened(_Result(Placement(1, "certain"), rows))
     result.saved.config = {"dataset": {"label": "days", "event": "died"}}
-    result.place = lambda _, labels: result.placed.append(labels) or result.found
     main(["run", "new.csv"])
-    assert result.placed[0].to_numpy().tolist() == [[5.0, 1.0], [9.0, 0.0]]
+    assert result.placed[0][1] == ("days", "died")
     rows.pop("died")
     rule = "^rows must have a column died, the events of the times in days, got age, days$"
     with pytest.raises(ValueError, match=rule):

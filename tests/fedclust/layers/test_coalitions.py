@@ -399,5 +399,5 @@ def test_after_a_site_has_left_nobody_trains_with_a_turned_one_either() -> None:
         model, {}, (choice, *[None] * 5), np.zeros((6, 2)), fits, together, nothing, scores={"0": scores}
     )
     trained = CoalitionModels(listed, (), nothing, nothing, chosen=chosen)
-    arms = chosen_without(trained, 1, np.full((6, 2), 10), Words())
+    arms = chosen_without(trained, [1], np.full((6, 2), 10), Words())
     assert {site: listed[arm.coalition] for site, arm in arms.items()} == {0: (0,)}

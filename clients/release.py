@@ -350,12 +350,10 @@ def _description(rules: Rules, target: Target, answer: description.Description) 
             return None
         if counts.sum() < least:
             return np.zeros_like(counts)
-        if not (target.numeric or test):  # a client must not lose a class of which it has a few rows
-            return _raised(least, counts, int(counts.sum()), all_stay=True)
-        sent = np.zeros_like(counts)
-        totals = counts.reshape(-1, kinds).sum(axis=0)
+        sent, totals = np.zeros_like(counts), counts.reshape(-1, kinds).sum(axis=0)
+        all_stay = not (target.numeric or test)  # a client must not lose a class of which it has a few rows
         for kind, total in enumerate(_raised(least, totals, int(totals.sum())).tolist()):
-            sent[kind::kinds] = _raised(least, counts[kind::kinds], total)
+            sent[kind::kinds] = _raised(least, counts[kind::kinds], total, all_stay=all_stay)
         return sent
 
     return replace(

@@ -396,8 +396,8 @@ class SiteGrid(ClientGrid):
 
         Otherwise it could exclude them, by refusing them or with data that do not fit.
         """
-        others = [each for node, each in self._registered.items() if node != host.node]
-        taken = {site for each in others for site in each.site_of.values()}
+        others = {node: each for node, each in self._registered.items() if node != host.node}
+        taken = {site for each in others.values() for site in each.clients}
         claims = registered.site_of.items()
         site_of = {name: site for name, site in claims if site not in taken or name in self._names}
         refused = {site: why for site, why in registered.refused.items() if site not in taken}
@@ -408,13 +408,9 @@ class SiteGrid(ClientGrid):
         first = "which another node spoke for first: ignored"
         lines = [f"{claim} {site}, {first}{why.get(site, '')}" for site in sorted(ignored)]
         # A node that waits to stand in for one that is online says nothing of its site yet.
-        online = [
-            each for node, each in self._registered.items() if node in {*self._nodes.online} - {host.node}
-        ]
-        speaking = {site for each in online for site in each.clients}
-        rules = {
-            site: registered.rules[site] for site in {*site_of.values()} & {*registered.rules} - speaking
-        }
+        speaking = {site for node in others.keys() & self._nodes.online for site in others[node].clients}
+        own = {*site_of.values()} - speaking
+        rules = {site: each for site, each in registered.rules.items() if site in own}
         for site in sorted(rules.keys() & {name.partition("/")[0] for name in self._names}):
             if lacking := self._rules.unanswered(rules[site]):  # not a refusal: the site may come back
                 raise FederationError(f"{site}: {lacking}")

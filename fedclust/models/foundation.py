@@ -35,9 +35,10 @@ def _of_extra(extra: str) -> Iterator[None]:
 
 
 # Parts of a model's configuration that change no embedding.
-_IDLE = {"architectures", "dtype", "torch_dtype", "transformers_version"} | {
-    "id2label", "label2id", "num_labels", "problem_type",
-}  # fmt: skip
+_IDLE = {
+    *("architectures", "dtype", "torch_dtype", "transformers_version"),
+    *("id2label", "label2id", "num_labels", "problem_type"),
+}
 _NO_POOLER = "pooling must be cls or mean for {}, which has no pooler, got pooler"
 
 

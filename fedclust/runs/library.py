@@ -514,13 +514,12 @@ class Result:
             for name in names:
                 if name not in (there := getattr(rows, "columns", ())):
                     raise ValueError(none_of("targets", name, there, "must be a column of the rows, one of"))
-            if len({*names}) != needed or len(names) != needed:
+            if not len({*names}) == len(names) == needed:
                 what = "two columns, of times and of events" if needed > 1 else "one column"
                 raise ValueError(f"targets must be {what}, got {few(names)}")
-            if isinstance(encoder := served.encoder, TableEncoder):
-                inputs = [each.name for each in encoder.numbers] + [each.name for each in encoder.categories]
-                if read := [name for name in names if name in inputs]:
-                    raise ValueError(f"targets must not be a column that the model reads, got {few(read)}")
+            inputs = served.encoder.names if isinstance(served.encoder, TableEncoder) else []
+            if read := [name for name in names if name in inputs]:
+                raise ValueError(f"targets must not be a column that the model reads, got {few(read)}")
             check_once(names, rows)
             labels = rows[names[0] if isinstance(labels, str) else names]
         if self.target.bin_names() and isinstance(labels, pd.Series | pd.DataFrame):

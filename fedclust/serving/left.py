@@ -69,9 +69,9 @@ def without(
         If there is no such site, or the run's table of clients is missing.
     """
     # A site with its own data may have several clients, such as its wards.
-    leaving = [each for each in served.sites if str(each.name).startswith(f"{site}/")]
-    name, leaving = (str(site), leaving) if leaving else (served.site(site).label, [served.site(site)])
-    gone = [each.client for each in leaving]
+    of_site = [each for each in served.sites if str(each.name).startswith(f"{site}/")]
+    leaving = of_site or [served.site(site)]
+    name, gone = str(site) if of_site else leaving[0].label, [each.client for each in leaving]
     counts, target = run.label_counts, served.target
     if counts is None:
         raise ValueError(f"{run.folder} must hold clients.parquet with label counts, it does not")

@@ -311,8 +311,7 @@ def asks_sites(run_config: Mapping[str, Any], allow: str = EVERYTHING) -> bool:
     NotAllowed
         If composing the configuration would look something up on the node.
     """
-    unresolved: Any = OmegaConf.to_container(_received(_sent(run_config), allow), resolve=False)
-    return is_own(unresolved)
+    return _asks_sites(_sent(run_config), allow)
 
 
 def site_settings(
@@ -344,6 +343,12 @@ def _sent(run_config: Mapping[str, Any]) -> _Sent:
 @lru_cache(maxsize=16)
 def _node_settings(run_config: _Sent, allow: str, agreed: str, encoders: _Encoders) -> NodeSettings:
     return settings_of(composition.fill(_composed(run_config, allow, encoders), json.loads(agreed)))
+
+
+@lru_cache(maxsize=16)  # asked with every message
+def _asks_sites(run_config: _Sent, allow: str) -> bool:
+    unresolved: Any = OmegaConf.to_container(_received(run_config, allow), resolve=False)
+    return is_own(unresolved)
 
 
 def settings_of(config: DictConfig) -> NodeSettings:
@@ -411,6 +416,7 @@ def _received(run_config: _Sent, allow: str) -> DictConfig:
         return composition.compose(overrides)
 
 
+@lru_cache(maxsize=16)
 def _composed(run_config: _Sent, allow: str, encoders: _Encoders) -> DictConfig:
     config = _received(run_config, allow)
     with about("the run's configuration"):

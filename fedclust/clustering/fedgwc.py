@@ -35,7 +35,7 @@ from typing import Annotated, Literal, TypeVar
 
 import numpy as np
 
-from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans, positions_of
+from fedclust.clustering.shared.grouping import in_order_of_appearance, kmeans, positions_of, thread_pools
 from fedclust.metrics import davies_bouldin
 from fedclust.support.checks import Checked, check_entries, check_shapes, plural
 from fedclust.support.rng import cohort_size
@@ -543,8 +543,6 @@ def affinity(interaction: FloatArray, kernel_width: float) -> FloatArray:
 
 def _affinity_of_own(matrix: FloatArray, kernel_width: float) -> FloatArray:
     """Compute the affinities, and overwrite the matrix: copying that of 10,000 clients takes long."""
-    from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
-
     matrix = np.ascontiguousarray(matrix)
     if matrix.dtype == np.float32:
         # Distances stay the same, and sums of squares lose fewer digits, if columns have mean 0.
@@ -574,8 +572,9 @@ def _affinity_of_own(matrix: FloatArray, kernel_width: float) -> FloatArray:
                 result[columns, rows] = result[rows, columns].T
 
     # A strip always takes one thread, so the sums do not depend on the number of threads.
-    threads = max((pool["num_threads"] for pool in threadpool_info()), default=1)
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as workers:
+    pools = thread_pools()
+    threads = max((pool["num_threads"] for pool in pools.info()), default=1)
+    with pools.limit(limits=1, user_api="blas"), ThreadPoolExecutor(threads) as workers:
         list(workers.map(strip, range(0, len(matrix), _ROWS)))  # the longest first
     np.fill_diagonal(result, 1)
     return result

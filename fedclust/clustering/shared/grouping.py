@@ -199,17 +199,19 @@ def kmeans(
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
-    with _threads().limit(limits=1, user_api="openmp"), warnings.catch_warnings():
+    with thread_pools().limit(limits=1, user_api="openmp"), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of fewer clusters
         means = KMeans(number, n_init=num_starts, random_state=seed, tol=tolerance)
         return means.fit_predict(points, sample_weight=weights).astype(np.int64)
 
 
 @cache
-def _threads() -> Any:
+def thread_pools() -> Any:
+    """Return threadpoolctl's controller of the libraries that are loaded: looking for them takes 10 ms."""
+    import sklearn.cluster  # noqa: F401  # its OpenMP library is found only once it is loaded
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 
-    return ThreadpoolController()  # looking for libraries takes 10 ms
+    return ThreadpoolController()
 
 
 _MOST_WITHOUT_BLAS = 128  # clients

@@ -69,7 +69,8 @@ def without(
         If there is no such site, or the run's table of clients is missing.
     """
     # A site with its own data may have several clients, such as its wards.
-    of_site = [each for each in served.sites if str(each.name).startswith(f"{site}/")]
+    exact = any(str(each.name) == str(site) for each in served.sites)
+    of_site = [] if exact else [each for each in served.sites if str(each.name).startswith(f"{site}/")]
     leaving = of_site or [served.site(site)]
     name, gone = str(site) if of_site else leaving[0].label, [each.client for each in leaving]
     counts, target = run.label_counts, served.target
@@ -84,7 +85,9 @@ def without(
         own, members = served.site(client), trained.trained_with[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
         if arm == before[client]:
-            same.add(client)
+            # Its figures and margins are those of its own fine-tuned model, if it had one.
+            if own.personal in (None, NONE, PRIOR):
+                same.add(client)
         elif target.fits_correction:  # which only the site itself can fit
             corrected, shift = False, None
         else:
@@ -94,7 +97,8 @@ def without(
         layer = PRIOR if corrected else NONE
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
-        lines.append(f"{own.label}: the model that it trains with {joined(others)}")
+        tuned = "" if own.personal in (None, NONE, PRIOR) else "; not the one fine-tuned to it"
+        lines.append(f"{own.label}: the model that it trains with {joined(others)}{tuned}")
     lines += [
         f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"
         for late in range(len(trained.coalitions[0]), len(choices))
@@ -114,7 +118,7 @@ def without(
     )
     lines += [
         f"in these models nothing of {name} remains: none of them has trained with it",
-        "in how rows become inputs its rows remain: columns' means and scales, categories, classes",
+        "in how rows become inputs its rows remain: columns' means and scales, categories, classes or range",
         f"in {run.folder} its rows remain in the models that it trained: delete the folder if they must not",
     ]
     return Left(name, left, of_others, tuple(lines))

@@ -84,9 +84,9 @@ def without(
     for client, arm in chosen_without(trained, gone, counts, target.words).items():
         own, members = served.site(client), trained.trained_with[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
+        tuned = own.personal not in (None, NONE, PRIOR)  # its figures and margins are those of its own model
         if arm == before[client]:
-            # Its figures and margins are those of its own fine-tuned model, if it had one.
-            if own.personal in (None, NONE, PRIOR):
+            if not tuned:
                 same.add(client)
         elif target.fits_correction:  # which only the site itself can fit
             corrected, shift = False, None
@@ -97,8 +97,8 @@ def without(
         layer = PRIOR if corrected else NONE
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
-        tuned = "" if own.personal in (None, NONE, PRIOR) else "; not the one fine-tuned to it"
-        lines.append(f"{own.label}: the model that it trains with {joined(others)}{tuned}")
+        not_own = "; not the one fine-tuned to it" if tuned else ""
+        lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}")
     lines += [
         f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"
         for late in range(len(trained.coalitions[0]), len(choices))

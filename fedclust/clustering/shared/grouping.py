@@ -207,7 +207,15 @@ def kmeans(
 
 @cache
 def thread_pools() -> Any:
-    """Return threadpoolctl's controller of the libraries that are loaded: looking for them takes 10 ms."""
+    """Return threadpoolctl's controller of the libraries that are loaded: looking for them takes 10 ms.
+
+    Examples
+    --------
+    >>> with thread_pools().limit(limits=1, user_api="blas"):
+    ...     np.eye(2) @ np.eye(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
     import sklearn.cluster  # noqa: F401  # its OpenMP library is found only once it is loaded
     from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
 

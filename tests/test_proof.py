@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +25,11 @@ from fedclust.grids.local_grid import LocalGrid
 from fedclust.layers.coalitions import Coalitions, chosen_without
 from fedclust.messages.models import to_state
 from fedclust.messages.packer import unpack
-from fedclust.personal.layers import Finetune
+from fedclust.personal.layers import FINETUNE, NONE, Finetune
 from fedclust.results import Checkpoints, SavedRun, comparable, print_report
 from fedclust.runs.leave import main
 from fedclust.runs.server import federate
+from fedclust.serving.left import Left, without
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.strategies import Auto, ClusteredStrategy, FeSEM
@@ -490,6 +492,7 @@ def test_the_others_are_served_what_trained_without_a_site_that_leaves(
         for line in ("east: value: old", "south-east: value: another unit")
     ]
     assert "clients: 3, with" in card
+    assert "- accuracy, mean over clients that have figures: " in card
     # North and east are served another coalition's model, west its own as before.
     why = "they did not answer, have no test rows, or are served another model since a site left."
     assert f"- 2 of 3 clients have no figures: {why}" in card
@@ -551,8 +554,50 @@ def test_models_that_nobody_has_measured_have_no_interval() -> None:
     assert served.predict(inputs, site=1).columns.tolist() == ["amount"]
 
 
+@pytest.fixture
+def leaving(four_sites: Path) -> Callable[..., Left]:
+    """Return what serves the others when one leaves, and some sites' entries are others."""
+    result = fedclust.load(four_sites / "run")
+    trained = unpack(Coalitions.memory_type, result._state.layers["Coalitions"])
+    served = result.served()
+
+    def leave(gone: str, sizes: dict[str, float] | None = None, **changes: dict[str, str]) -> Left:
+        sites = tuple(dataclasses.replace(each, **changes.get(each.name, {})) for each in served.sites)
+        (value,) = served.encoder.numbers
+        column = dataclasses.replace(value, sizes=sizes or {})
+        encoder = dataclasses.replace(served.encoder, numbers=(column,))
+        changed = dataclasses.replace(served, sites=sites, encoder=encoder)
+        return without(changed, result.saved, trained, result._built, gone)
+
+    return leave
+
+
+def test_who_loses_a_fine_tuned_model_keeps_no_figures_of_it(leaving: Callable[..., Left]) -> None:
+    left = leaving("west", south={"personal": FINETUNE})  # none of the others had trained with west
+    lines = {line.partition(":")[0]: line for line in left.lines}
+    assert lines["south"].endswith("; not the one fine-tuned to it")
+    assert "fine-tuned" not in lines["north"]
+    assert left.served.site("south").personal == NONE
+    accuracy = left.run.clients.set_index("name")["accuracy"]
+    assert accuracy.isna().to_dict() == {"east": False, "north": False, "south": True}
+
+
+def test_the_site_of_that_very_name_leaves(leaving: Callable[..., Left]) -> None:
+    left = leaving("east", north={"name": "east/1"})
+    assert [site.label for site in left.served.sites] == ["east/1", "south", "west"]
+
+
+def test_nothing_about_the_columns_of_a_site_that_left_is_served(leaving: Callable[..., Left]) -> None:
+    sizes = {"west": 12.0, "east": 15.0}
+    (column,) = leaving("west", sizes=sizes).served.encoder.numbers
+    assert column.sizes == {"east": 15.0}
+    wards = {"west": {"name": "west/a"}, "south": {"name": "west/b"}}
+    (column,) = leaving("west", sizes, **wards).served.encoder.numbers
+    assert column.sizes == {"east": 15.0}
+
+
 def test_who_cannot_leave_is_told_in_one_line(four_sites: Path) -> None:
-    with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere"):
+    with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere$"):
         main([str(four_sites / "run"), "nowhere", str(four_sites / "never")])
     draws = np.random.default_rng(0)
     rows = [(draws.normal(size=(40, 3)).astype("f4"), draws.integers(0, 2, 40)) for _ in range(3)]

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -287,6 +287,21 @@ class TableEncoder:
                     inputs[:, place] == 0, 0, (raw * factor - column.mean) / column.scale
                 )
                 yield column.name, size, column.size, changed
+
+    def without(self, sites: Collection[str]) -> "TableEncoder":
+        """Return the encoder without what it says of some sites alone: their names and columns' sizes.
+
+        Examples
+        --------
+        >>> column = NumberColumn("age", 0.0, 0.0, 1.0, size=40.0, sizes={"east": 480.0, "west": 470.0})
+        >>> TableEncoder((column,), (), "onehot").without(["west"]).numbers[0].sizes
+        {'east': 480.0}
+        """
+        numbers = []
+        for column in self.numbers:
+            others = {site: size for site, size in column.sizes.items() if site not in sites}
+            numbers.append(dataclasses.replace(column, sizes=others))
+        return dataclasses.replace(self, numbers=tuple(numbers))
 
     @property
     def encodes_to(self) -> "ArrayEncoder":

@@ -3,7 +3,7 @@
 Texts are written once, with these nouns in them: ``f"mean client {words.share}"``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +95,10 @@ class Words:
         'mean client accuracy'
         """
         return key.replace("_", " ")
+
+    def beside(self, others: Iterable["Words"]) -> "Words":  # noqa: ARG002
+        """Return words that hold of other runs, too."""
+        return self
 
     @property
     def columns(self) -> tuple[tuple[str, str], ...]:

@@ -125,8 +125,9 @@ class Row:
 
 
 def words_of(rows: Iterable[Row]) -> Words:
-    """Return what the first run predicts, in words."""
-    return next((run.target.words for row in rows for run in row.runs), CLASSES)
+    """Return what runs predict, in words that hold of all of them."""
+    first, *others = [run.target.words for row in rows for run in row.runs] or [CLASSES]
+    return first.beside(others)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +150,7 @@ class ComparedRuns:
 
     @property
     def words(self) -> Words:
-        """What the first run predicts, in words."""
+        """What the runs predict, in words that hold of all of them."""
         return words_of(self.rows)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import nn
 
+from fedclust.data.input_encoders import TableEncoder
 from fedclust.federation.questions import prior_shifts
 from fedclust.layers.coalitions import CoalitionModels, chosen_without
 from fedclust.personal.layers import NONE, PRIOR
@@ -109,8 +110,12 @@ def without(
     if of_others.clients is not None:
         sites[:], margins = with_margins(sites, of_others.clients, target)
     coalition_of = {cluster: place for place, cluster in clusters.items()}
+    encoder = served.encoder
+    if isinstance(encoder, TableEncoder):
+        encoder = encoder.without({name, *(each.label for each in leaving)})
     left = replace(
         served,
+        encoder=encoder,
         sites=tuple(sites),
         clusters=tuple(coalition_of),
         network=lambda of: built(trained.on_all_rows(coalition_of[of.cluster])),
@@ -118,7 +123,7 @@ def without(
     )
     lines += [
         f"in these models nothing of {name} remains: none of them has trained with it",
-        "in how rows become inputs its rows remain: columns' means and scales, categories, classes or range",
+        f"in how rows become inputs and {target.kind} outputs its rows remain, as in columns' scales",
         f"in {run.folder} its rows remain in the models that it trained: delete the folder if they must not",
     ]
     return Left(name, left, of_others, tuple(lines))

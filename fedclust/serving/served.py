@@ -206,6 +206,9 @@ class Served:
         ValueError
             If there is no such client.
         """
+        return self._find(site)
+
+    def _find(self, site: str | int, advice: str = "") -> Site:
         # The number 3 is an id; the text is one, too, unless sites have numbers as names.
         named = any(str(each.name).isdecimal() for each in self.sites) and not isinstance(site, int)
         by_id = {} if named else {str(each.client): each for each in self.sites}
@@ -217,7 +220,7 @@ class Served:
         if not self.sites:
             raise ValueError(f"site must not be given to the models of one cluster's folder, got {site}")
         known = few((each.label for each in self.sites), 20)
-        raise ValueError(f"site must be one of {known}, got {site}; for another site choose a cluster")
+        raise ValueError(f"site must be one of {known}, got {site}{advice}")
 
     def predict(
         self,
@@ -358,7 +361,7 @@ class Served:
         if site is not None and cluster is not None:
             raise ValueError(f"site and cluster must not both be given, got {site} and {cluster}")
         if site is not None:
-            return self.site(site)
+            return self._find(site, "; for another site choose a cluster")
         if cluster is None and len(self.clusters) == 1:
             (cluster,) = self.clusters
         if cluster not in self.clusters:

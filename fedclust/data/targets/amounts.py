@@ -1,6 +1,7 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -40,18 +41,35 @@ class AmountWords(NumberWords):
 
     def __init__(self, target: "Amounts") -> None:
         self._right, unit = target.right, f" {target.unit}" if target.unit else ""
-        within = self._right.removeprefix("predicted ")
-        self.share, self.shares = f"share {within}", f"shares {within}"
-        self.compared = (("accuracy", self.share), ("r2", "R²"))
-        self.figures = (
-            ("rmse", f"root mean squared error{unit and ','}{unit}", 3),
-            ("mae", f"mean absolute error{unit and ','}{unit}", 3),
-            ("r2", "R²", 3),
-        )
+        self._name(self._right.removeprefix("predicted "), target.unit)
         self.scale = (
             f"Score: twice the squared error over the squared range of amounts, {target.low:.4g} to "
             f"{target.high:.4g}{unit}, beyond which an amount counts as its end."
         )
+
+    def _name(self, within: str, unit: str) -> None:
+        self.share, self.shares, self.unit = f"share {within}", f"shares {within}", unit
+        self.compared = (("accuracy", self.share), ("r2", "R²"))
+        self.figures = (
+            ("rmse", f"root mean squared error{unit and ', '}{unit}", 3),
+            ("mae", f"mean absolute error{unit and ', '}{unit}", 3),
+            ("r2", "R²", 3),
+        )
+
+    def beside(self, others: Iterable[Words]) -> "AmountWords":
+        """Return words that hold of other runs, too, whose range or unit may be another one.
+
+        Examples
+        --------
+        >>> days, weeks = (Amounts(0, 10, (), unit=unit).words for unit in ("days", "weeks"))
+        >>> days.beside([days]).share, days.beside([weeks]).share
+        ('share within 2 days', "share within a fifth of a run's range")
+        """
+        alike, every = copy(self), [each for each in others if isinstance(each, AmountWords)]
+        if any(each.share != self.share for each in every):
+            same = all(each.unit == self.unit for each in every)
+            alike._name("within a fifth of a run's range", self.unit if same else "")
+        return alike
 
     def in_shares(self, groups: float, common: float) -> str:
         """Compare the shares of rows that are predicted within an error.

@@ -392,6 +392,18 @@ def test_figures_that_differ_in_the_last_bit_are_the_same() -> None:
         assert line.endswith(figure)
 
 
+def test_amounts_of_several_ranges_have_one_heading(tmp_path: Path) -> None:
+    for seed, high in enumerate((62.0, 62.0, 40.0)):
+        summary = run(tmp_path / str(seed), "fedavg", seed, 0.5) / "summary.json"
+        target = {"kind": "amounts", "low": 0.0, "high": high, "edges": [31.0], "unit": "mg/dl"}
+        summary.write_text(json.dumps(json.loads(summary.read_text()) | {"target": target}))
+    runs = find_runs([tmp_path])[0]
+    assert compare(runs[:2]).words.share == "share within 12.4 mg/dl"  # a fifth of 62
+    words = compare(runs).words
+    assert words.share == "share within a fifth of a run's range"
+    assert words.figures[0][1] == "root mean squared error, mg/dl"
+
+
 def test_nothing_to_compare() -> None:
     assert isinstance(compare([]), ComparedRuns)
     assert compare([]).rows == ()

@@ -299,10 +299,11 @@ def test_a_client_s_id_is_not_another_one_s_name() -> None:
     # Districts 3 and 7: there is no district 0.
     served = Served(("a", "b"), ArrayEncoder((2,), "float32"), (Site(0, 0, "3"), Site(1, 0, "7")), (0,), None)
     assert [served.site(site).client for site in (0, 1, "3", "7")] == [0, 1, 0, 1]
-    with pytest.raises(
-        ValueError, match="site must be one of 3, 7, got 0; for another site choose a cluster"
-    ):
+    rule = "site must be one of 3, 7, got 0"
+    with pytest.raises(ValueError, match=f"{rule}$"):
         served.site("0")
+    with pytest.raises(ValueError, match=f"{rule}; for another site choose a cluster$"):
+        served.predict(np.zeros((1, 2), "f4"), site="0")
 
 
 def test_a_network_of_ones_own_is_given_again(tmp_path) -> None:

@@ -131,7 +131,8 @@ def _pairs(
     """Return models A and B of each client, and what corrects each for its class shares."""
     described = federation.describe()  # clients that only train and evaluate correct nothing
     counts = described.num_train[:, None] if federation.clients.plain else described.train_counts
-    shifts = [prior_shifts(counts, assignment) for assignment, _ in (common, grouped)]
+    fitted = described.target.fits_correction
+    shifts = [prior_shifts(counts, assignment, fitted=fitted) for assignment, _ in (common, grouped)]
     shifts[1] = shifts[1] if own is None else own
     pairs = {}
     for client in clients:
@@ -140,7 +141,7 @@ def _pairs(
     return pairs
 
 
-def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
+def shifts_for(counts: IntArray, trained: IntArray, *, fitted: bool = False) -> FloatArray:
     """Compute the label-prior correction of clients for a model that they may not have trained.
 
     Parameters
@@ -149,11 +150,15 @@ def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
         Training examples of each class on each client, shape (n, C).
     trained
         The same for the clients that trained the model, shape (m, C).
+    fitted
+        Whether each client fits its own correction, by its training examples; then 1 for those that have any.
 
     Returns
     -------
     Shifts of the logits, shape (n, C); 0 if a client, or all that trained, have no examples.
     """
+    if fitted:
+        return prior_shifts(counts, np.zeros(len(counts), dtype=int), fitted=True)
     having = trained[np.any(trained, axis=1)]
     if not len(having):
         return np.zeros(np.shape(counts))
@@ -161,7 +166,7 @@ def shifts_for(counts: IntArray, trained: IntArray) -> FloatArray:
     return label_prior.correction(counts, having.sum(axis=0), examples)
 
 
-def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
+def prior_shifts(counts: IntArray, assignment: IntArray, *, fitted: bool = False) -> FloatArray:
     """Compute the label-prior correction of each client for its cluster's model.
 
     Parameters
@@ -170,14 +175,19 @@ def prior_shifts(counts: IntArray, assignment: IntArray) -> FloatArray:
         Training examples of each class on each client, shape (K, C).
     assignment
         Cluster of each client, shape (K,); −1 for none.
+    fitted
+        Whether each client fits its own correction, by its training examples.
 
     Returns
     -------
-    Shifts of the logits, shape (K, C); 0 for a client without training examples or of cluster −1.
+    Shifts of the logits, shape (K, C); 0 for a client without training examples or of cluster −1. 1 for all
+    others if they are `fitted`.
     """
     shifts = np.zeros(np.shape(counts))
     known = (np.sum(counts, axis=1) > 0) & (np.asarray(assignment) >= 0)
-    if known.any():
+    if fitted:
+        shifts[known] = 1
+    elif known.any():
         table, clusters = limit_sizes(np.asarray(counts)[known]), np.asarray(assignment)[known]
         shifts[known] = label_prior.assign(table, clusters)
     return shifts
@@ -262,7 +272,8 @@ def ask_personal(
     shifts = None
     if PRIOR in personal.asked:
         counts, both = federation.describe().train_counts, (serving.clusters, serving.common)
-        own, common = (prior_shifts(counts, assignment) for assignment, _ in both)
+        fitted = federation.describe().target.fits_correction
+        own, common = (prior_shifts(counts, assignment, fitted=fitted) for assignment, _ in both)
         shifts = np.where(serving.by_common[:, None], common, own) if chosen is None else chosen[1]
     questions: dict[int, evaluation.PersonalQuestion] = {}
     for client in clients:

@@ -111,8 +111,11 @@ def look_for_drift(
         return []
     others = _others(clusters, federation, serving)
     clients = np.flatnonzero(others >= 0)
-    counts = federation.describe().train_counts
-    shifts = {int(each): shifts_for(counts, counts[clusters.members(int(each))]) for each in serving}
+    described = federation.describe()
+    counts, fitted = described.train_counts, described.target.fits_correction
+    shifts = {
+        int(each): shifts_for(counts, counts[clusters.members(int(each))], fitted=fitted) for each in serving
+    }
     questions: dict[int, ProofQuestion] = {}
     for client in clients.tolist():
         own, other = int(clusters.assignment[client]), int(others[client])

@@ -284,12 +284,14 @@ def _shifts(
     newcomers: Newcomers, clusters: Clusters, federation: Federation, placed: Mapping[int, int]
 ) -> dict[int, tuple[np.ndarray, np.ndarray]]:
     """Compute the label-prior correction of both models for each newcomer."""
-    counts = federation.describe().train_counts
-    shifts = {}
+    described = federation.describe()
+    counts, fitted, shifts = described.train_counts, described.target.fits_correction, {}
     for client, cluster in placed.items():
         if client in newcomers.described:
             own, members = newcomers.described[client].train_counts[None], clusters.members(cluster)
-            shifts[client] = shifts_for(own, counts[members])[0], shifts_for(own, counts)[0]
+            trained = counts[members], counts
+            first, second = (shifts_for(own, each, fitted=fitted)[0] for each in trained)
+            shifts[client] = first, second
     return shifts
 
 

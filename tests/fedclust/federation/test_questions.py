@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
 
+from fedclust.data.targets import CLASSES
 from fedclust.federation import Clusters, Measured
 from fedclust.federation.answering import Answers
 from fedclust.federation.questions import (
@@ -19,6 +20,7 @@ from fedclust.federation.questions import (
     ask_personal,
     confuse_clusters,
     prior_shifts,
+    shifts_for,
 )
 from fedclust.messages.codec import Bounds
 from fedclust.messages.evaluation import (
@@ -60,7 +62,10 @@ class _Clients:
 
     def describe(self) -> Any:
         return SimpleNamespace(
-            train_counts=COUNTS, num_test=np.full(4, 60), num_validation=np.full(4, self.validation)
+            target=CLASSES,
+            train_counts=COUNTS,
+            num_test=np.full(4, 60),
+            num_validation=np.full(4, self.validation),
         )
 
     def ask(self, question: Any, clients: Iterable[int] = ()) -> Answers:
@@ -92,6 +97,13 @@ def test_a_client_without_examples_is_not_corrected() -> None:
     assert not shifts[1].any()
     np.testing.assert_allclose(shifts[[0, 2]], prior_shifts(counts[[0, 2]], np.zeros(2, dtype=int)))
     assert not prior_shifts(np.zeros((2, 3), dtype=int), np.zeros(2, dtype=int)).any()
+
+
+def test_who_fits_a_correction_does_so_whatever_its_bins() -> None:
+    counts, clusters = np.array([[5, 5], [5, 5], [0, 0], [5, 5]]), np.array([0, 0, 0, -1])
+    assert not prior_shifts(counts, clusters).any()  # the shares are alike
+    assert prior_shifts(counts, clusters, fitted=True).tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+    assert shifts_for(counts[1:3], counts[:1], fitted=True).tolist() == [[1, 1], [0, 0]]
 
 
 def test_measured_by_the_model_that_serves() -> None:

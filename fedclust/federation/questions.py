@@ -129,9 +129,10 @@ def _pairs(
     own: FloatArray | None = None,
 ) -> dict[int, tuple[ArrayRecord, ArrayRecord, FloatArray, FloatArray]]:
     """Return models A and B of each client, and what corrects each for its class shares."""
-    described = federation.describe()  # clients that only train and evaluate correct nothing
-    counts = described.num_train[:, None] if federation.clients.plain else described.train_counts
-    fitted = described.target.fits_correction
+    described, plain = federation.describe(), federation.clients.plain
+    counts = described.num_train[:, None] if plain else described.train_counts
+    # Clients that only train and evaluate correct nothing.
+    fitted = described.target.fits_correction and not plain
     shifts = [prior_shifts(counts, assignment, fitted=fitted) for assignment, _ in (common, grouped)]
     shifts[1] = shifts[1] if own is None else own
     pairs = {}

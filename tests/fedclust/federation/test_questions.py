@@ -274,7 +274,9 @@ def test_a_vote_is_judged_by_those_with_the_same_models(liars: tuple[int, ...]) 
     federation: Any = SimpleNamespace(
         num_clients=15,
         clients=SimpleNamespace(plain=False),
-        describe=lambda: SimpleNamespace(train_counts=np.full((15, 2), 5), num_validation=np.full(15, 20)),
+        describe=lambda: SimpleNamespace(
+            target=CLASSES, train_counts=np.full((15, 2), 5), num_validation=np.full(15, 20)
+        ),
         ask=lambda asked: Answers({client: answer(client) for client in asked}, {}),
         failed=lambda *given: recorded.append(given),
     )

@@ -116,7 +116,8 @@ def figures_of(experiment: str, row: str, column: Column, clients: int | None = 
 
 def data_of(options: argparse.Namespace) -> str:
     """Name the folder that the runs read."""
-    chosen = [f"experiment={options.experiment}", *lookup(options.experiment), *options.set]
+    needed = lookup(options.experiment, options.set)
+    chosen = [f"experiment={options.experiment}", *needed, *options.set]
     dataset = str(compose(chosen).choices.dataset)
     place = options.data or DATA / FOLDERS.get(dataset, dataset)
     if not place.exists():

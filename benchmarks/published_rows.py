@@ -126,9 +126,10 @@ def _of_paper(
     return _flat(plain(compose([f"experiment={experiment}", *lookup(experiment), *row, *column])))
 
 
-def lookup(experiment: str) -> tuple[str, ...]:
-    """List what a configuration needs to be composed where only its figures are wanted."""
-    return ("encoder.path=.",) if experiment.startswith("fmcl") else ()
+def lookup(experiment: str, given: Iterable[str] = ()) -> tuple[str, ...]:
+    """List what a configuration needs beside what is given, to be composed where nothing is encoded."""
+    encoder = any(each.startswith(("encoder=", "encoder.path=")) for each in given)
+    return ("encoder.path=.",) if experiment.startswith("fmcl") and not encoder else ()
 
 
 def row_of(strategy: str, methods: Iterable[str]) -> str | None:

@@ -106,13 +106,33 @@ def monotone(measures: FloatArray, levels: FloatArray, clients: IntArray) -> lis
     return [float(np.mean(each)) for each in by_number]
 
 
+def straight(measures: FloatArray, levels: FloatArray, clients: IntArray) -> list[float]:
+    """Return R² of a straight line through the levels of each measure, mean over the numbers of clients."""
+    return [
+        float(
+            np.mean(
+                [
+                    np.corrcoef(measures[clients == number, at], levels[clients == number])[0, 1] ** 2
+                    for number in CLIENTS
+                ]
+            )
+        )
+        for at in range(measures.shape[1])
+    ]
+
+
 def page() -> str:
-    """Write both tables."""
-    ranks, rows = [], []
+    """Write the tables."""
+    ranks, shapes, rows = [], [], []
     for protocol in PROTOCOLS:
         drawn = [partitions(protocol, seed) for seed in range(SEEDS)]
         order = np.array([monotone(*each) for each in drawn])
         ranks.append([protocol, *(over_seeds(values) for values in order.T.tolist())])
+        line = np.array([straight(*each) for each in drawn])
+        lead = (line[:, 1:3].min(axis=1) - line[:, 0]).tolist()
+        low, high = interval(lead)
+        ends = f"{np.mean(lead):+.3f} ({low:+.3f} to {high:+.3f})"
+        shapes.append([protocol, *(over_seeds(values) for values in line.T.tolist()), ends, word(lead, 0)])
         for name, make in MODELS.items():
             single = np.mean([alone(make(seed), *each[:2], seed) for seed, each in enumerate(drawn)], axis=0)
             beside = np.array([importance(make(seed), *each[:2], seed) for seed, each in enumerate(drawn)])
@@ -125,6 +145,16 @@ def page() -> str:
     parts = [
         f"Spearman's correlation with the level, {SEEDS} sets of partitions:",
         table(["level", *MEASURES], ranks),
+        "R² of a straight line in the level:",
+        table(
+            [
+                "level",
+                *MEASURES,
+                "the less of Hellinger and Jensen–Shannon less WPSI (95 % interval)",
+                "outcome",
+            ],
+            shapes,
+        ),
         "The level predicted from each measure alone, and its share of the importance beside the others:",
         table(head, rows),
     ]

@@ -119,9 +119,9 @@ def test_only_runs_of_one_kind_are_compared(
 def test_figures_of_another_kind_are_further_down(script: ModuleType, tmp_path: Path) -> None:
     page, (_, claims) = script.page(tmp_path), script.read()
     below = [claim for claim in claims if claim.below]
-    assert len(below) == 4
+    assert len(below) == 5
     assert all(f"| {claim.claim} | – |" in page for claim in below)
-    assert page.count(" | further down |") == 4
+    assert page.count(" | further down |") == 5
 
 
 def test_a_row_without_a_figure_is_not_compared(script: ModuleType, tmp_path: Path) -> None:

@@ -107,6 +107,16 @@ def test_another_dataset_is_read_from_its_own_folder(
     assert script.data_of(asked) == f"dataset.path={tmp_path / 'adult'}"
 
 
+@pytest.mark.parametrize("given", [[], ["encoder=efficientnet_lite0"], ["encoder.path=models/vit-tiny"]])
+def test_a_table_with_an_encoder_is_run_with_the_one_that_is_given(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str]
+) -> None:
+    (tmp_path / "imagenette64").mkdir()
+    monkeypatch.setattr(script, "DATA", tmp_path)
+    asked = options("fmcl_imagenette", set=given)
+    assert script.data_of(asked) == f"dataset.path={tmp_path / 'imagenette64'}"
+
+
 def test_names_that_are_not_in_the_table(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--rows must be among CL, FedAvg, .*, got IFCA"):
         script.runs_of(options("clust_psi_pfl_fmnist", rows=["IFCA"]), "dataset.path=there", tmp_path)

@@ -143,6 +143,7 @@ class SiteGrid(ClientGrid):
         )
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
+        self._stated: dict[str, tuple[Statement, str]] = {}  # site: its statement, and the rules of then
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once known
         self.agreement: Agreement
         self.cautions: tuple[str, ...] = ()
@@ -258,7 +259,12 @@ class SiteGrid(ClientGrid):
         """Send the encoding to a node that came later or came back; return its clients."""
         site_of = registered.site_of
         new = [name for name in sorted(site_of) if name not in self._names]
-        for site, statement in self._statements({node: sorted({site_of[name] for name in new})}).items():
+        newcomers, known = {site_of[name] for name in new}, {*self._stated}
+        statements = self._statements({node: sorted({*site_of.values()})})
+        for site in sorted(known & {*site_of.values()}) if node in self._registered else ():
+            self._check_same(site, statements.get(site))
+        for site in sorted(newcomers & statements.keys()):
+            statement = statements[site]
             if reason := unfit_for(statement, self.agreement):
                 self.refuse(site, reason)
                 continue
@@ -275,8 +281,19 @@ class SiteGrid(ClientGrid):
             raise FederationError("it was lost while it joined")
         return self._hosting(registered)
 
+    def _check_same(self, site: str, statement: Statement | None) -> None:
+        """Raise if a site that is back has other rows; not a refusal, as it may come back with its own."""
+        if site in self.refused:
+            return
+        if statement is None:
+            raise FederationError(f"{site}: it did not describe its data")
+        before, rules = self._stated[site]
+        if parts := statement.changed(before, exactly=rules == self.site_rules.get(site, "")):
+            rule = "must be as when it joined the run, or its test rows may have been trained on"
+            raise FederationError(f"{site}: its rows {rule}; others are: {few(parts)}")
+
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
-        """Ask nodes to describe their sites' data for the agreement; refuse sites without a description."""
+        """Ask nodes to describe their sites' data; refuse sites that have never been described."""
         left = {node: [site for site in each if site not in self.refused] for node, each in sites.items()}
         stated = self._ask({node: RecordDict() for node, each in left.items() if each}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
@@ -284,8 +301,10 @@ class SiteGrid(ClientGrid):
             for site in left[node]:
                 if site in answer.statements:
                     statements[site] = answer.statements[site]
-                    self._say(f"{site} sent: {statements[site].summary()}")
-                else:
+                    if site not in self._stated:
+                        self._stated[site] = statements[site], self.site_rules.get(site, "")
+                        self._say(f"{site} sent: {statements[site].summary()}")
+                elif site not in self._stated:
                     self.refuse(site, answer.refused.get(site, "it did not describe its data"))
         return statements
 

@@ -212,6 +212,34 @@ class Statement:
     embedding: Embedding | None = None
     values: tuple[Block, ...] = ()
 
+    def changed(self, before: "Statement", *, exactly: bool = True) -> list[str]:
+        """List what shows that the rows are others than those of an earlier statement of the same site.
+
+        Parameters
+        ----------
+        before
+            The earlier statement.
+        exactly
+            Whether the same rules hold; if not, only what no rule withholds counts.
+
+        Examples
+        --------
+        >>> column = Column("number", Moments.of(np.array([1.0, 3.0])))
+        >>> other = Column("number", Moments.of(np.array([1.0, 4.0])))
+        >>> Statement(("ill", "well"), {"x": other}).changed(Statement(("ill", "well"), {"x": column}))
+        ['x']
+        """
+        parts = ("labels", "pixels", *(("words", "values") if exactly else ()))
+        found = [name for name in parts if getattr(self, name) != getattr(before, name)]
+        for name, now in self.columns.items():
+            then = before.columns.get(name)
+            if exactly:
+                alike = then == now
+            else:
+                alike = then is None or "number" not in (now.kind, then.kind) or then.moments == now.moments
+            found += [] if alike else [name]
+        return found
+
     def summary(self) -> str:
         """List the contents in one line, for the log."""
         kinds = [column.kind for column in self.columns.values() if not column.unfit]

@@ -182,6 +182,37 @@ def test_a_node_that_comes_back_gets_its_ids_and_the_encoding_again() -> None:
     assert _told(grid)[9] == {"north": 1}
 
 
+@pytest.mark.parametrize("back", ["same", "numbers", "labels"])
+def test_a_site_that_comes_back_with_other_rows_is_left_out_until_it_has_its_own(back: str) -> None:
+    said: list[str] = []
+    stated = {"north": FINE}
+    grid = _grid(NODES, stated=stated, say=said.append)
+    grid.connect()
+    contexts = _contexts(grid)
+
+    def restart(node: int, new: int) -> list[int]:
+        gone = contexts.pop(node)
+        grid.get_node_ids()
+        gone.state.clear()
+        gone.node_id = new
+        contexts[new] = gone
+        return list(grid.get_node_ids())
+
+    stated["north"] = {
+        "same": FINE,
+        "numbers": replace(FINE, columns={"x": Column("number", Moments.of(np.array([3.0, 2.0])))}),
+        "labels": replace(FINE, labels=("ill",)),
+    }[back]
+    assert restart(3, 9) == ([0, 1, 2, 3] if back == "same" else [0, 2, 3])
+    rule = "its rows must be as when it joined the run, or its test rows may have been trained on"
+    lines = [line for line in said if rule in line]
+    part = {"same": [], "numbers": ["x"], "labels": ["labels"]}[back]
+    assert lines == [f"node 9 is left out: north: {rule}; others are: {each}" for each in part]
+    assert grid.refused.keys() == {"west"}
+    stated["north"] = FINE
+    assert restart(9, 10) == [0, 1, 2, 3]
+
+
 @pytest.mark.parametrize("during", ["statement", "agreement"])
 def test_a_node_that_is_lost_while_sites_agree_is_away_and_joins_when_it_is_back(during: str) -> None:
     said: list[str] = []

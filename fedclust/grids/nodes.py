@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
+from unicodedata import normalize
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
@@ -325,7 +326,9 @@ def read_site_hosts(path: Path) -> dict[str, str]:
     ValueError
         If the file cannot be read or is not of this form, or names a site twice or none.
     """
-    return _read_hosts(path, "site", "a site such as 'north'", lambda site: (site,) if site else ())
+    return _read_hosts(
+        path, "site", "a site such as 'north'", lambda site: (normalize("NFC", site),) if site else ()
+    )
 
 
 def _read_hosts(path: Path, kind: str, example: str, listed: Callable[[str], Sequence[T]]) -> dict[T, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from unicodedata import normalize
 
 from fedclust.data.partition import fraction_of
 from fedclust.support.checks import Checked
@@ -77,11 +78,14 @@ class OwnSitesPartition(Checked):
         if not isinstance(self.sites, Mapping | list | tuple) or not self.sites:
             rule = "partition.sites must be names, a mapping of names to files, or a folder"
             raise ValueError(f"{rule}, got {self.sites!r}")
+        names: list[str] = []
         for name in self.sites:
             if not isinstance(self.sites, Mapping) and "/" in str(name):
                 rule = "partition.sites must be names, or names with paths as {north: a.csv, south: b.csv}"
                 raise ValueError(f"{rule}, got the path {name}")
-            check_name(name, "partition.sites: ")
+            names.append(check_name(name, "partition.sites: "))
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"partition.sites must have different names, got {twice} twice")
 
     @classmethod
     def of(cls, node: Mapping[str, Any]) -> "OwnSitesPartition":
@@ -102,7 +106,7 @@ class OwnSitesPartition(Checked):
             If `sites` has no paths, or the folder is missing or empty.
         """
         if isinstance(self.sites, Mapping):
-            return {str(name): Path(str(self.sites[name])) for name in sorted(self.sites)}
+            return {check_name(name): Path(str(self.sites[name])) for name in sorted(self.sites)}
         if not isinstance(self.sites, str):
             rule = "partition.sites must give the path of each site's data in a simulation, such as"
             example = "'partition.sites={north: a.csv, south: b.csv}'"
@@ -113,7 +117,8 @@ class OwnSitesPartition(Checked):
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
         if not entries:
             raise SiteError(f"partition.sites must hold a file or folder per site, {folder} is empty")
-        names = [_SUFFIX.sub("", entry.name) if entry.is_file() else entry.name for entry in entries]
+        files = [_SUFFIX.sub("", entry.name) if entry.is_file() else entry.name for entry in entries]
+        names = [normalize("NFC", name) for name in files]
         if twice := [name for name in names if names.count(name) > 1]:
             raise SiteError(f"partition.sites must hold one file per site, {folder} has two for {twice[0]}")
         return dict(sorted(zip(names, entries, strict=True)))
@@ -128,18 +133,18 @@ class OwnSitesPartition(Checked):
         """
         if self.sites is None:
             return None
-        return frozenset(self.paths() if isinstance(self.sites, str) else map(str, self.sites))
+        return frozenset(self.paths() if isinstance(self.sites, str) else map(check_name, self.sites))
 
 
 def check_name(name: object, where: str = "") -> str:
-    """Check a site's name; `where` begins the error's message.
+    """Check a site's name, and return it in Unicode's composed form; `where` begins the error's message.
 
     Raises
     ------
     SiteError
         If it is empty, too long, cannot be printed, or has a ``/``, which separates a site from its clients.
     """
-    text = str(name).strip()
+    text = normalize("NFC", str(name).strip())
     if not text or len(text) > _LONGEST or "/" in text or not text.isprintable():
         rule = f"{where}a site's name must be 1 to {_LONGEST} characters without '/'"
         raise SiteError(f"{rule}, got {str(name)[:_LONGEST]!r}")

@@ -7,6 +7,7 @@ from fedclust.data.sites import OwnSitesPartition, SiteError, site_here, sites_i
 from fedclust.data.sites.agreement import Wanted, agree
 from fedclust.data.sites.rows import builder_of, describe, prepare_site, read_site
 from fedclust.data.sites.rules import Rules
+from fedclust.grids.nodes import read_site_hosts
 from fedclust.support.reasons import discreet
 
 TABLE = {"_target_": "fedclust.data.tables.Tables", "name": "t", "label": "y"}
@@ -241,6 +242,20 @@ def test_a_folder_has_a_site_per_file_or_folder(tmp_path: Path) -> None:
     assert OwnSitesPartition(sites=["x"]).expected() == {"x"}
     with pytest.raises(SiteError, match="must give the path of each site's data"):
         OwnSitesPartition(sites=["x"]).paths()
+
+
+def test_a_name_is_one_in_whatever_form_its_letters_come(tmp_path: Path) -> None:
+    composed, apart = "Klinik S\u00fcd", "Klinik Su\u0308d"
+    assert site_here({"data": str(tmp_path), "name": f" {apart} "}) == {composed: tmp_path}
+    assert OwnSitesPartition(sites=[apart]).expected() == {composed}
+    assert OwnSitesPartition(sites={apart: "a.csv"}).paths() == {composed: Path("a.csv")}
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / f"{apart}.csv").touch()
+    assert list(OwnSitesPartition(sites=str(tmp_path / "sites")).paths()) == [composed]
+    (tmp_path / "hosts.toml").write_text(f'"site-a" = "{apart}"\n')
+    assert read_site_hosts(tmp_path / "hosts.toml") == {composed: "site-a"}
+    with pytest.raises(ValueError, match=f"must have different names, got {composed} twice"):
+        OwnSitesPartition(sites=[apart, composed])
 
 
 def test_a_column_that_the_encoding_uses_and_the_rows_lack_is_named(tmp_path: Path) -> None:

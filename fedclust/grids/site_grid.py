@@ -20,7 +20,7 @@ from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 from fedclust.messages.training import ARMS
-from fedclust.support.checks import few
+from fedclust.support.checks import few, plural
 from fedclust.support.flower import is_lost
 from fedclust.support.reasons import FederationError
 
@@ -215,6 +215,7 @@ class SiteGrid(ClientGrid):
 
     def _agree(self) -> None:
         """Agree on an encoding, number the clients, and send both to the nodes; refuse unfit sites."""
+        self._say(f"asking {plural(len(self._registered), 'node')} to describe their data")
         statements = self._statements({node: each.clients for node, each in self._registered.items()})
         again = True
         while again:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
+from fedclust.data import cache
 from fedclust.data.sites import UNKNOWING, OwnSitesPartition, SiteError, site_here, sites_in_turn
 from fedclust.data.sites.rules import Rules, RulesError
 from fedclust.data.source import CSV_OPTIONS
@@ -37,6 +38,8 @@ _KEYS = (
 """All keys of a deployed node's configuration that fedclust reads; a user's ClientApp may have others."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
+_INPUTS, _NOTE = "inputs.npy", "rows.json"
+_UNCHANGED = "must not change during a run, or a model would be tested on rows that it was trained on"
 _UNDER = "rules"  # in `context.state`: what the rules allowed when the rows were encoded
 
 
@@ -135,7 +138,7 @@ class OwnSites:
         """
         agreed = decode(Agreed, content, SERVER)
         named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
-        prepared, refused = _each(named, lambda site: self._prepare(site, agreed))
+        prepared, refused = _each(named, lambda site: self._same_rows(site, self._prepare(site, agreed), agreed))
         for key in content:
             context.state[key] = content[key]
         context.state[_PREPARED] = ConfigRecord(dict(prepared))
@@ -162,8 +165,23 @@ class OwnSites:
         for site, folder in folders.items():
             # The cache may be emptied at any time.
             if not Path(folder).is_dir() and self._prepare(site, agreed) != folder:
-                raise SiteError(f"the data of {site} must not change during a run")
+                raise SiteError(f"the data of {site} {_UNCHANGED}")
         return agreed, folders
+
+    def _same_rows(self, site: str, folder: str, agreed: Agreed) -> str:
+        """Return the folder of a site's encoded rows, if they are those with which it came into the run.
+
+        Rows in another order would be divided otherwise, and a model tested on rows that it was trained on.
+        The cache notes what the site had: its parts and labels, and its inputs under one encoding and rules.
+        """
+        if agreed.key:
+            parts = cache.checksums(Path(folder))
+            encoded = [agreed.agreement.digest(), self.rules.to_json() if self.rules else ""]
+            inputs = {_INPUTS: parts.pop(_INPUTS)}
+            same = [_as_noted(parts, agreed.key, site), _as_noted(inputs, agreed.key, site, *encoded)]
+            if not all(same):
+                raise SiteError(f"its data {_UNCHANGED}")
+        return folder
 
     def _allowed(self) -> str:
         """Write which columns the rules allow, by which rows are read and encoded."""
@@ -178,6 +196,14 @@ class OwnSites:
         asked = [dataset, partition, self.settings["seed"], self.reading]
         asked += [] if self.rules is None else [self.rules.to_json()]
         return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
+
+
+def _as_noted(now: Mapping[str, str], *key: str) -> bool:
+    """Return whether checksums are those that the cache has under a key; note them there if it has none."""
+    folder = cache.cache_folder("sites", "rows", cache.digest(*key))
+    text = json.dumps(now, sort_keys=True)
+    cache.prepared(folder, lambda scratch: (scratch / _NOTE).write_text(text, encoding="utf-8"))
+    return (folder / _NOTE).read_text(encoding="utf-8") == text
 
 
 def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:

@@ -150,6 +150,12 @@ def damaged_files(folder: Path) -> list[str]:
         return [_SUMS]
 
 
+def checksums(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of each file of a prepared folder, by its name, as it was written."""
+    known = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
+    return {name: str(about["sha256"]) for name, about in known.items()}
+
+
 def _sums(folder: Path) -> dict[str, dict[str, int | str]]:
     sums: dict[str, dict[str, int | str]] = {}
     for file in sorted(folder.iterdir()):

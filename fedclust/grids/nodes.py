@@ -139,6 +139,13 @@ Answer = TypeVar("Answer")
 _FINGERPRINT = "SHA256:"
 
 
+class NotNow(FederationError):
+    """Why a node is left out for now: it is asked again after a minute, by when its site may be as it was."""
+
+
+_AGAIN = 60.0  # seconds
+
+
 @dataclass(frozen=True)
 class Host:
     """A node that is online, and what is known about it.
@@ -420,6 +427,7 @@ class NodeRegistry:
     _printed: set[str] = field(default_factory=set)
     _silent: int = 0  # nodes that did not answer, before the start
     _late: set[int] = field(default_factory=set)  # left out as they did not answer, after the start
+    _not_now: dict[int, float] = field(default_factory=dict)  # since when, see :class:`NotNow`
     _data: str = ""  # the digest of the nodes' data
     # When a node was last not broken, or none was there.
     _sound: float = field(default_factory=time.monotonic)
@@ -436,7 +444,10 @@ class NodeRegistry:
         """
         if self._started and getattr(self.grid, "shared", False):
             self.grid.grow()  # type: ignore[attr-defined]
-        nodes = set(self.grid.get_node_ids())
+        nodes, now = set(self.grid.get_node_ids()), time.monotonic()
+        for node in [node for node, since in self._not_now.items() if now - since >= _AGAIN]:
+            del self._not_now[node]
+            self.online.pop(node, None)
         if nodes == self.online.keys():
             return
         self.online = {node: host for node, host in self.online.items() if node in nodes}
@@ -474,6 +485,8 @@ class NodeRegistry:
                 if not (self._started or self.without):
                     raise FederationError(f"{host.described}: {error}") from error
                 self.leave_out(host, str(error))
+                if isinstance(error, NotNow):
+                    self._not_now[host.node] = time.monotonic()
         self._silent = len(new)
         for host in new.values() if self._started else ():  # asking it again would stop everybody again
             self.leave_out(host, f"no answer within {self.timeout:g} s")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -16,7 +17,7 @@ from flwr.serverapp import Grid
 from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, late_units, unfit_for
 from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.grids.client_grid import ClientGrid
-from fedclust.grids.nodes import Host, NodeRegistry, owner_by_file, read_answer
+from fedclust.grids.nodes import Host, NodeRegistry, NotNow, owner_by_file, read_answer
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 from fedclust.messages.training import ARMS
@@ -111,12 +112,16 @@ class SiteGrid(ClientGrid):
         When to start.
     wanted
         The encoding that the run's configuration asks for.
+    key
+        Key of the run, by which nodes note the rows that their sites have in it; the same when it is resumed.
     options
         ``wait``, ``prepare``, ``poll``, ``say``, ``max_outage`` and ``min_replies``, as in
         :class:`ClientGrid`.
 
     Attributes
     ----------
+    key
+        Key of the run.
     agreement
         The encoding that all sites use; known after :meth:`connect`.
     cautions
@@ -129,8 +134,9 @@ class SiteGrid(ClientGrid):
         Whether a resumed run's earlier agreement was kept.
     """
 
-    def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, **options: Any) -> None:
+    def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, key: str = "", **options: Any) -> None:
         super().__init__(grid, **options)
+        self.key = key or uuid4().hex
         owners = None if rules.hosts is None else {*rules.hosts.values()}
         self._nodes = NodeRegistry(
             grid,
@@ -277,7 +283,7 @@ class SiteGrid(ClientGrid):
         if node in self._registered:
             self._names += tuple(name for name in new if site_of[name] not in self.refused)
             for site, reason in self._send_agreement({node: registered}).items():
-                raise FederationError(f"{site}: {reason}")
+                raise self._changed(f"{site}: {reason}")
         if node not in self._registered:
             raise FederationError("it was lost while it joined")
         return self._hosting(registered)
@@ -287,11 +293,18 @@ class SiteGrid(ClientGrid):
         if site in self.refused:
             return
         if statement is None:
-            raise FederationError(f"{site}: it did not describe its data")
+            raise NotNow(f"{site}: it did not describe its data")
         before, rules = self._stated[site]
-        if parts := statement.changed(before, exactly=rules == self.site_rules.get(site, "")):
+        parts = statement.changed(before) if rules == self.site_rules.get(site, "") else []
+        if parts:
             rule = "must be as when it joined the run, or its test rows may have been trained on"
-            raise FederationError(f"{site}: its rows {rule}; others are: {few(parts)}")
+            raise self._changed(f"{site}: its rows {rule}; others are: {few(parts)}")
+
+    def _changed(self, line: str) -> NotNow:
+        """Remember why a site is left out, and return the error."""
+        if line not in self.cautions:
+            self.cautions += (line,)
+        return NotNow(line)
 
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
         """Ask nodes to describe their sites' data; refuse sites that have never been described."""
@@ -315,7 +328,7 @@ class SiteGrid(ClientGrid):
         for node, registered in nodes.items():
             mine = registered.site_of.keys()
             if ids := {name: client for client, name in enumerate(self._names) if name in mine}:
-                contents[node] = encode(Agreed(self.agreement, ids, len(self._names)))
+                contents[node] = encode(Agreed(self.agreement, ids, len(self._names), self.key))
         return {
             site: reason
             for node, answer in self._ask(contents, QUERY_AGREEMENT).items()
@@ -433,7 +446,7 @@ class SiteGrid(ClientGrid):
         rules = {site: each for site, each in registered.rules.items() if site in own}
         for site in sorted(rules.keys() & {name.partition("/")[0] for name in self._names}):
             if lacking := self._rules.unanswered(rules[site]):  # not a refusal: the site may come back
-                raise FederationError(f"{site}: {lacking}")
+                raise NotNow(f"{site}: {lacking}")
         return Registered(site_of, refused, rules), lines
 
     def _hosted(self, reply: Message, host: Host) -> Host:

@@ -527,6 +527,8 @@ class Agreed:
         Id of each of the node's clients, by name.
     num_clients
         Number of clients K of the federation.
+    key
+        Key of the run, the same when it is resumed: a node's sites must have the same rows throughout.
     """
 
     place = codec.Place("agreement", ConfigRecord)
@@ -544,6 +546,7 @@ class Agreed:
         codec.Pairs(codec.Texts(key="names"), codec.Numbers(0, to=int, key="ids")),
     ]
     num_clients: Annotated[int, codec.Whole()]
+    key: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True, key="run")] = ""
 
 
 def _statement(body: str, at: codec.Reading) -> Statement:

@@ -88,13 +88,13 @@ def join_sites(
             rules = replace(rules, noise=least, clip=privacy.clip)
     except (SiteError, ValueError, TypeError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from error
-    sites = SiteGrid(grid, rules, wanted, **waits)
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))
     try:
         saved = read_json(file) if resumed and file.is_file() else None
         before = None if saved is None else _agreed_in(saved)
     except (ValueError, LookupError, TypeError) as error:
         raise ConfigError(f"resume must have the agreement of its sites in {file}: {error}") from error
+    sites = SiteGrid(grid, rules, wanted, str((saved or {}).get("key") or ""), **waits)
     standing = before if places else None
     sites.connect(places, standing)
     agreed = sites.agreement.settings()
@@ -110,6 +110,7 @@ def join_sites(
     about = {
         "clients": list(standing[1] if standing else sites.names),
         "agreement": json.loads(sites.agreement.to_json()),
+        "key": sites.key,
     }
     about |= {"refused": dict(sites.refused), "cautions": list(sites.cautions)}
     if resumed:

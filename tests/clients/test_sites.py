@@ -277,6 +277,32 @@ def test_a_class_of_fewer_than_five_rows_and_too_many_classes_are_refused(tmp_pa
     assert "rare" not in refused
 
 
+def test_a_run_s_rows_are_noted_at_the_site(tmp_path: Path) -> None:
+    number = NumberColumn("age", 40.0, 40.0, 5.0)
+    agreed = Agreement(("ill", "well"), ("ill", "well"), (1,), (number,), ())
+    other = replace(agreed, numbers=(replace(number, mean=41.0),))
+
+    def refused(path: Path, key: str = "a run", encoding: Agreement = agreed, **options: str) -> list[str]:
+        found, about = deployed(path, [], **options)
+        return list(found.agree(about, encode(Agreed(encoding, {"north": 0}, 1, key))).refused.values())
+
+    path = patients(tmp_path)
+    assert refused(path) == []
+    path.touch()
+    assert refused(path) == []  # the same rows, in a file of another time
+    stricter = tmp_path / "site.toml"
+    stricter.write_text("min_cell = 8")
+    assert refused(path, rules=str(stricter)) == refused(path, encoding=other) == []
+    table = path.read_text().splitlines()
+    path.write_text("\n".join([table[0], *sorted(table[1:], key=lambda row: row[::-1])]) + "\n")
+    for case in ({}, {"rules": str(stricter)}, {"encoding": other}):
+        (why,) = refused(path, **case)
+        assert why.startswith("its data must not change during a run, or a model would be tested on rows")
+    assert refused(path, key="another run") == []
+    path.write_text("\n".join(table) + "\n")
+    assert refused(path) == []  # it has its rows again
+
+
 def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> None:
     found, about = deployed(patients(tmp_path, stage=["A"] * 36 + ["B"] * 4), [])
     number = NumberColumn("age", 40.0, 40.0, 5.0)

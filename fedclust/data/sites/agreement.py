@@ -212,15 +212,8 @@ class Statement:
     embedding: Embedding | None = None
     values: tuple[Block, ...] = ()
 
-    def changed(self, before: "Statement", *, exactly: bool = True) -> list[str]:
-        """List what shows that the rows are others than those of an earlier statement of the same site.
-
-        Parameters
-        ----------
-        before
-            The earlier statement.
-        exactly
-            Whether the same rules hold; if not, only what no rule withholds counts.
+    def changed(self, before: "Statement") -> list[str]:
+        """List what shows that the rows are others than those of an earlier statement under the same rules.
 
         Examples
         --------
@@ -229,16 +222,9 @@ class Statement:
         >>> Statement(("ill", "well"), {"x": other}).changed(Statement(("ill", "well"), {"x": column}))
         ['x']
         """
-        parts = ("labels", "pixels", *(("words", "values") if exactly else ()))
+        parts = ("labels", "pixels", "words", "values")
         found = [name for name in parts if getattr(self, name) != getattr(before, name)]
-        for name, now in self.columns.items():
-            then = before.columns.get(name)
-            if exactly:
-                alike = then == now
-            else:
-                alike = then is None or "number" not in (now.kind, then.kind) or then.moments == now.moments
-            found += [] if alike else [name]
-        return found
+        return found + [name for name, each in self.columns.items() if before.columns.get(name) != each]
 
     def summary(self) -> str:
         """List the contents in one line, for the log."""

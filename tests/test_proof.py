@@ -596,6 +596,27 @@ def test_nothing_about_the_columns_of_a_site_that_left_is_served(leaving: Callab
     assert column.sizes == {"east": 15.0}
 
 
+def test_a_correction_that_only_the_site_could_fit_decides_nothing_when_another_leaves() -> None:
+    """One of five instruments reads 6 higher; with the corrections all train together."""
+    draws, rows = np.random.default_rng(3), []
+    for site in range(5):
+        inputs = draws.normal(size=(120, 1)).astype("f4")
+        amounts = 2 * inputs[:, 0] + draws.normal(size=120) + 6 * (site == 0)
+        rows.append((inputs, amounts.astype("f4")))
+    training = LocalTraining(learning_rate=0.3, batch_size=20, epochs=2)
+    result = fedclust.simulate("auto", nn.Linear(1, 1), rows, rounds=12, training=training, device="cpu")
+    assert result.clients["personal"].eq("prior").all()
+    assert result.sites["train_with"].map(len).tolist() == [4] * 5
+    left = result.without(4)
+    assert (
+        left.lines[0]
+        == "0: the model that it trains with nobody; without its correction by its mean residual"
+    )
+    inputs, amounts = rows[0]
+    apart = left.served.predict(inputs, site=0)["amount"].to_numpy() - amounts
+    assert abs(apart.mean()) < 1  # of everyone's model it would be 4 or 5
+
+
 def test_who_cannot_leave_is_told_in_one_line(four_sites: Path) -> None:
     with pytest.raises(ValueError, match="site must be one of east, north, south, west, got nowhere$"):
         main([str(four_sites / "run"), "nowhere", str(four_sites / "never")])

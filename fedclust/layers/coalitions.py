@@ -558,7 +558,7 @@ class Coalitions(Layer):
 
 
 def chosen_without(
-    trained: CoalitionModels, gone: Collection[int], counts: IntArray, words: Words
+    trained: CoalitionModels, gone: Collection[int], counts: IntArray, words: Words, *, fitted: bool = False
 ) -> dict[int, Arm]:
     """Let sites choose again, by the scores that they have reported, among coalitions without some of them.
 
@@ -574,6 +574,8 @@ def chosen_without(
         Training rows of each client and class, shape (K, C).
     words
         What is predicted, in words.
+    fitted
+        Whether sites fit their corrections: then a model has one only if it is the one that served the site.
 
     Returns
     -------
@@ -595,8 +597,14 @@ def chosen_without(
         own, refused = trained.of(site), np.flatnonzero(~may[site]).tolist()
         listed = [trained.trained_with[place] for place in own]
         name = str(site)
-        found = choose(listed, chosen.scores.get(name), {*refused, *gone}, chosen.informing.get(name) or None)
-        arms[site] = replace(found.arm, coalition=own[found.arm.coalition])
+        scores, apart = chosen.scores.get(name), {*refused, *gone}
+        informing = chosen.informing.get(name) or None
+        arm = choose(listed, scores, apart, informing).arm
+        arms[site] = replace(arm, coalition=own[arm.coalition])
+        if fitted and arm.corrected and arms[site] != choice.arm:
+            plain = None if scores is None else scores.uncorrected()
+            arm = choose(listed, plain, apart, informing).arm
+            arms[site] = Arm(own[arm.coalition], corrected=False)
     return arms
 
 

@@ -146,10 +146,10 @@ class Stays(Layer):
         found = {"stays": {"choice": choice, "entries": self._entries}}
         return Findings(found, clients={"stays": column})
 
-    def state(self, run: Run) -> Stayed | None:
-        """Return what clients in this process keep."""
+    def state(self, run: Run) -> Stayed:
+        """Return the rule, and what clients in this process keep."""
         kept = run.federation.clients.kept
-        return None if kept is None else Stayed.of(self._personal.overrides, self._kept(kept))
+        return Stayed.of(self._personal.overrides, {} if kept is None else self._kept(kept))
 
 
 def completed(

@@ -165,6 +165,19 @@ class Scores:
         square = self.products[one, one] - 2 * self.products[one, other] + self.products[other, other]
         return mean, math.sqrt(max(float(square) - mean**2, 0.0) / max(self.count - 1, 1))
 
+    def uncorrected(self) -> "Scores":
+        """Return the scores where no arm can be corrected: each corrected arm has those of its own as it is.
+
+        Examples
+        --------
+        >>> Scores.of(np.array([[0.5, 0.5], [0.1, 0.1]])).uncorrected().means  # as it is and corrected
+        array([0.5, 0.5])
+        """
+        plain = np.arange(len(self.means)) // 2 * 2
+        means, products = self.means[plain], self.products[np.ix_(plain, plain)]
+        balanced = self.balanced[plain], self.balanced_error[plain]
+        return Scores(self.count, means, products, self.auc, self.auc_error, *balanced)
+
     def possible(self) -> bool:
         """Return whether some rows could have these means and products, up to rounding."""
         least = self.products - np.outer(self.means, self.means)

@@ -82,15 +82,14 @@ def without(
     before = {client: choice.arm for client, choice in enumerate(choices) if choice}
     clusters: dict[int, int] = {}
     sites, lines, same = [], [], set()
-    for client, arm in chosen_without(trained, gone, counts, target.words).items():
+    fitted = target.fits_correction  # which only the site itself can do
+    for client, arm in chosen_without(trained, gone, counts, target.words, fitted=fitted).items():
         own, members = served.site(client), trained.trained_with[arm.coalition]
         corrected, shift = arm.corrected, own.prior_shift
         tuned = own.personal not in (None, NONE, PRIOR)  # its figures and margins are those of its own model
         if arm == before[client]:
             if not tuned:
                 same.add(client)
-        elif target.fits_correction:  # which only the site itself can fit
-            corrected, shift = False, None
         else:
             assignment = np.where(np.isin(np.arange(len(counts)), members), 0, -1)
             shift = tuple(prior_shifts(counts, assignment)[client].tolist()) if corrected else None
@@ -99,7 +98,8 @@ def without(
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         not_own = "; not the one fine-tuned to it" if tuned else ""
-        lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}")
+        lost = f"; without its {target.words.own_correction}" if before[client].corrected > corrected else ""
+        lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}{lost}")
     lines += [
         f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"
         for late in range(len(trained.coalitions[0]), len(choices))

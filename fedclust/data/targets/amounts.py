@@ -1,5 +1,6 @@
 """Amounts: a number per row, such as a length of stay, a laboratory value or a price."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -41,6 +42,7 @@ class AmountWords(NumberWords):
 
     def __init__(self, target: "Amounts") -> None:
         self._right, unit = target.right, f" {target.unit}" if target.unit else ""
+        self._digits = 3 + max(0, -math.floor(math.log10(target.high - target.low)))
         self._name(self._right.removeprefix("predicted "), target.unit)
         self.scale = (
             f"Score: twice the squared error over the squared range of amounts, {target.low:.4g} to "
@@ -51,8 +53,8 @@ class AmountWords(NumberWords):
         self.share, self.shares, self.unit = f"share {within}", f"shares {within}", unit
         self.compared = (("accuracy", self.share), ("r2", "R²"))
         self.figures = (
-            ("rmse", f"root mean squared error{unit and ', '}{unit}", 3),
-            ("mae", f"mean absolute error{unit and ', '}{unit}", 3),
+            ("rmse", f"root mean squared error{unit and ', '}{unit}", self._digits),
+            ("mae", f"mean absolute error{unit and ', '}{unit}", self._digits),
             ("r2", "R²", 3),
         )
 
@@ -134,7 +136,7 @@ class Amounts(Numbers):
         if not self.low < self.high:
             raise ValueError(
                 f"target.low must be < target.high, got {self.low:g} and {self.high:g}: there is nothing to "
-                "learn of amounts of which eight in ten are alike"
+                "learn of amounts of which eight in ten are alike, as numbers of single precision"
             )
         if (np.diff(self.edges) <= 0).any():
             raise ValueError(f"target.edges must increase, got {list(self.edges)}")

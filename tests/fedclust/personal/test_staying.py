@@ -312,6 +312,18 @@ def test_a_resumed_run_keeps_what_it_kept(tmp_path: Path) -> None:
         _run("fedper", _mlp(), tmp_path / "plain", rounds=ROUNDS + 2, resume=True)
 
 
+def test_what_stays_at_nodes_of_their_own_stays_for_one_run(tmp_path: Path) -> None:
+    one = ["dataset=digits", "model=linear", "partition=iid", "partition.num_clients=4", "strategy=fedavg"]
+    one += ["compare=[]", "proof=false", "rounds=2", "personal=ditto", "engine.num_nodes=2"]
+    fedclust.run([*one, f"output_dir={tmp_path / 'run'}"])
+    again = [f"resume={tmp_path / 'run'}", "rounds=3"]
+    rule = "resume must be of a run in one process with personal=ditto: nodes keep"
+    with pytest.raises(Exception, match=f"^{rule} what stays with clients for one run$"):
+        fedclust.run(again)
+    with pytest.raises(Exception, match="^the run to resume must go on with personal=ditto"):
+        fedclust.run([*again, "personal=none"])
+
+
 CHOICES = ("fedper", "fedrep", "fedbn", "ditto", "apfl")
 
 

@@ -138,7 +138,9 @@ class OwnSites:
         """
         agreed = decode(Agreed, content, SERVER)
         named = [site for site in self.paths if any(f"{name}/".startswith(f"{site}/") for name in agreed.ids)]
-        prepared, refused = _each(named, lambda site: self._same_rows(site, self._prepare(site, agreed), agreed))
+        prepared, refused = _each(
+            named, lambda site: self._same_rows(site, self._prepare(site, agreed), agreed)
+        )
         for key in content:
             context.state[key] = content[key]
         context.state[_PREPARED] = ConfigRecord(dict(prepared))

@@ -176,9 +176,9 @@ class OwnSites:
         Rows in another order would be divided otherwise, and a model tested on rows that it was trained on.
         The cache notes what the site had: its parts and labels, and its inputs under one encoding and rules.
         """
-        if agreed.key:
+        if agreed.key and self.rules is not None:  # in the user's own process resuming is refused
             parts = cache.checksums(Path(folder))
-            encoded = [agreed.agreement.digest(), self.rules.to_json() if self.rules else ""]
+            encoded = [agreed.agreement.digest(), self.rules.to_json()]
             inputs = {_INPUTS: parts.pop(_INPUTS)}
             same = [_as_noted(parts, agreed.key, site), _as_noted(inputs, agreed.key, site, *encoded)]
             if not all(same):

@@ -98,7 +98,8 @@ def without(
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         not_own = "; not the one fine-tuned to it" if tuned else ""
-        lost = f"; without its {target.words.own_correction}" if before[client].corrected > corrected else ""
+        unfit = fitted and len(members) > 1 and before[client].corrected > corrected
+        lost = f"; without its {target.words.own_correction}" if unfit else ""
         lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}{lost}")
     lines += [
         f"{label[late]}: nothing, as it came after round 1 and trained only everyone's model"

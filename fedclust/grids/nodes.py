@@ -484,17 +484,17 @@ class NodeRegistry:
             except FederationError as error:
                 if not (self._started or self.without):
                     raise FederationError(f"{host.described}: {error}") from error
-                self.leave_out(host, str(error))
-                if isinstance(error, NotNow):
-                    self._not_now[host.node] = time.monotonic()
+                self.leave_out(host, str(error), again=isinstance(error, NotNow))
         self._silent = len(new)
         for host in new.values() if self._started else ():  # asking it again would stop everybody again
             self.leave_out(host, f"no answer within {self.timeout:g} s")
             self._late.add(host.node)
         self._settle()
 
-    def leave_out(self, host: Host, reason: str) -> None:
-        """Keep a node without clients, so that it is not asked again, and print the reason."""
+    def leave_out(self, host: Host, reason: str, *, again: bool = False) -> None:
+        """Keep a node without clients, so that it is not asked `again`, and print the reason."""
+        if again:
+            self._not_now[host.node] = time.monotonic()
         self.online[host.node] = replace(host, clients=(), data="", steps=())
         self.broken[host.node] = f"{host.described} is left out: {reason}"
         self._say_once(self.broken[host.node])

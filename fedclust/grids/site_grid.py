@@ -257,7 +257,8 @@ class SiteGrid(ClientGrid):
             except FederationError as error:
                 self._registered.pop(node, None)
                 if node in self._nodes.online:  # otherwise it was lost, as :meth:`_ask` has said
-                    self._nodes.leave_out(self._nodes.online[node], str(error))
+                    again = isinstance(error, NotNow)
+                    self._nodes.leave_out(self._nodes.online[node], str(error), again=again)
         self._nodes.rehost(clients)
         if len(present := self._present()) < self._rules.min_clients:
             raise self._too_few(present)

@@ -604,7 +604,8 @@ def chosen_without(
         if fitted and arm.corrected and arms[site] != choice.arm:
             plain = None if scores is None else scores.uncorrected()
             arm = choose(listed, plain, apart, informing).arm
-            arms[site] = Arm(own[arm.coalition], corrected=False)
+            served = own[arm.coalition] == choice.arm.coalition
+            arms[site] = choice.arm if served else Arm(own[arm.coalition], corrected=False)
     return arms
 
 

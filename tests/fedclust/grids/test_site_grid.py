@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from fedclust.data.sites.agreement import Column, Moments, Statement, Wanted
 from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.federation import FederationError
-from fedclust.grids import site_grid
+from fedclust.grids import nodes, site_grid
 from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.nodes import Host, read_site_hosts
 from fedclust.grids.site_grid import Rules, SiteGrid
@@ -183,7 +183,9 @@ def test_a_node_that_comes_back_gets_its_ids_and_the_encoding_again() -> None:
 
 
 @pytest.mark.parametrize("back", ["same", "numbers", "labels"])
-def test_a_site_that_comes_back_with_other_rows_is_left_out_until_it_has_its_own(back: str) -> None:
+def test_a_site_that_comes_back_with_other_rows_is_left_out_until_it_has_its_own(
+    back: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
     stated = {"north": FINE}
     grid = _grid(NODES, stated=stated, say=said.append)
@@ -210,6 +212,8 @@ def test_a_site_that_comes_back_with_other_rows_is_left_out_until_it_has_its_own
     assert lines == [f"node 9 is left out: north: {rule}; others are: {each}" for each in part]
     assert grid.refused.keys() == {"west"}
     stated["north"] = FINE
+    monkeypatch.setattr(nodes, "_AGAIN", 0.0)  # it is asked again, though the server has not seen it away
+    assert list(grid.get_node_ids()) == [0, 1, 2, 3]
     assert restart(9, 10) == [0, 1, 2, 3]
 
 

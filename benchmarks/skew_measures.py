@@ -97,28 +97,26 @@ def alone(model: Any, measures: FloatArray, levels: FloatArray, seed: int) -> li
     return [float(cross_val_score(model, measures[:, [at]], levels, cv=folds).mean()) for at in columns]
 
 
-def monotone(measures: FloatArray, levels: FloatArray, clients: IntArray) -> list[float]:
-    """Return Spearman's correlation of each measure with the level, mean over the numbers of clients."""
-    by_number = [
-        [spearmanr(measures[clients == number, at], levels[clients == number])[0] for number in CLIENTS]
-        for at in range(measures.shape[1])
-    ]
-    return [float(np.mean(each)) for each in by_number]
+def along(
+    statistic: Callable[[FloatArray, FloatArray], float],
+    measures: FloatArray,
+    levels: FloatArray,
+    clients: IntArray,
+) -> list[float]:
+    """Return a statistic of each measure and the level, mean over the numbers of clients."""
+    parts = [clients == number for number in CLIENTS]
+    columns = range(measures.shape[1])
+    return [float(np.mean([statistic(measures[part, at], levels[part]) for part in parts])) for at in columns]
 
 
-def straight(measures: FloatArray, levels: FloatArray, clients: IntArray) -> list[float]:
-    """Return R² of a straight line through the levels of each measure, mean over the numbers of clients."""
-    return [
-        float(
-            np.mean(
-                [
-                    np.corrcoef(measures[clients == number, at], levels[clients == number])[0, 1] ** 2
-                    for number in CLIENTS
-                ]
-            )
-        )
-        for at in range(measures.shape[1])
-    ]
+def monotone(measure: FloatArray, level: FloatArray) -> float:
+    """Return Spearman's correlation."""
+    return float(spearmanr(measure, level)[0])
+
+
+def straight(measure: FloatArray, level: FloatArray) -> float:
+    """Return R² of a straight line."""
+    return float(np.corrcoef(measure, level)[0, 1] ** 2)
 
 
 def page() -> str:
@@ -126,9 +124,9 @@ def page() -> str:
     ranks, shapes, rows = [], [], []
     for protocol in PROTOCOLS:
         drawn = [partitions(protocol, seed) for seed in range(SEEDS)]
-        order = np.array([monotone(*each) for each in drawn])
+        order = np.array([along(monotone, *each) for each in drawn])
         ranks.append([protocol, *(over_seeds(values) for values in order.T.tolist())])
-        line = np.array([straight(*each) for each in drawn])
+        line = np.array([along(straight, *each) for each in drawn])
         lead = (line[:, 1:3].min(axis=1) - line[:, 0]).tolist()
         low, high = interval(lead)
         ends = f"{np.mean(lead):+.3f} ({low:+.3f} to {high:+.3f})"

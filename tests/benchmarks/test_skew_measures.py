@@ -30,5 +30,5 @@ def test_correlation_with_the_level_within_each_number_of_clients(script: Module
     # The first falls with the level, but is larger for more clients; the second falls for 10 and 50 only.
     falls = np.array([3.0, 2.0, 1.0, 30.0, 20.0, 10.0, 300.0, 200.0, 100.0])
     mixed = np.array([3.0, 2.0, 1.0, 3.0, 2.0, 1.0, 1.0, 2.0, 3.0])
-    found = script.monotone(np.stack([falls, mixed], axis=1), levels, clients)
+    found = script.along(script.monotone, np.stack([falls, mixed], axis=1), levels, clients)
     np.testing.assert_allclose(found, [-1.0, -1 / 3])

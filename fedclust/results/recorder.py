@@ -58,6 +58,7 @@ class Recorder:
         self._end_of_changes = 0  # where its closing bracket is
         self._unwritten_round = ""
         self._unwritten_changes: list[str] = []
+        self._before: dict[str, bytes] = {}  # of a resumed run, until it has something new
         self._config: str | None = None
         if config is not None:
             text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
@@ -71,11 +72,14 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Close the files."""
+        """Close the files; put back those of a resumed run that has nothing new."""
         for file in (self._rounds, self._changes):
             with suppress(OSError):  # what a full disk rejected has already raised, when it was written
                 if file is not None:
                     file.close()
+        for name, content in self._before.items():
+            with suppress(OSError):
+                (self.folder / name).write_bytes(content)
 
     def copy_to(self, folder: Path) -> None:
         """Write the run so far into another folder, from which it can be resumed.
@@ -100,6 +104,9 @@ class Recorder:
     ) -> "Recorder":
         """Open the folder of a run to resume it after a round; the results of later rounds are removed.
 
+        If the run is closed with no further round and no summary, as when it is refused, its folder is as it
+        was.
+
         Parameters
         ----------
         folder
@@ -115,15 +122,18 @@ class Recorder:
             If ``rounds.jsonl`` lacks a round up to that one.
         """
         kept = _lines_up_to(folder / "rounds.jsonl", server_round)
-        # Its figures belong to another round than the run's new last one.
-        (folder / "summary.json").unlink(missing_ok=True)
         if len(kept) != server_round:
             rule = f"rounds.jsonl must have the {server_round} rounds of the checkpoint"
             raise ValueError(f"{rule}, that in {folder} has {len(kept)}")
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / name for name in ("config.yaml", "rounds.jsonl", "clusters.json", "summary.json")]
+        before = {path.name: path.read_bytes() for path in paths if path.is_file()}
+        # Its figures belong to another round than the run's new last one.
+        (folder / "summary.json").unlink(missing_ok=True)
         (folder / "rounds.jsonl").unlink(missing_ok=True)
         recorder = cls(folder, config)
+        recorder._before = before
         recorder._rounds.writelines(kept)
         recorder._rounds.flush()
         recorder._last_round = server_round
@@ -185,6 +195,7 @@ class Recorder:
         self._rounds.flush()
         self._unwritten_round = ""
         self._last_round = int(number)
+        self._before = {}
 
     def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
         """Add an entry to ``clusters.json`` if the assignment differs from the one before.
@@ -300,6 +311,7 @@ class Recorder:
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""
         write_summary(self.folder, summary)
+        self._before = {}
 
 
 def _content(file: IO[Any]) -> bytes:

@@ -13,7 +13,7 @@ import pytest
 from torch import nn
 
 import fedclust
-from fedclust.federation import RunFailed
+from fedclust.federation import FederationError, RunFailed
 from fedclust.results import Checkpoints, Recorder, SavedRun, comparable
 
 
@@ -228,6 +228,17 @@ def test_a_resumed_run_that_stops_has_no_figures_of_an_earlier_round(tmp_path: P
         _simulate(folder, resume=True, on_round=stop)
     assert not (folder / "summary.json").exists()
     assert _simulate(folder, resume=True).summary["figures_of_round"] == 4
+
+
+def test_a_resumed_run_that_is_refused_leaves_its_folder_as_it_was(tmp_path: Path) -> None:
+    folder, parts = tmp_path / "run", ("config.yaml", "summary.json", "rounds.jsonl", "clusters.json")
+    _simulate(folder, rounds=2)
+    before = {name: (folder / name).read_bytes() for name in parts}
+    with pytest.raises(FederationError, match="must go on without such a choice of personal"):
+        _simulate(folder, rounds=3, personal="ditto", resume=True)
+    assert {name: (folder / name).read_bytes() for name in parts} == before
+    assert len(_simulate(folder, rounds=3, resume=True).saved.rounds) == 3
+    assert (folder / "config.yaml").read_bytes() != before["config.yaml"]  # now of 3 rounds
 
 
 def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,9 +58,10 @@ def load(
     Raises
     ------
     SourceError
-        If the dataset's source is missing, unreadable, or not as configured.
+        If the dataset's source is missing, unreadable, or not as configured, or the partition is impossible
+        for it.
     ValueError
-        If the partition is impossible for this dataset.
+        If a setting of the dataset is out of range.
     OSError
         If the cache cannot be written.
     """
@@ -68,7 +69,10 @@ def load(
     seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
     folder = cache.cache_folder("federations", data.name, fingerprint, cache_dir)
-    cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
+    try:
+        cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
+    except ValueError as error:  # its rule names the setting
+        raise SourceError(str(error)) from error
     names, agreed = data.natural_names, folder / _TARGET
     target = from_text(agreed.read_text()) if agreed.exists() else data.target
     with np.load(folder / "clients.npz", allow_pickle=False) as clients:
@@ -179,7 +183,11 @@ def _write(folder: Path, data: Dataset, partition: Mapping[str, Any], seed: int)
     if data.values is not None:
         values = _written_or(folder / VALUES, data.values).numpy()
         # The range of amounts, the intervals of times: of exactly the rows that somebody trains on.
-        target = data.target.agreed_again(values[trained].astype(np.float64))
+        try:
+            target = data.target.agreed_again(values[trained].astype(np.float64))
+        except ValueError as error:
+            held = f" ({num_held} held out)" if (num_held := sum(map(len, held_out))) else ""
+            raise SourceError(f"dataset.label of the {len(trained)} training rows{held}: {error}") from error
         (folder / _TARGET).write_text(to_text(target))
         np.save(folder / "labels.npy", target.bins(values))
 

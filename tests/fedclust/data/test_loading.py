@@ -177,8 +177,14 @@ def test_amounts_are_agreed_on_the_rows_that_clients_train_on(tmp_path, loaded: 
 def test_times_that_no_client_trains_on_with_an_event(tmp_path: Path, loaded: Load, monkeypatch) -> None:
     rows = {"age": [1.0, 2.0, 3.0, 4.0], "label": [5.0, 6.0, 7.0, 8.0], "died": [0, 0, 1, 1]}
     dealt(monkeypatch, [[0, 1]], [[2, 3]])
-    with pytest.raises(ValueError, match="events must happen to some rows, all 2 are censored"):
+    rule = "dataset.label of the 2 training rows: events must happen to some rows, all 2 are censored"
+    with pytest.raises(SourceError, match=f"^{rule}$"):
         loaded(table(tmp_path, rows, 1, event="died"))
+
+
+def test_an_impossible_partition_is_told_as_a_setting(loaded: Load) -> None:
+    with pytest.raises(SourceError, match=r"^partition.test must be one of .*, got 'official'$"):
+        loaded(test="official")
 
 
 @pytest.mark.parametrize(

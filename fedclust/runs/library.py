@@ -230,6 +230,8 @@ class Result:
         ------
         IndexError
             If there is no such cluster.
+        ValueError
+            If part of the model stayed with its clients, and these were not in the run's own process.
         """
         if not 0 <= cluster < len(self._state.models):
             raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
@@ -237,6 +239,11 @@ class Result:
             return self._built(self._serving[cluster])
         members, own = np.where(self.assignment == cluster, 0, -1), self._kept_for(cluster)
         initial = self._fresh().state_dict()
+        lacking = [name for name in initial if name not in self._serving[cluster]]
+        if lacking and not own:
+            choice = self.saved.summary["stays"]["choice"]
+            rule = f"the run must have whole models here, {few(lacking)} stayed with each client at its node"
+            raise ValueError(f"{rule} (personal={choice}); ditto, apfl and finetune leave a whole one")
         return self._built(*completed(self._serving[cluster : cluster + 1], members, own, initial))
 
     def _fresh(self) -> nn.Module:

@@ -46,7 +46,7 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import COMMON, VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import plural
+from fedclust.support.checks import few, plural
 from fedclust.support.reasons import FederationError
 from fedclust.typing import IntArray
 
@@ -281,6 +281,12 @@ class StrategyRun(Observer):
             rule = f"resume must be of a run in one process with personal={self.staying.choice}"
             raise FederationError(f"{rule}: nodes keep what stays with clients for one run")
         entries = self.staying.staying(model)
+        if entries and self._clients.kept is None and self.settings.holdout_clients:
+            rule = f"holdout_clients must be 0 with personal={self.staying.choice} over nodes"
+            raise FederationError(
+                f"{rule}, got {self.settings.holdout_clients:g}: {few(entries)} stay with the clients, so "
+                "newcomers have no whole model"
+            )
         self.strategy.add_layers(Stays(self.staying, self.name, entries))
         self._keeping(self.name)
         return entries

@@ -16,6 +16,7 @@ from torch.nn import functional
 
 import fedclust
 from fedclust.clients.node import KeptByNode, node_here
+from fedclust.federation import FederationError
 from fedclust.federation.answering import Here
 from fedclust.grids.local_grid import LocalGrid
 from fedclust.layers.staying import completed
@@ -395,6 +396,20 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
         kept = KeptByNode(context, clients).of("fedavg")
         assert tuple(sorted(kept)) == clients  # a node keeps its own clients' layers only
         held |= kept
+    if choice in (
+        "fedper",
+        "fedrep",
+    ):  # there is no whole model here: none is put together with a random head
+        for use in (lambda: nodes.model_for(0), lambda: nodes.export(tmp_path / "export")):
+            with pytest.raises(ValueError, match=rf"^the run must have whole models .*\(personal={choice}\)"):
+                use()
+        with pytest.raises(
+            FederationError, match=f"^holdout_clients must be 0 with personal={choice} over nodes"
+        ):
+            new = "engine.num_nodes=3", "holdout_clients=1", f"output_dir={tmp_path / 'new'}"
+            fedclust.run([*one, *new])
+    else:
+        assert nodes.export(tmp_path / "export").is_dir()
     for client, own in _kept_in(_saved(here.folder)).items():
         assert held[client].share == pytest.approx(own.share)
         for name, tensor in own.tensors.items():

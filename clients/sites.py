@@ -38,7 +38,7 @@ _KEYS = (
 """All keys of a deployed node's configuration that fedclust reads; a user's ClientApp may have others."""
 
 _PREPARED = "prepared"  # in `context.state`: the folder of each site's encoded rows
-_INPUTS, _NOTE = "inputs.npy", "rows.json"
+_INPUTS, _LABELS, _NOTE = "inputs.npy", "labels.npy", "rows.json"
 _UNCHANGED = "must not change during a run, or a model would be tested on rows that it was trained on"
 _UNDER = "rules"  # in `context.state`: what the rules allowed when the rows were encoded
 
@@ -174,13 +174,17 @@ class OwnSites:
         """Return the folder of a site's encoded rows, if they are those with which it came into the run.
 
         Rows in another order would be divided otherwise, and a model tested on rows that it was trained on.
-        The cache notes what the site had: its parts and labels, and its inputs under one encoding and rules.
+        The cache notes what the site had: its parts and amounts, its classes or bins under one encoding, and
+        its inputs under that and the site's rules.
         """
         if agreed.key and self.rules is not None:  # in the user's own process resuming is refused
-            parts = cache.checksums(Path(folder))
-            encoded = [agreed.agreement.digest(), self.rules.to_json()]
-            inputs = {_INPUTS: parts.pop(_INPUTS)}
-            same = [_as_noted(parts, agreed.key, site), _as_noted(inputs, agreed.key, site, *encoded)]
+            parts, encoding = cache.checksums(Path(folder)), agreed.agreement.digest()
+            labels, inputs = ({name: parts.pop(name)} for name in (_LABELS, _INPUTS))
+            same = [
+                _as_noted(parts, agreed.key, site, "parts"),
+                _as_noted(labels, agreed.key, site, encoding, "labels"),
+                _as_noted(inputs, agreed.key, site, encoding, self.rules.to_json()),
+            ]
             if not all(same):
                 raise SiteError(f"its data {_UNCHANGED}")
         return folder

@@ -131,6 +131,8 @@ def test_sites_join_and_leave_and_the_run_can_be_resumed(tmp_path: Path) -> None
     assert json.dumps(part.clients["last_accuracy"].tolist()) == json.dumps(
         whole.clients["last_accuracy"].tolist()
     )
+    # That it came in grams was warned of before the run stopped.
+    assert part.summary["data_warnings"] == whole.summary["data_warnings"] != []
 
 
 def test_a_site_whose_description_is_lost_joins_when_it_is_back(

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,12 +11,15 @@ from flwr.app import RecordDict
 from rich.console import Console
 
 from fedclust import clients, load
+from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.data.sites.rules import OURS
 from fedclust.data.targets import from_text
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
+from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multiplier_of
 from fedclust.runs.server import federate, make_engine
+from fedclust.settings.allowed import known_of
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.support.reasons import FederationError, RunFailed
@@ -290,3 +294,60 @@ def test_a_sites_group_is_its_operators(tmp_path: Path) -> None:
 def test_a_sites_group_may_be_a_column_with_one_value(tmp_path: Path) -> None:
     with pytest.raises(FederationError, match="dataset.groups must be a column with one value in all rows"):
         _run(tmp_path, ["strategy=known_groups", "dataset.groups=ward", "proof=false"], {})
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        ["dataset.label=ill", "dataset.ignore=[stay, died]"],
+        ["dataset.label=stay", "dataset.target=amounts", "dataset.ignore=[ill, died]"],
+        ["dataset.label=stay", "dataset.event=died", "dataset.natural=ward", "dataset.ignore=[ill]"],
+    ],
+)
+def test_a_resumed_run_goes_on_without_a_site_of_other_rows_until_it_has_its_own(
+    target: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedclust.grids.nodes._AGAIN", 0.0)  # ask a site again at once
+    config, sites, draws = (
+        compose(["dataset=csv", *target, "partition=own"]),
+        ("east", "north"),
+        np.random.default_rng(0),
+    )
+    tables = {
+        site: pd.DataFrame(
+            {
+                "age": draws.normal(60, 9, 80).round(1),
+                "ill": ["yes", "no"] * 40,
+                "stay": draws.exponential(9, 80).round(2) + 0.5,
+                "died": [0, 1] * 40,
+                "ward": ["a", "b"] * 40,
+            }
+        )
+        for site in sites
+    }
+
+    def connected(north: pd.DataFrame, *before: Any, key: str = "") -> SiteGrid:
+        local = LocalGrid(clients.app, to_run_config(config), len(sites))
+        for site, context in zip(sites, local.contexts, strict=True):
+            path = tmp_path / f"{site}.csv"
+            (north if site == "north" else tables[site]).to_csv(path, index=False)
+            context.node_config.clear()
+            context.node_config.update({"data": str(path), "name": site})
+        wanted = wanted_of(builder_of(known_of(config)["dataset"], Path()), None, None)
+        grid = SiteGrid(local, Rules(1, 0), wanted, key, poll=0.01, wait=60, say=lambda _: None)
+        grid.connect(*before)
+        return grid
+
+    right = tables["north"]
+    first = connected(right)
+    before = first.names, (first.agreement, first.names)
+    everyone = first.get_node_ids()
+    corrected = right.assign(age=[70.5, *right["age"][1:]])
+    for north in (right[::-1], pd.concat([right, right[:3]]), corrected):
+        grid = connected(north, *before, key=first.key)
+        assert (grid.stood, grid.agreement, grid.refused) == (True, first.agreement, {})
+        assert grid.get_node_ids() == everyone[: len(everyone) // 2]  # east's
+        assert grid.cautions[-1].startswith("north: its data must not change during a run")
+        right.to_csv(tmp_path / "north.csv", index=False)
+        assert grid.get_node_ids() == everyone
+    assert not connected(right, *before, key=first.key).stood

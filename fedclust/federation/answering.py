@@ -114,6 +114,8 @@ class Answering(Protocol):
         question's models A and B. Empty where nothing stays.
     kept
         What stays with clients in this process; None if it stays elsewhere.
+    cautions
+        Warnings about the clients' data, a line each.
     """
 
     all_rows: bool
@@ -123,6 +125,10 @@ class Answering(Protocol):
     @property
     def kept(self) -> Kept | None:
         """What stays with clients."""
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Warnings about the clients' data."""
 
     @property
     def simulated(self) -> bool:
@@ -191,6 +197,7 @@ class Here:
     all_rows = False
     keeps: tuple[str, ...] = ()
     plain = False
+    cautions: tuple[str, ...] = ()
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
@@ -318,6 +325,11 @@ class Flower:
             if not clients or clients != list(range(len(clients))):
                 raise ValueError(f"grid must have clients 0..K-1, got {clients[:10]}")
             self._known = len(clients)
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Warnings about sites' data, a line each; none from a grid without sites."""
+        return tuple(getattr(self.grid, "cautions", ()))
 
     @property
     def simulated(self) -> bool:

@@ -135,6 +135,7 @@ class AnyApp:
     plain = True
     all_rows = False
     keeps: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
     kept = None
     simulated = False
 

@@ -364,6 +364,8 @@ class RosterState:
         Their names; None if one has no name.
     asked
         Types of the questions that they were asked.
+    cautions
+        Warnings about their data so far, a line each.
     """
 
     places: Any = ()
@@ -371,6 +373,7 @@ class RosterState:
     described: Descriptions | None = None
     names: Any = None
     asked: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     def roster(self) -> "Roster":
         """Make the roster of the resumed run."""
@@ -515,7 +518,8 @@ class Federation:
         joined, described, names = tuple(self._roster.joined[: self.num_clients]), self.descriptions, None
         if described is not None:
             names, described = described.client_names, replace(described, client_names=None)
-        return RosterState(list(places), joined, described, names and list(names), tuple(sorted(self.asked)))
+        asked, cautions = tuple(sorted(self.asked)), self.clients.cautions
+        return RosterState(list(places), joined, described, names and list(names), asked, cautions)
 
     def run(self, num_rounds: int, timeout: float, after: int | None = None) -> "Federation":
         """Make the federation of another run over the same clients; it reuses their descriptions.

@@ -23,13 +23,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
-from unicodedata import normalize
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedclust.data.sites import check_name
 from fedclust.messages.codec import BadReply
 from fedclust.messages.description import QUERY_CLIENTS, Hosted, read_from_node
 from fedclust.support.flower import is_lost
@@ -331,10 +331,11 @@ def read_site_hosts(path: Path) -> dict[str, str]:
     Raises
     ------
     ValueError
-        If the file cannot be read or is not of this form, or names a site twice or none.
+        If the file cannot be read or is not of this form, or names a site twice or none, or one that no node
+        can have.
     """
     return _read_hosts(
-        path, "site", "a site such as 'north'", lambda site: (normalize("NFC", site),) if site else ()
+        path, "site", "a site such as 'north'", lambda site: (check_name(site, "hosts: "),) if site else ()
     )
 
 
@@ -497,7 +498,7 @@ class NodeRegistry:
             self._not_now[host.node] = time.monotonic()
         self.online[host.node] = replace(host, clients=(), data="", steps=())
         self.broken[host.node] = f"{host.described} is left out: {reason}"
-        self._say_once(self.broken[host.node])
+        self.say_once(self.broken[host.node])
 
     def ask_again(self) -> None:
         """Ask the nodes again that did not answer in time; for a run that waits and that they cannot stop."""
@@ -505,7 +506,8 @@ class NodeRegistry:
             self.online.pop(node, None)
         self._late.clear()
 
-    def _say_once(self, line: str) -> None:
+    def say_once(self, line: str) -> None:
+        """Print a line, unless it has been printed."""
         if line not in self._printed:
             self._printed.add(line)
             self.say(line)
@@ -638,7 +640,7 @@ class NodeRegistry:
         if self._started:
             self._holders = holders  # before the start, no node has served a client
         for line in refused if self._started or self.hosts is not None else ():
-            self._say_once(line)
+            self.say_once(line)
 
 
 def _difference(data: str, others: str) -> str:

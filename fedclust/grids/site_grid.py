@@ -131,7 +131,7 @@ class SiteGrid(ClientGrid):
     site_rules
         What each site with rules lets leave it, in one line, by its name.
     stood
-        Whether a resumed run's earlier agreement was kept.
+        Whether a resumed run's earlier agreement was kept without the same clients making it again.
     """
 
     def __init__(self, grid: Grid, rules: Rules, wanted: Wanted, key: str = "", **options: Any) -> None:
@@ -163,6 +163,11 @@ class SiteGrid(ClientGrid):
         return tuple(self._names[place] for place in self._places)
 
     @property
+    def _of_run(self) -> set[str]:
+        """Sites with a client in the run, or in one that is resumed."""
+        return {name.partition("/")[0] for name in self._names}
+
+    @property
     def left_out(self) -> dict[str, str]:
         """Why each site without a client in the run is left out, by its name."""
         there = {name.partition("/")[0] for name in self.names}
@@ -181,8 +186,9 @@ class SiteGrid(ClientGrid):
         known
             Names of the clients of a run to resume, in the order of their ids; all others join later.
         standing
-            Its agreement, and the names of the clients that made it. If exactly these are online and fit,
-            they agree again, so that changed data are noticed; otherwise it is kept, and `stood` is true.
+            Its agreement, which is kept, and the names of the clients that made it. A site with other rows is
+            left out until it has its own again. If exactly these clients are there, they also agree again, so
+            that changed data are noticed where a site's cache is lost; otherwise `stood` is true.
 
         Returns
         -------
@@ -197,11 +203,15 @@ class SiteGrid(ClientGrid):
         if self._connected:
             return self.num_clients
         self._wait_for_sites()
-        if standing is None or self._present() == set(standing[1]):
+        if standing is None:
             self._agree()
             self._names += tuple(name for name in known if name not in self._names)  # of sites that are away
-        if standing is not None and self._present() != set(standing[1]):  # also if one no longer fits
+        else:
             self._stand(standing[0], known)
+            self.stood = self._present() != set(standing[1])
+            if not self.stood:
+                stated = {site: each for site, (each, _) in self._stated.items() if site not in self.refused}
+                self.agreement = agree(stated, self._wanted).agreement or self.agreement
         self._nodes.start()
         self._connected = True
         first = known or sorted(self._present())
@@ -249,29 +259,58 @@ class SiteGrid(ClientGrid):
 
     def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
         """Send the nodes an earlier agreement; leave out those that do not fit it."""
-        self.stood, self.agreement, self._names = True, agreement, tuple(known)
-        clients: dict[int, tuple[int, ...]] = {}
-        for node, registered in list(self._registered.items()):
-            try:
-                clients[node] = self._welcome(node, registered)
-            except FederationError as error:
-                self._registered.pop(node, None)
-                if node in self._nodes.online:  # otherwise it was lost, as :meth:`_ask` has said
-                    again = isinstance(error, NotNow)
-                    self._nodes.leave_out(self._nodes.online[node], str(error), again=again)
+        self.agreement, self._names = agreement, tuple(known)
+        clients, left_out = self._welcome(dict(self._registered))
+        for node, error in left_out.items():
+            self._registered.pop(node, None)
+            if node in self._nodes.online:  # otherwise it was lost, as :meth:`_ask` has said
+                again = isinstance(error, NotNow)
+                self._nodes.leave_out(self._nodes.online[node], str(error), again=again)
         self._nodes.rehost(clients)
         if len(present := self._present()) < self._rules.min_clients:
             raise self._too_few(present)
 
-    def _welcome(self, node: int, registered: Registered) -> tuple[int, ...]:
-        """Send the encoding to a node that came later or came back; return its clients."""
-        site_of = registered.site_of
-        new = [name for name in sorted(site_of) if name not in self._names]
-        newcomers, known = {site_of[name] for name in new}, {*self._stated}
-        statements = self._statements({node: sorted({*site_of.values()})})
-        for site in sorted(known & {*site_of.values()}) if node in self._registered else ():
-            self._check_same(site, statements.get(site))
-        for site in sorted(newcomers & statements.keys()):
+    def _welcome(
+        self, nodes: Mapping[int, Registered]
+    ) -> tuple[dict[int, tuple[int, ...]], dict[int, FederationError]]:
+        """Send the encoding to nodes that came later or came back.
+
+        Returns
+        -------
+        Their clients, and why others are left out, by node.
+        """
+        known, left_out = {*self._stated}, dict[int, FederationError]()
+        sites = {node: sorted({*each.site_of.values()}) for node, each in nodes.items()}
+        statements = self._statements(sites)
+        for node in nodes.keys() & self._registered.keys():
+            try:
+                for site in sites[node]:
+                    self._check_back(site, statements.get(site), known)
+            except NotNow as error:
+                left_out[node] = error
+        for node, registered in nodes.items():
+            site_of = registered.site_of
+            new = [name for name in sorted(site_of) if name not in self._names]
+            self._check_new({site_of[name] for name in new} & statements.keys(), statements)
+            if node in self._registered and node not in left_out:
+                self._names += tuple(name for name in new if site_of[name] not in self.refused)
+        there = {
+            node: each for node, each in nodes.items() if node in self._registered and node not in left_out
+        }
+        for site, reason in self._send_agreement(there).items():
+            node = next(node for node, each in there.items() if site in each.clients)
+            left_out.setdefault(node, self._changed(f"{site}: {reason}"))
+        lost = {
+            node: FederationError("it was lost while it joined") for node in nodes.keys() - self._registered
+        }
+        left_out |= lost
+        for site in {site for node in left_out for site in sites[node]} - known:
+            self._stated.pop(site, None)  # perhaps of other rows than it had
+        return {node: self._hosting(each) for node, each in nodes.items() if node not in left_out}, left_out
+
+    def _check_new(self, newcomers: Iterable[str], statements: Mapping[str, Statement]) -> None:
+        """Refuse sites that have come later and do not fit, and warn of units."""
+        for site in sorted(newcomers):
             statement = statements[site]
             if reason := unfit_for(statement, self.agreement):
                 self.refuse(site, reason)
@@ -281,25 +320,25 @@ class SiteGrid(ClientGrid):
             self.cautions += tuple(further)
             for line in further:
                 self._say(f"warning: {line}")
-        if node in self._registered:
-            self._names += tuple(name for name in new if site_of[name] not in self.refused)
-            for site, reason in self._send_agreement({node: registered}).items():
-                raise self._changed(f"{site}: {reason}")
-        if node not in self._registered:
-            raise FederationError("it was lost while it joined")
-        return self._hosting(registered)
 
-    def _check_same(self, site: str, statement: Statement | None) -> None:
-        """Raise if a site that is back has other rows; not a refusal, as it may come back with its own."""
-        if site in self.refused:
+    def _check_back(self, site: str, statement: Statement | None, known: set[str]) -> None:
+        """Raise if a site of the run is back with other rows; not a refusal, as it may come with its own.
+
+        `known` are the sites that had described theirs before. Others, as when a run is resumed, must fit the
+        agreement.
+        """
+        if site in self.refused or site not in known | self._of_run:
             return
         if statement is None:
             raise NotNow(f"{site}: it did not describe its data")
-        before, rules = self._stated[site]
-        parts = statement.changed(before) if rules == self.site_rules.get(site, "") else []
-        if parts:
-            rule = "must be as when it joined the run, or its test rows may have been trained on"
-            raise self._changed(f"{site}: its rows {rule}; others are: {few(parts)}")
+        if site in known:
+            before, rules = self._stated[site]
+            parts = statement.changed(before) if rules == self.site_rules.get(site, "") else []
+            if parts:
+                rule = "must be as when it joined the run, or its test rows may have been trained on"
+                raise self._changed(f"{site}: its rows {rule}; others are: {few(parts)}")
+        elif reason := unfit_for(statement, self.agreement):
+            raise self._changed(f"{site}: {reason}")
 
     def _changed(self, line: str) -> NotNow:
         """Remember why a site is left out, and return the error."""
@@ -308,7 +347,7 @@ class SiteGrid(ClientGrid):
         return NotNow(line)
 
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
-        """Ask nodes to describe their sites' data; refuse sites that have never been described."""
+        """Ask nodes to describe their sites' data; refuse those that are new and do not."""
         left = {node: [site for site in each if site not in self.refused] for node, each in sites.items()}
         stated = self._ask({node: RecordDict() for node, each in left.items() if each}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
@@ -318,8 +357,8 @@ class SiteGrid(ClientGrid):
                     statements[site] = answer.statements[site]
                     if site not in self._stated:
                         self._stated[site] = statements[site], self.site_rules.get(site, "")
-                        self._say(f"{site} sent: {statements[site].summary()}")
-                elif site not in self._stated:
+                        self._nodes.say_once(f"{site} sent: {statements[site].summary()}")
+                elif site not in self._stated.keys() | self._of_run:
                     self.refuse(site, answer.refused.get(site, "it did not describe its data"))
         return statements
 
@@ -445,7 +484,7 @@ class SiteGrid(ClientGrid):
         speaking = {site for node in others.keys() & self._nodes.online for site in others[node].clients}
         own = {*site_of.values()} - speaking
         rules = {site: each for site, each in registered.rules.items() if site in own}
-        for site in sorted(rules.keys() & {name.partition("/")[0] for name in self._names}):
+        for site in sorted(rules.keys() & self._of_run):
             if lacking := self._rules.unanswered(rules[site]):  # not a refusal: the site may come back
                 raise NotNow(f"{site}: {lacking}")
         return Registered(site_of, refused, rules), lines
@@ -471,5 +510,10 @@ class SiteGrid(ClientGrid):
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:
                 self.refuse(site, f"partition.sites names {', '.join(sorted(self._rules.expected))}")
-        clients = self._welcome(node, registered) if self._connected else ()
+        clients: tuple[int, ...] = ()
+        if self._connected:
+            hosting, left_out = self._welcome({node: registered})
+            if left_out:
+                raise left_out[node]
+            clients = hosting[node]
         return replace(host, declared=", ".join(sorted(registered.clients)), clients=clients)

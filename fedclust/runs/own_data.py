@@ -103,9 +103,10 @@ def join_sites(
         group, _, name = key.partition(".")
         if (given := unresolved[group].get(name)) not in UNKNOWN and given != value:
             raise ConfigError(f"{key} must be {value}, as the sites have it, got {given}")
-    if saved is not None and sites.stood:  # then the agreement in the folder holds
-        sites.cautions = (*saved.get("cautions", ()), *sites.cautions)
-        return fill(config, agreed), sites
+    if saved is not None:
+        sites.cautions = tuple(dict.fromkeys((*saved.get("cautions", ()), *sites.cautions)))
+        if sites.stood:  # then the agreement in the folder holds
+            return fill(config, agreed), sites
     # Of a run to resume, other clients may have joined since.
     about = {
         "clients": list(standing[1] if standing else sites.names),

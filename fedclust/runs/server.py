@@ -923,6 +923,7 @@ def _federate(config: DictConfig, grid: Grid, session: Session) -> dict[str, obj
     sites = None
     if is_own(config):
         config, sites = join_sites(config, grid, settings, folder, {"say": say, **_waits(settings)}, places)
+        sites.cautions = tuple(dict.fromkeys((*attended.cautions, *sites.cautions)))
         session.texts[AGREEMENT_FILE] = (folder / AGREEMENT_FILE).read_text(encoding="utf-8")
     if settings.task == "partition":
         path = folder / "partition.parquet"

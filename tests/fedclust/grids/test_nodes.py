@@ -143,6 +143,11 @@ def test_a_file_of_hosts_decides(tmp_path: Path) -> None:
         (read_hosts, "north =", "hosts must be a TOML file"),
         (read_hosts, None, r"hosts\.toml"),
         (read_site_hosts, '"a" = 3', "hosts must give each node a site such as 'north', got 3 for 'a'"),
+        (
+            read_site_hosts,
+            'a = "n/w1"',
+            "hosts: a site's name must be 1 to 100 characters without '/', got 'n/w1'",
+        ),
         (read_site_hosts, 'a = "n"\nb = "n"', "must name each site once, site n belongs to 'a' and 'b'"),
     ],
 )

@@ -354,7 +354,7 @@ def test_a_run_is_resumed_without_a_site_whose_columns_have_changed() -> None:
     assert grid.connect(first.names, (first.agreement, first.names)) == 4
     assert (grid.stood, grid.agreement) == (True, first.agreement)
     assert grid.get_node_ids() == [1, 2, 3]
-    assert "east is refused: it lacks the columns x, which most sites have" in said
+    assert "node 'east' is left out: east: it lacks the columns x, which the run uses" in said
 
 
 def _column(moments: dict[str, float]) -> dict:

@@ -403,11 +403,11 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
         for use in (lambda: nodes.model_for(0), lambda: nodes.export(tmp_path / "export")):
             with pytest.raises(ValueError, match=rf"^the run must have whole models .*\(personal={choice}\)"):
                 use()
+        new = [*one, "engine.num_nodes=3", "holdout_clients=1", f"output_dir={tmp_path / 'new'}"]
         with pytest.raises(
             FederationError, match=f"^holdout_clients must be 0 with personal={choice} over nodes"
         ):
-            new = "engine.num_nodes=3", "holdout_clients=1", f"output_dir={tmp_path / 'new'}"
-            fedclust.run([*one, *new])
+            fedclust.run(new)
     else:
         assert nodes.export(tmp_path / "export").is_dir()
     for client, own in _kept_in(_saved(here.folder)).items():

@@ -321,7 +321,9 @@ def test_sites_embed_their_own_images_and_an_export_takes_raw_ones(tmp_path: Pat
     as_pixels = np.stack([np.asarray(Image.open(name)).transpose(2, 0, 1) for name in names])
     assert result.place(str(folder)) == result.place(names) == result.place(as_pixels)
     # The run is resumed with the same encoder only.
-    with pytest.raises(ConfigError, match="^resume must have the encoding of"):
+    with pytest.raises(
+        FederationError, match=r"north: its encoder must be random-\w+ as in the run, got random-"
+    ):
         run([f"resume={tmp_path / 'run'}", "rounds=4", "encoder.seed=1"])
 
 

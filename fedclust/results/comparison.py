@@ -115,6 +115,12 @@ class Row:
         values = {run.summary["seed"]: figure(run.summary, metric) for run in self.runs}
         return {seed: float(f"{value:.12g}") for seed, value in values.items() if known(value)}
 
+    def over(self, metric: str, seeds: set[int]) -> FloatArray:
+        """Return one metric for some seeds, shape (n,); for all that have it unless all of these do."""
+        found = self.by_seed(metric)
+        kept = [value for seed, value in found.items() if seed in seeds]
+        return np.array(kept if seeds and len(kept) == len(seeds) else [*found.values()], dtype=float)
+
     def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
         """Return the rounds that all runs with a metric have, shape (n,), and its values, shape (runs, n)."""
         found = [curve for run in self.runs if (curve := run.series(metric))[0].size]
@@ -174,13 +180,16 @@ def _beside(run: SavedRun) -> Path | None:
 def _config(run: SavedRun) -> dict[str, str]:
     """Flatten a run's configuration; if missing, that of the main run without its strategy.
 
-    A ``row_cap`` that nobody gave is left out: it follows from the strategy, or from the one it ran beside.
+    A ``row_cap`` that nobody gave follows from the strategy, or from the one it ran beside: it becomes a key
+    of the strategy's.
     """
     config, beside = run.config, _beside(run)
     if not config and beside is not None and (beside / "config.yaml").is_file():
         config = {key: value for key, value in SavedRun(beside).config.items() if key != "strategy"}
     if not any(each.lstrip("+").startswith("row_cap=") for each in config.get("overrides") or ["row_cap="]):
-        config = {key: value for key, value in config.items() if key != "row_cap"}
+        config = dict(config)
+        if (cap := config.pop("row_cap", None)) is not None:
+            config["strategy"] = {**(config.get("strategy") or {}), "row_cap": cap}
     config = _as_composed(config)
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {
@@ -284,6 +293,9 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
             path, found = run.folder / "summary.json", list(run.summary)
             raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
     configs = _without_splits({run: _config(run) for run in runs})
+    if not any(run.summary.get("capped") for run in runs):  # then no client has more rows than any cap
+        for config in configs.values():
+            config.pop("strategy.row_cap", None)
     keys = _settings(configs)
     groups: dict[tuple[str, tuple[str, ...]], dict[int, SavedRun]] = {}
     repeats = []
@@ -363,14 +375,29 @@ def by_setting(comparison: ComparedRuns) -> tuple[str, dict[str, dict[str, Row]]
 
 
 def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
-    """Sort the rows that have a metric by its mean, the best first."""
-    means = {row: values.mean() for row in rows if (values := row.values(metric)).size}
-    return sorted(means, key=means.__getitem__, reverse=metric.removeprefix(PREFIX) not in LOWER)
+    """Sort the rows that have a metric by its mean over the seeds that all have, the best first.
+
+    So a run that failed with a difficult seed makes its method no better. Rows with fewer than half as many
+    seeds as others come last, by the mean over their own; so do all if they have no seed in common.
+    """
+    found = [row for row in rows if row.by_seed(metric)]
+    seeds = shared_seeds(found, metric)
+    means = {row: np.mean(row.over(metric, seeds)) for row in found}
+    sign = 1 if metric.removeprefix(PREFIX) in LOWER else -1
+    return sorted(means, key=lambda row: (not seeds <= row.by_seed(metric).keys(), sign * means[row]))
+
+
+def shared_seeds(rows: Iterable[Row], metric: str) -> set[int]:
+    """Find the seeds that all rows have, but for those with fewer than half as many as others."""
+    found = [row.by_seed(metric).keys() for row in rows]
+    most = max(map(len, found), default=0)
+    return set[int]().union(*found).intersection(*(each for each in found if 2 * len(each) >= most))
 
 
 def best_first(comparison: ComparedRuns, metric: str) -> ComparedRuns:
     """Sort the rows of each setting by a metric, the best first and those without it last."""
-    places = {row: place for place, row in enumerate(ranked(comparison.rows, metric))}
+    settings = by_setting(comparison)[1].values()
+    places = {row: place for each in settings for place, row in enumerate(ranked(each.values(), metric))}
     shared = sum(not key.startswith("strategy.") for key in comparison.settings)  # these come first
 
     def key(row: Row) -> tuple[object, ...]:
@@ -541,10 +568,14 @@ def best_lines(comparison: ComparedRuns) -> list[str]:
         names = {row: name for name, row in methods.items()}
         if len(rows := ranked(methods.values(), key)) > 1:
             first, other = rows[:2]
-            best, second = first.values(key), other.values(key)
+            seeds = shared_seeds(rows, key)
+            best, second = first.over(key, seeds), other.over(key, seeds)
             shared = math.isclose(best.mean(), second.mean(), rel_tol=1e-12)
             line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
+            over += " that all have" * (
+                bool(seeds) and any(each.by_seed(key).keys() - seeds for each in rows)
+            )
             line += f" the highest {comparison.words.share}{over}, {mean_and_spread(best)}"
             line += "" if shared else f"; next {names[other]}, {mean_and_spread(second)}"
             gap = found.get((first, other))

@@ -507,7 +507,7 @@ class ClusteredStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         should_stop: Callable[[int, Result], bool] | None = None,
         *,
-        buffers: frozenset[str] = frozenset(),
+        buffers: frozenset[str] | None = None,
         federation: Federation | None = None,
         resume: RunState | None = None,
         min_available_nodes: int = 2,
@@ -531,8 +531,9 @@ class ClusteredStrategy(Strategy):
             Called after each round with its number and the result so far; True ends the run. Flower has it
             from 1.43 on, so the rounds are counted here, not by Flower's ``start``.
         buffers
-            Names of the model's floating-point buffers, see
-            :func:`fedclust.aggregation.flower.buffer_names`: they are averaged, without the aggregator.
+            Names of the model's floating-point arrays that are no parameters: they are averaged, without the
+            aggregator, and tell no method which clients are alike. Unless given, the running means and
+            variances of PyTorch's normalisation layers, as a ``state_dict`` names them.
         federation
             The clients of the grid, if they have described themselves already; they are then not asked again.
         resume
@@ -565,6 +566,8 @@ class ClusteredStrategy(Strategy):
         for setting, value in whole.items():
             check_value(setting, value, "a whole number >= 1")
         check_value("timeout", timeout, "> 0 or None")
+        if buffers is None:
+            buffers = aggregation.statistics_in(initial_arrays)
         _check_first(initial_arrays, buffers)
         aggregation.check_aggregator(self.make_aggregator())
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}

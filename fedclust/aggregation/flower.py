@@ -72,6 +72,24 @@ def buffer_names(model: nn.Module) -> frozenset[str]:
     return frozenset(model.state_dict().keys() - parameters)
 
 
+def statistics_in(names: Iterable[str]) -> frozenset[str]:
+    """List the entries of a ``state_dict`` that have the names of PyTorch's statistics of normalisation.
+
+    Of a network that is not here, only the names of its arrays are known.
+
+    Examples
+    --------
+    >>> sorted(statistics_in(["1.weight", "1.running_mean", "1.running_var", "2.running_mean"]))
+    ['1.running_mean', '1.running_var']
+    """
+    there = frozenset(names)
+    pairs = (
+        (f"{layer}running_mean", f"{layer}running_var")
+        for layer in {name.removesuffix("running_mean") for name in there if name.endswith("running_mean")}
+    )
+    return frozenset().union(*(pair for pair in pairs if there.issuperset(pair)))
+
+
 def check_aggregator(aggregator: Strategy) -> None:
     """Check the options of one of Flower's aggregators; a user's own aggregator must check its own.
 

@@ -574,8 +574,10 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
     def read(content: RecordDict, client: int) -> Evaluation:
         metrics = _metrics(content, at(client))
         rows, loss, numbers = _rows(metrics, at(client)), _loss(metrics), _numbers_of(metrics)
-        if loss is None and LOSS in metrics:
-            raise Lacking(str(at(client).bad(f"{LOSS} must be one number, got {short(metrics[LOSS])}")))
+        lists = [name for name, each in metrics.items() if name.endswith(LOSS) and isinstance(each, list)]
+        if loss is None and lists:
+            given = LOSS if LOSS in lists else lists[0]
+            raise Lacking(str(at(client).bad(f"{given} must be one number, got {short(metrics[given])}")))
         if loss is None:
             _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
         if math.isfinite(loss) and abs(loss) > LARGEST_NUMBER:  # one that is not may be the model's fault

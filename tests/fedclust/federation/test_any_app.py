@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAvg, FedProx
+from flwr.serverapp.strategy import FedAvg, FedAvgM, FedProx
 from rich.console import Console
 from torch import nn
 
@@ -369,7 +369,7 @@ LACKS_LOSS = 'no metrics["loss"] in reply, add: metrics["loss"] = loss'
         ("train", "metrics", {"num-examples": 2.5}, "num-examples must be a whole number, got 2.5"),
         ("evaluate", "metrics", {"eval_loss": math.nan}, "loss must be finite, got nan"),
         ("evaluate", "metrics", {"eval_loss": 1e39}, "loss must be at most 3.40282e+38, got 1e+39"),
-        ("evaluate", "metrics", {"eval_loss": [0.1]}, LACKS_LOSS),
+        ("evaluate", "metrics", {"eval_loss": [0.1]}, "eval_loss must be one number, got [0.1]"),
         ("evaluate", "metrics", {"own_loss": 0.1}, LACKS_LOSS),
     ],
 )
@@ -622,12 +622,40 @@ def test_numbers_of_numpy_count() -> None:
     assert (line["test_loss"], line["global_accuracy"]) == (0.5, 0.75)
 
 
-def test_a_loss_that_is_no_number_is_named() -> None:
+def test_statistics_of_normalisation_tell_nobody_who_is_alike_and_gather_no_momentum() -> None:
+    app = ClientApp()
+
+    def answer(message: Message, context: Context) -> Message:
+        node, content = int(context.node_config["partition-id"]), RecordDict()
+        model = message.content["arrays"]["0.weight"].numpy()
+        if message.metadata.message_type == "train":
+            variance = 1001.0 if node >= 4 else 1.0  # the inputs of half of them are in another unit
+            arrays = (model + WANTED[node % 2]) / 2, np.zeros(1), np.array([variance])
+            content["arrays"] = ArrayRecord(dict(zip(names, map(Array, arrays), strict=True)))
+        loss = float(np.square(model - WANTED[node % 2]).sum())
+        content["metrics"] = MetricRecord({"num-examples": 10, "loss": loss})
+        return Message(content, reply_to=message)
+
+    app.train()(answer)
+    app.evaluate()(answer)
+    names = ("0.weight", "1.running_mean", "1.running_var")
+    first = ArrayRecord(dict(zip(names, map(Array, (np.zeros(2), np.zeros(1), np.ones(1))), strict=True)))
+    strategy = FLHC(
+        parameters=FLHC.parameters_type(rounds=2), aggregator=lambda: FedAvgM(server_momentum=0.9)
+    )
+    found = strategy.start(LocalGrid(app, {}, 8), first, 6)
+    assert found.assignment.tolist() == [0, 1] * 4
+    for model in found.models:  # of two clients with 1 and two with 1001, in every round
+        assert model["1.running_var"].numpy() == pytest.approx([501.0])
+
+
+@pytest.mark.parametrize("name", ["loss", "eval_loss"])
+def test_a_loss_that_is_no_number_is_named(name: str) -> None:
     def several(content: RecordDict, message: Message, _: int) -> None:
         if message.metadata.message_type == "evaluate":
-            content["metrics"] = MetricRecord({"num-examples": 2, "loss": [0.5, 0.25]})
+            content["metrics"] = MetricRecord({"num-examples": 2, name: [0.5, 0.25]})
 
-    why = r"client 0 (node 2), round 1: loss must be one number, got [0.5, 0.25]"
+    why = rf"client 0 (node 2), round 1: {name} must be one number, got [0.5, 0.25]"
     with pytest.raises(FederationError, match=re.escape(why)):
         Apart(4, several).start(ClusteredStrategy(), 1)
 

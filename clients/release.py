@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from filelock import FileLock
@@ -130,16 +130,18 @@ def charge(node: Node, questions: Sequence[Any]) -> None:
 
 
 def _refused(rules: Rules, node: Node, question: Any) -> str | None:
-    """Explain why a question is not worked on: what is trained without noise could answer a later one."""
+    """Explain why a question is not worked on: an error could answer it, and what is trained a later one."""
     match question:
         case _ if node.keeps:
             return rules.unprotected(None, None)
         case training.Instruction() if not (question.arms or question.stays or question.pooled):
             return rules.unprotected(question.patient_clip and question.patient_noise, question.patient_clip)
-        case training.Instruction() | training.UpdateQuestion():
-            return rules.unprotected(None, None)
+        case evaluation.EvaluateQuestion():
+            return rules.unprotected(question.noise, 0.0)
+        case description.EncoderQuestion() | description.DescriptionQuestion():
+            return None  # as far as the answer may leave
         case _:
-            return None
+            return rules.unprotected(None, None)
 
 
 def _spending(rules: Rules, node: Node, question: Any) -> tuple[float, float, int] | None:
@@ -206,8 +208,7 @@ class Release:
                 self._check_seen(rules, rows, int(steps[0]))
                 released = _update(rules, question, answer, self.node.trainer.trainable_names)
             case evaluation.Evaluation():
-                tested = len(data.test[client])
-                figures, outcomes = _figures(rules, tested, answer.metrics, answer.outcomes)
+                figures, outcomes = self._figures(rules, client, answer.metrics, answer.outcomes)
                 released = replace(answer, metrics=figures, outcomes=outcomes)
             case evaluation.PersonalAnswer():
                 released = self._personal(rules, client, answer)
@@ -221,17 +222,35 @@ class Release:
             case evaluation.Confusion():
                 cells = answer.confusion
                 released = replace(answer, confusion=np.where(cells < rules.min_cell, 0, cells))
-            case evaluation.ProofAnswer() | evaluation.FigureAnswer() | coalitions.ScoresAnswer():
+            case evaluation.ProofAnswer() | evaluation.FigureAnswer():
                 _check(rules, answer.count)
                 released = answer
+            case coalitions.ScoresAnswer():
+                _check(rules, answer.count)
+                released = answer.without_classes(self._rare(rules, client, "train"), data.num_classes)
             case evaluation.Predictions(num_examples=number):
                 released = evaluation.Predictions(number * (number >= rules.min_cell))
             case coalitions.SiteFigures():
                 _check(rules, len(data.test[client]))
-                released = answer
+                each = {k: self._figures(rules, client, of, None)[0] for k, of in answer.figures.items()}
+                released = replace(answer, figures=each)
             case _:
                 released = answer
         return released
+
+    def _rare(self, rules: Rules, client: int, part: Literal["train", "test"]) -> IntArray:
+        """List the classes of which a client has a few rows."""
+        data = self.node.data
+        if data.target.numeric:
+            return np.zeros(0, dtype=np.int64)
+        counts = data.label_counts(part)[client]
+        return np.flatnonzero((counts > 0) & (counts < rules.min_cell))
+
+    def _figures(
+        self, rules: Rules, client: int, figures: Mapping[str, float], outcomes: Outcomes | None
+    ) -> tuple[dict[str, float], Outcomes | None]:
+        rare = bool(len(self._rare(rules, client, "test")))
+        return _figures(rules, len(self.node.data.test[client]), figures, outcomes, rare)
 
     def _rows(self, client: int, question: training.Instruction | training.UpdateQuestion) -> int:
         """Count the rows that a client was asked to train on."""
@@ -297,7 +316,7 @@ class Release:
         losses, chosen = ({}, NONE) if few else (answer.losses, answer.chosen)
         figures, outcomes = dict(answer.figures), dict(answer.outcomes)
         for layer, each in answer.figures.items():
-            figures[layer], counted = _figures(rules, len(data.test[client]), each, outcomes.pop(layer, None))
+            figures[layer], counted = self._figures(rules, client, each, outcomes.pop(layer, None))
             if counted is not None:
                 outcomes[layer] = counted
         return replace(answer, losses=losses, chosen=chosen, figures=figures, outcomes=outcomes)
@@ -366,7 +385,7 @@ def _description(rules: Rules, target: Target, answer: description.Description) 
 
 
 def _figures(
-    rules: Rules, rows: int, figures: Mapping[str, float], outcomes: Outcomes | None
+    rules: Rules, rows: int, figures: Mapping[str, float], outcomes: Outcomes | None, rare: bool
 ) -> tuple[dict[str, float], Outcomes | None]:
     """Return the figures of a test part and its counts by class, if each class has enough rows.
 
@@ -376,14 +395,13 @@ def _figures(
     if rows < rules.min_cell:
         none = dict.fromkeys(figures, math.nan)
         return none | {training.NUM_EXAMPLES: 0.0}, None
+    counts = () if outcomes is None else (outcomes.there, outcomes.predicted)
+    small = [bool(((each > 0) & (each < rules.min_cell)).any()) for each in counts]
+    rare = rare or any(small[:1])
+    few = rare or any(small)
+    hidden = _BY_CLASS if rare else _BY_PREDICTION if few else ()
+    figures = {name: math.nan if name in hidden else each for name, each in figures.items()}
     if outcomes is not None:
-        rare, unlikely = (
-            bool(((counts > 0) & (counts < rules.min_cell)).any())
-            for counts in (outcomes.there, outcomes.predicted)
-        )
-        few = rare or unlikely
-        hidden = _BY_CLASS if rare else _BY_PREDICTION if few else ()
-        figures = {name: math.nan if name in hidden else each for name, each in figures.items()}
         blank = np.zeros(0, dtype=np.int64)
         outcomes = (
             None

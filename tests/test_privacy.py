@@ -109,6 +109,10 @@ def test_a_run_that_goes_on_spends_what_one_run_would(tmp_path: Path) -> None:
             ["strategy=clust_psi_pfl", "privacy=none", "~privacy.delta", "privacy.label_counts=false"],
             "privacy.label_counts=false does not support clust_psi_pfl: ClustPSIPFL needs label counts",
         ),
+        (
+            ["strategy=fmcl", "privacy=none", "~privacy.delta", "privacy.label_counts=false"],
+            "privacy.label_counts=false does not support fmcl: its prototypes come with the number of rows",
+        ),
     ],
 )
 def test_what_cannot_hold_it_is_refused_before_round_1(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedclust import clients, load
 from fedclust.data.sites.rows import builder_of, wanted_of
-from fedclust.data.sites.rules import OURS
+from fedclust.data.sites.rules import OURS, Rules as OfSite
 from fedclust.data.targets import from_text
 from fedclust.grids.client_grid import WrappedGrid
 from fedclust.grids.local_grid import LocalGrid
@@ -119,6 +119,16 @@ def test_a_site_whose_rules_forbid_a_run_is_left_out_by_name(rules: str, reason:
     assert list(left) == (["north"] if reason else [])
     assert left.get("north", "").startswith(reason)
     assert summary["failed_replies"] == 0
+
+
+def test_a_run_that_would_spend_more_than_patients_may_is_refused_before_round_1() -> None:
+    # Four steps of noise 2 are a release of noise 1: that of all together decides, not of one round.
+    spent = epsilon_of_runs([(1.0, 1.0, 1)], 1e-5)
+    run = Rules(noise=1.0, clip=1.0, spends=[(2.0, 1.0, 4)])
+    assert run.unanswered(OfSite(patient_noise=1.0, patient_epsilon=spent + 1e-3)) is None
+    why = run.unanswered(OfSite(patient_noise=1.0, patient_epsilon=spent - 1e-3))
+    most = f"its patients spend at most ε = {spent - 1e-3:g} at δ = 1e-05 in all runs"
+    assert why == f"{most}, this one would spend {spent:.3g}"
 
 
 def test_a_method_that_no_site_answers_is_refused_before_round_1(tmp_path: Path) -> None:

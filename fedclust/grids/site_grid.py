@@ -21,6 +21,7 @@ from fedclust.grids.nodes import Host, NodeRegistry, NotNow, owner_by_file, read
 from fedclust.messages.codec import encode
 from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
 from fedclust.messages.training import ARMS
+from fedclust.privacy.accountant import epsilon_of_runs
 from fedclust.support.checks import few, plural
 from fedclust.support.flower import is_lost
 from fedclust.support.reasons import FederationError
@@ -44,6 +45,8 @@ class Rules:
         Types of the questions that each method of the run needs answers to, by its name.
     noise, clip
         Those of ``privacy=patient_dp``; None without it.
+    spends
+        Noise, sampling and number of all that a patient may take part in; empty without it.
     """
 
     min_clients: int = 2
@@ -53,6 +56,7 @@ class Rules:
     asks: Mapping[str, Collection[str]] = field(default_factory=dict)
     noise: float | None = None
     clip: float | None = None
+    spends: Sequence[tuple[float, float, int]] = ()
 
     def ready(self, clients: int, sites: Collection[str], quiet: float) -> bool:
         """Return whether to start with this many clients, these sites, and no change for `quiet` seconds."""
@@ -64,6 +68,13 @@ class Rules:
         """Explain what the run needs that a site's rules do not allow; None if the site can take part."""
         if why := site.unprotected(self.noise, self.clip):
             return why
+        if site.patient_epsilon is not None and self.spends:
+            spent = epsilon_of_runs(self.spends, site.patient_delta)
+            if spent > site.patient_epsilon:
+                most = (
+                    f"its patients spend at most ε = {site.patient_epsilon:g} at δ = {site.patient_delta:g}"
+                )
+                return f"{most} in all runs, this one would spend {spent:.3g}"
         for method, kinds in self.asks.items():
             for kind in sorted(kinds):
                 if not site.answers(kind):

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord
 from fedclust.messages import codec
 from fedclust.messages.evaluation import FIGURES
 from fedclust.messages.training import ARMS
-from fedclust.proof.coalitions import FOLDS, Fit, Scores
+from fedclust.proof.coalitions import FOLDS, Fit, Scores, unknown_shares
 from fedclust.proof.units import Mend
-from fedclust.typing import FloatArray
+from fedclust.typing import FloatArray, IntArray
 
 ALL_ROWS = FOLDS
 """In place of a fold: the model that trains on all rows."""
@@ -133,6 +133,36 @@ class ScoresAnswer:
             ratios=tuple(known) if len(known) == 2 * len(ratios) else (),
             columns=tuple(each.column for each in mends),
             mends=tuple(number for each in mends for number in astuple(each)[1:]),
+        )
+
+    def without_classes(self, rare: IntArray, num_classes: int) -> "ScoresAnswer":
+        """Return the answer as if the site had no rows of some classes, where these weigh as much as others.
+
+        Parameters
+        ----------
+        rare
+            The classes; without any, nothing changes.
+        num_classes
+            Number of classes C.
+        """
+        if not len(rare):
+            return self
+        fits = self.fits.reshape(-1, Fit.width(num_classes)).copy()
+        if num_classes > 2:
+            names, gains, errors = (fits[:, 5:].reshape(len(fits), 3, -1)[:, part] for part in range(3))
+            gains[:, rare] = -(np.argsort(names, axis=1)[:, rare] != rare).astype(float)
+            errors[:, rare] = 1
+        else:
+            fits[:] = Fit.unknown(num_classes).values
+        auc, auc_error = unknown_shares(len(self.auc))
+        balanced, balanced_error = unknown_shares(len(self.balanced))
+        return replace(
+            self,
+            auc=auc,
+            auc_error=auc_error,
+            balanced=balanced,
+            balanced_error=balanced_error,
+            fits=fits.ravel(),
         )
 
     @property

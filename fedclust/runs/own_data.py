@@ -85,7 +85,10 @@ def join_sites(
             evaluations = -(-settings.rounds // settings.evaluate_every)
             planned = Planned.of(privacy, settings.rounds, steps, evaluations)
             least = min(planned.noise, planned.evaluation_noise or math.inf)
-            rules = replace(rules, noise=least, clip=privacy.clip)
+            spends = [(planned.noise, privacy.sampling, settings.rounds * steps)]
+            if planned.evaluation_noise is not None:
+                spends.append((planned.evaluation_noise, 1.0, evaluations))
+            rules = replace(rules, noise=least, clip=privacy.clip, spends=spends)
     except (SiteError, ValueError, TypeError, ModuleNotFoundError) as error:
         raise ConfigError(str(error)) from error
     file, resumed = folder / AGREEMENT_FILE, bool(config.get("resume"))

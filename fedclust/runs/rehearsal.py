@@ -30,6 +30,7 @@ _TEMPLATE = """\
 labels = {labels}  # columns that a run may predict
 inputs = {inputs}  # columns that a run may learn from; no others are described
 groups = []  # columns that may name clients (dataset.natural) or groups, such as ["ward"]; []: none may
+{patient}  # column with a patient's key, which each run must then name as partition.group
 min_cell = 10  # nothing that is of fewer rows leaves: counts, classes, categories, means, figures
 max_values = 100  # most classes, and most categories of a column
 own_models = true  # false: no model leaves that other sites may be sent; coalitions run without this site
@@ -40,7 +41,7 @@ own_models = true  # false: no model leaves that other sites may be sent; coalit
 # rounds_per_day = 200  # most messages a day that ask for training (train, update), of all runs together
 # clip = 1.0  # length to which the change by training is cut
 # noise = 0.01  # standard deviation of the noise on each parameter, as a multiple of clip
-# patient_noise = 1.0  # least noise of privacy=patient_dp, without which nothing of single patients leaves
+# patient_noise = 1.0  # least noise of privacy=patient_dp, without which it neither trains nor sends figures
 # patient_clip = 1.0  # largest length of a patient's gradient in it
 # patient_epsilon = 10.0  # most that a patient spends in all runs together, at patient_delta
 # patient_delta = 1e-5
@@ -70,7 +71,11 @@ def written_rules(given: argparse.Namespace, stated: Statement) -> Iterator[str]
         inputs = [name for name, column in stated.columns.items() if not column.unfit]
         lists = {"labels": [each for each in (given.target, given.event) if each], "inputs": inputs}
         written = {name: json.dumps(each, ensure_ascii=False) for name, each in lists.items()}
-        given.rules.write_text(_TEMPLATE.format(questions=json.dumps(OURS), **written), encoding="utf-8")
+        key = '# patient = "patient_id"'
+        if given.group:
+            key = f"patient = {json.dumps(given.group, ensure_ascii=False)}"
+        text = _TEMPLATE.format(questions=json.dumps(OURS), patient=key, **written)
+        given.rules.write_text(text, encoding="utf-8")
         yield f"{given.rules}: written, edit it as you like"
     yield f"rules: {Rules.read(given.rules).line}"
 

@@ -495,6 +495,8 @@ def check_strategy(
         for thing in (strategy, strategy.selection):
             if getattr(thing, "needs_label_counts", False):
                 raise ValueError(f"{unfit} {name}: {type(thing).__name__} needs label counts")
+        if description.PrototypesQuestion.kind in strategy.asks:
+            raise ValueError(f"{unfit} {name}: its prototypes come with the number of rows of each class")
         return
     aggregator, selection = type(strategy.make_aggregator()), type(strategy.selection)
     if patients := isinstance(privacy, PatientDP):

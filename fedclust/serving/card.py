@@ -12,6 +12,7 @@ import numpy as np
 
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR
 from fedclust.personal.staying import CHOICES
+from fedclust.privacy import FROM_SEED
 from fedclust.serving.served import Served
 from fedclust.support.checks import few
 
@@ -94,6 +95,7 @@ def card(served: Served, run: "SavedRun", cluster: int | None = None) -> str:
         clients=clients,
         choices=choices,
         words=words,
+        published=(run.summary.get("privacy") or {}).get("noise_from") == FROM_SEED,
         **of_clients,
     )
 

@@ -3,6 +3,7 @@
 import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from fedclust.messages import coalitions, description, evaluation, mixtures, tra
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
 from fedclust.privacy.accountant import epsilon_of
+from fedclust.proof.coalitions import Fit, Scores
 from fedclust.support.reasons import discreet, reason_of
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -33,13 +35,20 @@ def node(
     held_out: int = 2,
     batch: int = 8,
     target: Target = CLASSES,
+    tested: Sequence[int] | None = None,
+    num_classes: int = 2,
 ):
-    """A node with one client; of its training rows, 18 are of class 0, the others of class 1."""
+    """A node with one client; of its training rows, 18 are of class 0, the others of class 1.
+
+    Its test rows are of class 0, unless it is said how many are of each.
+    """
+    counts = {"train": [[18, train - 18]], "test": [tested or (test, 0)]}
     data = SimpleNamespace(
         train=[np.arange(train)],
         test=[np.arange(test)],
         validation=[np.arange(held_out)],
-        label_counts=lambda _: np.array([[18, train - 18]]),
+        label_counts=lambda part: np.array(counts[part]),
+        num_classes=num_classes,
         target=target,
     )
     how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
@@ -137,7 +146,15 @@ def test_figures_by_class_need_enough_rows_of_each(
     hits = np.minimum(there, predicted)
     counts = Outcomes(*map(np.array, (there, predicted)), hits, np.array([0]), np.array([1]), NONE, np.eye(2))
     every = figures(20, **{"macro-f1": 0.6, "auc": 0.8})
-    sent = released(evaluation.Evaluation(0, every, counts), test=20)
+    about = {"test": 20, "tested": there}
+    sent = released(evaluation.Evaluation(0, every, counts), **about)
+    # In other rounds than the last, and of a site's own figures, there are no counts.
+    brief = released(evaluation.Evaluation(0, every, None), **about).metrics
+    sites = released(coalitions.SiteFigures({"0": every}, np.zeros(1)), **about).figures["0"]
+    for each in (brief, sites):
+        assert {name for name, value in each.items() if math.isnan(value)} == set(
+            stay[:3] if there[1] == 4 else ()
+        )
     assert {name for name, value in sent.metrics.items() if math.isnan(value)} == set(stay)
     assert all(sent.metrics[name] == value for name, value in every.items() if name not in stay)
     assert (sent.outcomes is None) == bool(stay)
@@ -159,6 +176,28 @@ def test_figures_of_a_few_test_rows_stay() -> None:
     assert (kept.losses, kept.chosen) == ({}, "none")
     kept = released(layers, test=5, held_out=5)
     assert (kept.figures, kept.losses, kept.chosen) == (layers.figures, layers.losses, "prior")
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_what_weighs_a_class_of_a_few_rows_like_others_is_unknown(classes: int) -> None:
+    scores = Scores.of(np.full((2, 20), 0.25), [np.array([0.9]), np.array([0.1])], [np.array([0.8, 0.7])] * 2)
+    fits = [Fit(0.75, 0.5, 0.1, 0.0, 0.2)]
+    if classes == 3:
+        # Classes 1 and 2 would have each other's name; of each class there is what renaming gains.
+        names = replace(fits[0], names=(0, 2, 1))
+        fits = [replace(names, gains=(0.5, 0.25, 0.125), gain_errors=(0.2, 0.3, 0.4))]
+    answer = coalitions.ScoresAnswer.of(scores, fits)
+    same = released(answer, train=23, num_classes=classes)  # 18 and 5
+    assert same is answer
+    sent = released(answer, train=20, num_classes=classes)  # of class 1 there are two
+    assert (sent.auc.tolist(), sent.auc_error.tolist()) == ([0.5], [1.0])
+    assert (sent.balanced.tolist(), sent.balanced_error.tolist()) == ([0.5, 0.5], [1.0, 1.0])
+    assert (sent.means is answer.means, sent.count) == (True, 20)
+    if classes == 2:  # an area under the curve
+        assert sent.fits.tolist() == Fit().values
+    else:  # as if it had no row of class 1: the least that renaming it may gain, and 1
+        own = replace(fits[0], gains=(0.5, -1.0, 0.125), gain_errors=(0.2, 1.0, 0.4))
+        assert sent.fits.tolist() == own.values
 
 
 def test_the_number_of_a_few_predictions_stays() -> None:
@@ -443,8 +482,11 @@ def test_a_site_keeps_account_of_what_its_patients_spend_in_all_runs(tmp_path, m
     measure = evaluation.EvaluateQuestion(start, noise=4.0)
     limited = node(rules)
     limited.trainer.training.steps = 1
-    charge(limited, [replace(measure, noise=None)] * 9)  # not answered
+    charge(limited, [description.DescriptionQuestion("nothing"), description.EncoderQuestion()])
     for refused in (
+        replace(measure, noise=None),
+        evaluation.PredictionsQuestion(start),
+        SimpleNamespace(kind="query.any"),  # an error would say whether a row makes it fail
         training.Instruction(start),
         training.UpdateQuestion(start, 1),
         replace(train, patient_noise=0.9),

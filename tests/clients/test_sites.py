@@ -270,6 +270,35 @@ def test_what_is_of_fewer_than_five_rows_stays(tmp_path: Path) -> None:
     assert gaps.count == gaps.rows
 
 
+LISTED = 'labels = ["diagnosis"]\ninputs = ["age"]\ngroups = []\n'
+FORBIDS = "partition.group must be allowed by the site's rules, got patient; its operator can allow it as"
+DEMANDS = "partition.group must be patient at this site, by the rules of its operator, got none"
+
+
+@pytest.mark.parametrize(
+    ("rules", "key", "reason"),
+    [
+        ('patient = "patient"', "null", DEMANDS),
+        ('patient = "patient"', "patient", None),
+        (LISTED, "patient", FORBIDS),  # how many keys there are would leave the site
+        (LISTED, "null", None),
+        (LISTED + 'patient = "patient"', "patient", None),
+        ("min_cell = 5", "patient", None),
+    ],
+)
+def test_who_is_one_patient_is_decided_by_the_rules(
+    rules: str, key: str, reason: str | None, tmp_path: Path
+) -> None:
+    (file := tmp_path / "site.toml").write_text(rules)
+    path = patients(tmp_path)
+    ignored = "[patient]" if key == "null" else "[]"
+    given = [f"partition.group={key}", f"dataset.ignore={ignored}"]
+    about = context([*OWN, *given], data=str(path), name="north", rules=str(file))
+    refused = own_sites(about).registered().refused
+    assert list(refused) == ([] if reason is None else ["north"])
+    assert refused.get("north", "").startswith(reason or "")
+
+
 def test_a_class_of_fewer_than_five_rows_and_too_many_classes_are_refused(tmp_path: Path) -> None:
     few = ["ill"] * 36 + ["rare"] * 4
     refused = deployed(patients(tmp_path, diagnosis=few), [])[0].registered().refused["north"]

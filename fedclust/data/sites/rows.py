@@ -366,10 +366,25 @@ def _ruled(builder: Builder, parts: Sequence[Part], rules: Rules) -> Builder:
             table = table_of(parts, columns, slice(None))
             if found := [name for name in columns if name not in keep and suspicion(name, table[name])]:
                 raise SiteError(f"{setting} must not name an identifier or a date, got {found[0]}; {allow}")
+    _check_key(builder, parts, rules)
     if isinstance(builder, Tables) and builder.chooses and rules.inputs is not None:
         others = [name for name in parts[0].rows.schema.names if name not in rules.inputs]
         builder = dataclasses.replace(builder, ignore=[*builder.ignore, *others])
     return builder
+
+
+def _check_key(builder: Builder, parts: Sequence[Part], rules: Rules) -> None:
+    """Check that the key of a patient is the rules', as how many keys there are leaves the site."""
+    named = None if builder.group is None else find_column(parts[0], builder.group, "group")
+    if rules.patient is not None and named != rules.patient:
+        rule = f"partition.group must be {rules.patient} at this site, by the rules of its operator"
+        raise SiteError(f"{rule}, got {named or 'none'}")
+    listed = (rules.labels, rules.inputs, rules.groups)
+    if named is None or rules.patient is not None or None in listed:
+        return
+    if not any(named in each for each in listed if each is not None):
+        allow = "its operator can allow it as the patient of the rules"
+        raise SiteError(f"partition.group must be allowed by the site's rules, got {named}; {allow}")
 
 
 def _check_classes(labels: NDArray[Any], rules: Rules) -> None:

@@ -31,6 +31,9 @@ class Rules(Checked):
         identifiers or dates. Others are not described.
     group
         Name of the group that the site is in, such as a vendor, which strategy=auto then tests; None: none.
+    patient
+        Column with a patient's key, which each run must then name as ``partition.group``; None: a run may
+        name any column that the lists have, or none, so that each row is a patient.
     questions
         Names of the questions that the site answers, such as ``train`` and ``prototypes``; None: all of
         fedclust. A question of the user's own must be listed.
@@ -74,6 +77,7 @@ class Rules(Checked):
     inputs: tuple[str, ...] | None = None
     groups: tuple[str, ...] | None = None
     group: str | None = None
+    patient: str | None = None
     questions: tuple[str, ...] | None = None
     methods: tuple[str, ...] | None = None
     layers: tuple[str, ...] | None = None

@@ -29,6 +29,7 @@ def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
         **{"methods": ("auto", "fedavg"), "layers": ("prior",), "encoders": ("random",)},
         **{"rounds_per_day": 200, "clip": 1.0, "noise": 0.01, "patient_clip": 1.0, "patient_noise": 1.0},
         patient_epsilon=10.0,
+        patient="patient_id",
     )
     sizes = dict(re.findall(r"^    (\w+): (?:\d+ times, )?([\d,]+) bytes: \S", printed, re.M))
     assert {"clients", "statement", "description", "train", "evaluate"} <= sizes.keys()

@@ -198,6 +198,8 @@ def test_patients_spend_what_was_printed_and_a_resumed_run_is_the_same_to_the_bi
     trained = epsilon_of_steps(1.5, 0.5, 2 * int(counts.max()), 1e-5)
     assert again.summary["epsilon"] >= trained
     assert "protects nobody" in whole.summary["privacy"]["noise_from"]
+    card = (whole.export(tmp_path / "served") / "README.md").read_text()
+    assert "had the noise been secret; it is from the published seed and protects nobody" in card
     assert "from a published seed it protects nobody" in write_page(whole.folder).read_text()
 
 

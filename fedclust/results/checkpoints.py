@@ -160,7 +160,9 @@ def load(path: Path) -> tuple[RunState, bool]:
             if about["format"] != _FORMAT:
                 raise ValueError(f"format must be {_FORMAT}, it is {about['format']}")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return unpack(RunState, join_arrays(metadata["state"], arrays)), bool(about["last_round"])
+        plain = join_arrays(metadata["state"], arrays)
+        plain["roster"].setdefault("cautions", [])  # which earlier ones of this format lack
+        return unpack(RunState, plain), bool(about["last_round"])
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"checkpoint must be one written by fedclust, got {path}: {error}") from error
 

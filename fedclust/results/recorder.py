@@ -19,6 +19,9 @@ from fedclust.data.targets import CLASSES, Target, to_values
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 from fedclust.support.reasons import RunFailed
 
+_RESUMED = ("config.yaml", "rounds.jsonl", "clusters.json", "summary.json")
+"""Files that a resumed run writes anew; its earlier ones are set aside until it has something new."""
+
 
 def another_run(folder: Path) -> FileExistsError:
     """Make the error of a new run whose folder holds one already."""
@@ -58,7 +61,7 @@ class Recorder:
         self._end_of_changes = 0  # where its closing bracket is
         self._unwritten_round = ""
         self._unwritten_changes: list[str] = []
-        self._before: dict[str, bytes] = {}  # of a resumed run, until it has something new
+        self._aside = False  # whether a resumed run's earlier files are, until it has something new
         self._config: str | None = None
         if config is not None:
             text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
@@ -77,9 +80,9 @@ class Recorder:
             with suppress(OSError):  # what a full disk rejected has already raised, when it was written
                 if file is not None:
                     file.close()
-        for name, content in self._before.items():
-            with suppress(OSError):
-                (self.folder / name).write_bytes(content)
+        if self._aside:
+            _put_back(self.folder)
+            self._aside = False
 
     def copy_to(self, folder: Path) -> None:
         """Write the run so far into another folder, from which it can be resumed.
@@ -121,25 +124,27 @@ class Recorder:
         ValueError
             If ``rounds.jsonl`` lacks a round up to that one.
         """
+        _put_back(folder)  # of a process that was killed before its first new round
         kept = _lines_up_to(folder / "rounds.jsonl", server_round)
         if len(kept) != server_round:
             rule = f"rounds.jsonl must have the {server_round} rounds of the checkpoint"
             raise ValueError(f"{rule}, that in {folder} has {len(kept)}")
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         folder.mkdir(parents=True, exist_ok=True)
-        paths = [folder / name for name in ("config.yaml", "rounds.jsonl", "clusters.json", "summary.json")]
-        before = {path.name: path.read_bytes() for path in paths if path.is_file()}
-        # Its figures belong to another round than the run's new last one.
-        (folder / "summary.json").unlink(missing_ok=True)
-        (folder / "rounds.jsonl").unlink(missing_ok=True)
-        recorder = cls(folder, config)
-        recorder._before = before
-        recorder._rounds.writelines(kept)
-        recorder._rounds.flush()
-        recorder._last_round = server_round
-        (folder / "clusters.json").unlink(missing_ok=True)
-        for change in changes:
-            recorder.assignment(change["round"], change["assignment"], change["reason"])
+        for name in _RESUMED[config is None :]:  # a rename needs no room on a disk
+            with suppress(FileNotFoundError):
+                os.replace(folder / name, folder / f"before.{name}")
+        try:
+            recorder = cls(folder, config)
+            recorder._rounds.writelines(kept)
+            recorder._rounds.flush()
+            recorder._last_round = server_round
+            for change in changes:
+                recorder.assignment(change["round"], change["assignment"], change["reason"])
+        except BaseException:
+            _put_back(folder)
+            raise
+        recorder._aside = True
         return recorder
 
     @staticmethod
@@ -195,7 +200,7 @@ class Recorder:
         self._rounds.flush()
         self._unwritten_round = ""
         self._last_round = int(number)
-        self._before = {}
+        self._go_on()
 
     def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
         """Add an entry to ``clusters.json`` if the assignment differs from the one before.
@@ -311,7 +316,20 @@ class Recorder:
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""
         write_summary(self.folder, summary)
-        self._before = {}
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Remove what would be put back."""
+        if self._aside:
+            for name in _RESUMED:
+                (self.folder / f"before.{name}").unlink(missing_ok=True)
+            self._aside = False
+
+
+def _put_back(folder: Path) -> None:
+    for name in _RESUMED:
+        with suppress(OSError):
+            os.replace(folder / f"before.{name}", folder / name)
 
 
 def _content(file: IO[Any]) -> bytes:

@@ -51,7 +51,7 @@ from fedclust.privacy.accountant import require
 from fedclust.proof.words import CLASSES, Words
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
-from fedclust.results.recorder import another_run, rescuing, write_summary, writing
+from fedclust.results.recorder import CannotWrite, another_run, rescuing, write_summary, writing
 from fedclust.results.report import of_sweep
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import AGREEMENT_FILE, join_sites
@@ -767,7 +767,13 @@ class Session:
             with self.live or nullcontext():
                 run = self._open(name, plan, pace, on_round if chosen else ())
                 federation.asked.update(() if run.resume is None else run.resume.roster.asked)
-                run.start(federation, network)
+                try:
+                    run.start(federation, network)
+                except CannotWrite:  # what is not written yet is saved elsewhere
+                    raise
+                except BaseException:
+                    run.recorder.close()  # before the page is written
+                    raise
                 federation.close()  # compared strategies run on the same clients
         if plan.proves and COMMON in compared.keys() | self.runs.keys():
             self._prove(plan, federation)

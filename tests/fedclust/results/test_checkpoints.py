@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from fedclust.federation import Measured
+from fedclust.federation.federation import RosterState
 from fedclust.federation.run import RunState
 from fedclust.messages.models import from_state
 from fedclust.messages.packer import pack
@@ -49,6 +51,18 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     with safe_open(path, framework="numpy") as file:
         assert file.get_tensor("models/1/a").tolist() == 6  # BatchNorm's counter is a scalar
     assert read.traffic.totals() == state.traffic.totals()
+
+
+def test_a_checkpoint_without_what_later_ones_have_is_read(tmp_path: Path) -> None:
+    state = _state(roster=RosterState(cautions=("north: its data must not change",)))
+    path = Checkpoints(tmp_path, rounds=9).save(state)
+    assert load(path)[0].roster.cautions == state.roster.cautions
+    with safe_open(path, framework="pt") as file:
+        about, tensors = dict(file.metadata()), {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    plain = json.loads(about["state"])
+    del plain["roster"]["cautions"]
+    save_file(tensors, path, about | {"state": json.dumps(plain)})
+    assert load(path)[0].roster.cautions == ()
 
 
 def test_models_that_share_memory_are_written_for_each(tmp_path: Path) -> None:

@@ -241,6 +241,36 @@ def test_a_resumed_run_that_is_refused_leaves_its_folder_as_it_was(tmp_path: Pat
     assert (folder / "config.yaml").read_bytes() != before["config.yaml"]  # now of 3 rounds
 
 
+def test_a_resume_that_finds_no_room_leaves_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, parts = tmp_path / "run", ("config.yaml", "summary.json", "rounds.jsonl", "clusters.json")
+    _simulate(folder, rounds=2)
+    before = {name: (folder / name).read_bytes() for name in parts}
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Recorder, "assignment", full)
+        with pytest.raises(OSError, match="No space left"):
+            Recorder.resume(folder, 1, "rounds: 3\n")
+    assert {name: (folder / name).read_bytes() for name in parts} == before
+    # A process that is killed before its first new round: what it has set aside is there at the next resume.
+    Recorder.resume(folder, 1, "rounds: 3\n")._rounds.close()
+    assert not (folder / "summary.json").exists()
+    Recorder.resume(folder, 1).close()
+    assert {name: (folder / name).read_bytes() for name in parts} == before
+    assert not list(folder.glob("before.*"))
+
+
+def test_a_resumed_run_that_stops_early_has_the_page_of_its_last_round(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    folder = tmp_path / "run"
+    _simulate(folder, rounds=2)
+    with pytest.raises(FederationError):
+        _simulate(folder, rounds=3, personal="ditto", resume=True)
+    assert "Not finished" not in (folder / "report.html").read_text()
+
+
 def test_failures_after_the_last_round_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def confuse(federation, clusters) -> dict:  # as one that asks, and is refused
         federation.failed(2, "query.confusion", "disk on fire")

@@ -74,6 +74,9 @@ _NO_SETTINGS = {
 }
 
 
+_CAP = "strategy.row_cap"  # of a cap that nobody gave
+
+
 @dataclass(frozen=True, eq=False)
 class Row:
     """The runs of one strategy with one setting.
@@ -115,11 +118,12 @@ class Row:
         values = {run.summary["seed"]: figure(run.summary, metric) for run in self.runs}
         return {seed: float(f"{value:.12g}") for seed, value in values.items() if known(value)}
 
-    def over(self, metric: str, seeds: set[int]) -> FloatArray:
-        """Return one metric for some seeds, shape (n,); for all that have it unless all of these do."""
-        found = self.by_seed(metric)
-        kept = [value for seed, value in found.items() if seed in seeds]
-        return np.array(kept if seeds and len(kept) == len(seeds) else [*found.values()], dtype=float)
+    def beside(self, other: "Row", metric: str) -> tuple[FloatArray, FloatArray]:
+        """Return one metric of this row and another for the seeds that both have; for their own if none."""
+        own, theirs = self.by_seed(metric), other.by_seed(metric)
+        if not (shared := sorted(own.keys() & theirs.keys())):
+            return self.values(metric), other.values(metric)
+        return np.array([own[seed] for seed in shared]), np.array([theirs[seed] for seed in shared])
 
     def curves(self, metric: str) -> tuple[IntArray, FloatArray]:
         """Return the rounds that all runs with a metric have, shape (n,), and its values, shape (runs, n)."""
@@ -189,7 +193,7 @@ def _config(run: SavedRun) -> dict[str, str]:
     if not any(each.lstrip("+").startswith("row_cap=") for each in config.get("overrides") or ["row_cap="]):
         config = dict(config)
         if (cap := config.pop("row_cap", None)) is not None:
-            config["strategy"] = {**(config.get("strategy") or {}), "row_cap": cap}
+            config["strategy"] = {**(config.get("strategy") or {}), _CAP.rpartition(".")[2]: cap}
     config = _as_composed(config)
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {
@@ -295,7 +299,7 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
     configs = _without_splits({run: _config(run) for run in runs})
     if not any(run.summary.get("capped") for run in runs):  # then no client has more rows than any cap
         for config in configs.values():
-            config.pop("strategy.row_cap", None)
+            config.pop(_CAP, None)
     keys = _settings(configs)
     groups: dict[tuple[str, tuple[str, ...]], dict[int, SavedRun]] = {}
     repeats = []
@@ -375,23 +379,26 @@ def by_setting(comparison: ComparedRuns) -> tuple[str, dict[str, dict[str, Row]]
 
 
 def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
-    """Sort the rows that have a metric by its mean over the seeds that all have, the best first.
+    """Sort the rows that have a metric, the best first: by the others that it leads, less those that lead it.
 
-    So a run that failed with a difficult seed makes its method no better. Rows with fewer than half as many
-    seeds as others come last, by the mean over their own; so do all if they have no seed in common.
+    Of two, the one with the better mean over the seeds that both have leads, so that a run that failed with a
+    difficult seed makes its method no better. Where all have the same seeds, this is the order of the means.
+    Rows with fewer than half as many seeds as another come last.
     """
-    found = [row for row in rows if row.by_seed(metric)]
-    seeds = shared_seeds(found, metric)
-    means = {row: np.mean(row.over(metric, seeds)) for row in found}
-    sign = 1 if metric.removeprefix(PREFIX) in LOWER else -1
-    return sorted(means, key=lambda row: (not seeds <= row.by_seed(metric).keys(), sign * means[row]))
+    found = {row: seeds for row in rows if (seeds := row.by_seed(metric))}
+    most = max(map(len, found.values()), default=0)
+    sign = -1 if metric.removeprefix(PREFIX) in LOWER else 1
+    ahead = {row: 0 for row, seeds in found.items() if 2 * len(seeds) >= most}
+    for row, other in combinations(ahead, 2):
+        own, theirs = found[row], found[other]
+        gap = sign * int(np.sign(round(sum(own[seed] - theirs[seed] for seed in own.keys() & theirs), 12)))
+        ahead[row] += gap
+        ahead[other] -= gap
 
+    def key(row: Row) -> tuple[object, ...]:
+        return row not in ahead, -ahead.get(row, 0), -sign * row.values(metric).mean()
 
-def shared_seeds(rows: Iterable[Row], metric: str) -> set[int]:
-    """Find the seeds that all rows have, but for those with fewer than half as many as others."""
-    found = [row.by_seed(metric).keys() for row in rows]
-    most = max(map(len, found), default=0)
-    return set[int]().union(*found).intersection(*(each for each in found if 2 * len(each) >= most))
+    return sorted(found, key=key)
 
 
 def best_first(comparison: ComparedRuns, metric: str) -> ComparedRuns:
@@ -461,13 +468,26 @@ def differences(
     found: dict[tuple[Row, Row], Difference] = {}
     for methods in by_setting(comparison)[1].values():
         rows = ranked(methods.values(), metric)
-        pairs = list(combinations(rows, 2))
-        if strategy != ALL:
+        if strategy == ALL:
+            pairs = [
+                (better, other) for better, other in (ranked(two, metric) for two in combinations(rows, 2))
+            ]
+        else:
             named = [row for row in rows if row.strategy == strategy]
-            first = min(named, key=lambda row: [*map(_number_or_text, row.settings)], default=None)
-            pairs = [(row, first) for row in rows if first not in (None, row)]
-        found |= _tested(pairs, metric)
+            pairs = [(row, _like(row, named, comparison.settings)) for row in rows if named]
+        found |= _tested((pair for pair in pairs if pair[0] is not pair[1]), metric)
     return found
+
+
+def _like(row: Row, named: Sequence[Row], settings: Sequence[str]) -> Row:
+    """Choose the row to compare with: one whose rows were capped as this one's, the first by its settings."""
+    caps = [place for place, key in enumerate(settings) if key == _CAP]
+
+    def key(each: Row) -> tuple[object, ...]:
+        other = any(each.settings[place] != row.settings[place] for place in caps)
+        return other, [*map(_number_or_text, each.settings)]
+
+    return min(named, key=key)
 
 
 def _tested(pairs: Iterable[tuple[Row, Row]], metric: str) -> dict[tuple[Row, Row], Difference]:
@@ -556,7 +576,8 @@ def best(comparison: ComparedRuns, metric: str) -> set[Row]:
         if len(rows) > 1:
             gaps = {row: tests.get((rows[0], row)) for row in rows[1:]}
             alike = {row for row, gap in gaps.items() if gap and (gap.mean == 0 or gap.p_value >= LEVEL)}
-            found |= {rows[0], *alike}
+            ahead = {row for row in rows[1:] if (row, rows[0]) in tests}  # on the seeds that both have
+            found |= {rows[0], *alike, *ahead}
     return found
 
 
@@ -568,14 +589,14 @@ def best_lines(comparison: ComparedRuns) -> list[str]:
         names = {row: name for name, row in methods.items()}
         if len(rows := ranked(methods.values(), key)) > 1:
             first, other = rows[:2]
-            seeds = shared_seeds(rows, key)
-            best, second = first.over(key, seeds), other.over(key, seeds)
+            best, second = first.beside(other, key)
             shared = math.isclose(best.mean(), second.mean(), rel_tol=1e-12)
             line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
-            over += " that all have" * (
-                bool(seeds) and any(each.by_seed(key).keys() - seeds for each in rows)
+            fewer = min(first.values(key).size, other.values(key).size) < max(
+                r.values(key).size for r in rows
             )
+            over += " that both have" * (bool(over) and fewer)
             line += f" the highest {comparison.words.share}{over}, {mean_and_spread(best)}"
             line += "" if shared else f"; next {names[other]}, {mean_and_spread(second)}"
             gap = found.get((first, other))

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.comparison import (
@@ -16,6 +14,7 @@ from fedclust.results.comparison import (
     compare,
     find_runs,
     guesses_line,
+    ranked,
     runs_below,
 )
 from fedclust.results.names import paper_name
@@ -71,7 +70,8 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     lines = headline(best[0]) if len(best) == 1 else several if best else []
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
-    ranked = sorted(comparison.rows, key=lambda row: -_mean(row))
+    rows = ranked(comparison.rows, _ACCURACY)
+    rows += [row for row in comparison.rows if row not in rows]
     words, own = comparison.words, {key: title for key, title, _ in comparison.words.figures}
     titles = {key: title.format(words) for key, title in _FIGURES.items() if key not in words.without}
     first = _ACCURACY, f"without_layer.{_ACCURACY}"
@@ -80,7 +80,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     return {
         "kind": "sweep",
         "title": folder.resolve().name,
-        "document": " · ".join([*dict.fromkeys(row.name for row in ranked[:3]), folder.resolve().name]),
+        "document": " · ".join([*dict.fromkeys(row.name for row in rows[:3]), folder.resolve().name]),
         "finished": not left,
         "left": left,
         "facts": list(made_facts([run for _, run in jobs])),
@@ -88,10 +88,10 @@ def view_sweep(folder: Path) -> dict[str, Any]:
         "settings": list(comparison.settings),
         "figures_of": figures,
         "words": words,
-        "rows": [_row(row, figures) for row in ranked],
-        "guesses": guesses_line(ranked),
+        "rows": [_row(row, figures) for row in rows],
+        "guesses": guesses_line(rows),
         "runs": [_job(run, place) for place, run in jobs],
-        "pictures": {each.name: each for each in _pictures(comparison, ranked, figures)},
+        "pictures": {each.name: each for each in _pictures(comparison, rows, figures)},
         "data": {},
         "jobs": [str(place) for place, _ in jobs],
     }
@@ -100,11 +100,6 @@ def view_sweep(folder: Path) -> dict[str, Any]:
 def _name(comparison: ComparedRuns, row: Row) -> str:
     given = zip(comparison.settings, row.settings, strict=True)
     return " ".join([paper_name(row.strategy), *(f"{key}={value}" for key, value in given if value)])
-
-
-def _mean(row: Row) -> float:
-    values = row.values(_ACCURACY)
-    return float(values.mean()) if values.size else -np.inf
 
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:
@@ -121,10 +116,8 @@ def _cell(values: FloatArray, figure: str) -> dict[str, Any]:
     return {"text": " ± ".join(map(write, shown)), "sort": shown[0]}
 
 
-def _pictures(
-    comparison: ComparedRuns, ranked: Sequence[Row], figures: Mapping[str, str]
-) -> Iterator[Picture]:
-    best = [row for row in ranked if row.values(_ACCURACY).size]
+def _pictures(comparison: ComparedRuns, rows: Sequence[Row], figures: Mapping[str, str]) -> Iterator[Picture]:
+    best = [row for row in rows if row.values(_ACCURACY).size]
     dots = []
     for row in best[:_MOST_SEEDS]:
         name = _name(comparison, row)

@@ -106,16 +106,22 @@ def test_a_baseline_that_was_capped_is_not_the_one_that_was_not(tmp_path: Path) 
         folder = run(tmp_path / f"auto{seed}", "auto", seed, 0.7, config | {"row_cap": 3.0}, **more)
         run(folder / "compare" / "fedavg", "fedavg", seed, 0.6 + seed / 10, config | {"row_cap": 3.0}, **more)
         run(tmp_path / f"alone{seed}", "fedavg", seed, 0.8, config | {"row_cap": None})
+        run(tmp_path / f"ifca{seed}", "ifca", seed, 0.5, config | {"row_cap": None})
     comparison = compare(find_runs([tmp_path])[0])
     assert comparison.settings == ("strategy.row_cap",)
     found = {
         (row.strategy, *row.settings): row.values("mean_client_accuracy").tolist() for row in comparison.rows
     }
-    assert found == {("auto", "3.0"): [0.7, 0.7], ("fedavg", "3.0"): [0.6, 0.7], ("fedavg", ""): [0.8, 0.8]}
+    assert found == {
+        ("auto", "3.0"): [0.7, 0.7],
+        ("fedavg", "3.0"): [0.6, 0.7],
+        ("fedavg", ""): [0.8, 0.8],
+        ("ifca", ""): [0.5, 0.5],
+    }
     pairs = differences(comparison, "mean_client_accuracy")
     gaps = {(row.strategy, *row.settings): each.mean for (row, _), each in pairs.items()}
-    # Against the capped one: 0.1 and 0, and 0.2 and 0.1.
-    assert gaps == {("auto", "3.0"): pytest.approx(0.05), ("fedavg", ""): pytest.approx(0.15)}
+    # auto is 0.1 and 0 from the capped one; IFCA, without a cap, 0.3 and 0.3 from the other.
+    assert gaps == {("auto", "3.0"): pytest.approx(0.05), ("ifca", ""): pytest.approx(-0.3)}
 
 
 def test_a_run_that_failed_makes_its_method_no_better(tmp_path: Path) -> None:
@@ -133,10 +139,33 @@ def test_a_run_that_failed_makes_its_method_no_better(tmp_path: Path) -> None:
     # 5.43/6 and 5.16/6; by signs 2 of 2^6: 0.03125, once for the one pair that can be tested.
     (line,) = best_lines(comparison)
     first, second = (
-        "FMCL has the highest accuracy over 6 seeds that all have, 0.905 ± 0.010",
+        "FMCL has the highest accuracy over 6 seeds that both have, 0.905 ± 0.010",
         "next FedGWC, 0.860",
     )
     assert line == f"{first}; {second} ± 0.009, p 0.031"
+
+
+def test_a_third_method_decides_nothing_between_two(tmp_path: Path) -> None:
+    # CFL is 0.1 ahead with the seeds 10 to 19, and 0.001 behind with those that FedAvg has, too.
+    for seed in range(20):
+        run(tmp_path / f"ifca{seed}", "ifca", seed, 0.701 if seed > 9 else 0.802)
+        run(tmp_path / f"cfl{seed}", "cfl", seed, 0.801)
+        if seed < 10:
+            run(tmp_path / f"fedavg{seed}", "fedavg", seed, 0.5 + seed / 1000)
+    comparison, key = compare(find_runs([tmp_path])[0]), "mean_client_accuracy"
+    assert [row.strategy for row in ranked(comparison.rows, key)] == ["cfl", "ifca", "fedavg"]
+    (line,) = best_lines(comparison)
+    # (0.802 + 0.701)/2, and 0.0505·√(20/19).
+    assert line.startswith(
+        "CFL has the highest accuracy over 20 seeds, 0.801 ± 0.000; next IFCA, 0.752 ± 0.052"
+    )
+    pairs = differences(comparison, key, ALL)
+    assert {(one.strategy, other.strategy) for one, other in pairs} == {
+        ("cfl", "ifca"),
+        ("cfl", "fedavg"),
+        ("ifca", "fedavg"),
+    }
+    assert min(each.mean for each in pairs.values()) > 0
 
 
 def test_one_column_for_keys_that_change_together(tmp_path: Path) -> None:

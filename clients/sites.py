@@ -180,13 +180,15 @@ class OwnSites:
         if agreed.key and self.rules is not None:  # in the user's own process resuming is refused
             parts, encoding = cache.checksums(Path(folder)), agreed.agreement.digest()
             labels, inputs = ({name: parts.pop(name)} for name in (_LABELS, _INPUTS))
-            same = [
-                _as_noted(parts, agreed.key, site, "parts"),
-                _as_noted(labels, agreed.key, site, encoding, "labels"),
-                _as_noted(inputs, agreed.key, site, encoding, self.rules.to_json()),
+            notes = [
+                _Note.of(parts, agreed.key, site, "parts"),
+                _Note.of(labels, agreed.key, site, encoding, "labels"),
+                _Note.of(inputs, agreed.key, site, encoding, self.rules.to_json()),
             ]
-            if not all(same):
+            if not all(note.fits for note in notes):  # then what is new of them is not noted either
                 raise SiteError(f"its data {_UNCHANGED}")
+            for note in notes:
+                note.write()
         return folder
 
     def _allowed(self) -> str:
@@ -204,12 +206,27 @@ class OwnSites:
         return prepare_site(self.rows(site), agreed.agreement, str(dataset["name"]), asked)
 
 
-def _as_noted(now: Mapping[str, str], *key: str) -> bool:
-    """Return whether checksums are those that the cache has under a key; note them there if it has none."""
-    folder = cache.cache_folder("sites", "rows", cache.digest(*key))
-    text = json.dumps(now, sort_keys=True)
-    cache.prepared(folder, lambda scratch: (scratch / _NOTE).write_text(text, encoding="utf-8"))
-    return (folder / _NOTE).read_text(encoding="utf-8") == text
+@dataclass(frozen=True)
+class _Note:
+    """Checksums, and where the cache has them or will have."""
+
+    text: str
+    folder: Path
+
+    @classmethod
+    def of(cls, now: Mapping[str, str], *key: str) -> "_Note":
+        text = json.dumps(now, sort_keys=True)
+        return cls(text, cache.cache_folder("sites", "rows", cache.digest(*key)))
+
+    @property
+    def fits(self) -> bool:
+        """Whether the cache has the same, or nothing."""
+        file = self.folder / _NOTE
+        return not file.is_file() or file.read_text(encoding="utf-8") == self.text
+
+    def write(self) -> None:
+        """Write them, unless they are there."""
+        cache.prepared(self.folder, lambda scratch: (scratch / _NOTE).write_text(self.text, encoding="utf-8"))
 
 
 def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:

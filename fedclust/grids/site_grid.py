@@ -14,7 +14,7 @@ from uuid import uuid4
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedclust.data.sites.agreement import Agreement, Statement, Wanted, agree, late_units, unfit_for
+from fedclust.data.sites.agreement import Agreement, Outcome, Statement, Wanted, agree, late_units, unfit_for
 from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.grids.client_grid import ClientGrid
 from fedclust.grids.nodes import Host, NodeRegistry, NotNow, owner_by_file, read_answer
@@ -109,6 +109,7 @@ class Rules:
         return Registered.of(clients, refused, rules), lines
 
 
+_SILENT = "it did not describe its data"
 _TRIES = 3  # attempts to ask a node whose process did not start
 
 
@@ -161,6 +162,7 @@ class SiteGrid(ClientGrid):
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
         self._stated: dict[str, tuple[Statement, str]] = {}  # site: its statement, and the rules of then
+        self._undescribed: dict[str, str] = {}  # site: why it did not describe its data last
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once known
         self.agreement: Agreement
         self.cautions: tuple[str, ...] = ()
@@ -222,7 +224,7 @@ class SiteGrid(ClientGrid):
             self.stood = self._present() != set(standing[1])
             if not self.stood:
                 stated = {site: each for site, (each, _) in self._stated.items() if site not in self.refused}
-                self.agreement = agree(stated, self._wanted).agreement or self.agreement
+                self.agreement = self._agreed(stated).agreement or self.agreement
         self._nodes.start()
         self._connected = True
         first = known or sorted(self._present())
@@ -248,10 +250,7 @@ class SiteGrid(ClientGrid):
         while again:
             there = self._sites() - self.refused.keys()
             left = {site: each for site, each in statements.items() if site in there}
-            try:
-                outcome = agree(left, self._wanted)
-            except ValueError as error:
-                raise FederationError(str(error)) from error
+            outcome = self._agreed(left)
             for site, reason in outcome.refused.items():
                 self.refuse(site, reason)
             present = self._present()
@@ -267,6 +266,12 @@ class SiteGrid(ClientGrid):
             again = bool(failed) or nodes.keys() != self._registered.keys()
         for caution in self.cautions:
             self._say(f"warning: {caution}")
+
+    def _agreed(self, stated: Mapping[str, Statement]) -> Outcome:
+        try:
+            return agree(stated, self._wanted)
+        except ValueError as error:
+            raise FederationError(str(error)) from error
 
     def _stand(self, agreement: Agreement, known: Sequence[str]) -> None:
         """Send the nodes an earlier agreement; leave out those that do not fit it."""
@@ -294,30 +299,48 @@ class SiteGrid(ClientGrid):
         sites = {node: sorted({*each.site_of.values()}) for node, each in nodes.items()}
         statements = self._statements(sites)
         for node in nodes.keys() & self._registered.keys():
-            try:
-                for site in sites[node]:
+            for site in sites[node]:
+                try:
                     self._check_back(site, statements.get(site), known)
-            except NotNow as error:
-                left_out[node] = error
+                except NotNow as error:
+                    self._leave_out(site, error, sites[node], left_out, node)
         for node, registered in nodes.items():
             site_of = registered.site_of
             new = [name for name in sorted(site_of) if name not in self._names]
             self._check_new({site_of[name] for name in new} & statements.keys(), statements)
             if node in self._registered and node not in left_out:
                 self._names += tuple(name for name in new if site_of[name] not in self.refused)
-        there = {
-            node: each for node, each in nodes.items() if node in self._registered and node not in left_out
-        }
-        for site, reason in self._send_agreement(there).items():
-            node = next(node for node, each in there.items() if site in each.clients)
-            left_out.setdefault(node, self._changed(f"{site}: {reason}"))
-        lost = {
-            node: FederationError("it was lost while it joined") for node in nodes.keys() - self._registered
-        }
-        left_out |= lost
+        there = dict(nodes)
+        while there := {
+            node: each
+            for node, each in there.items()
+            if node in self._registered and node not in left_out and self._hosting(each)
+        }:
+            failed = self._send_agreement(there)
+            there = {node: each for node, each in there.items() if failed.keys() & each.clients}
+            for node, each in there.items():
+                for site in sorted(failed.keys() & each.clients):
+                    why = self._changed(f"{site}: {failed[site]}")
+                    self._leave_out(site, why, sites[node], left_out, node)
+        lost = nodes.keys() - self._registered
+        left_out |= {node: FederationError("it was lost while it joined") for node in lost}
         for site in {site for node in left_out for site in sites[node]} - known:
             self._stated.pop(site, None)  # perhaps of other rows than it had
         return {node: self._hosting(each) for node, each in nodes.items() if node not in left_out}, left_out
+
+    def _leave_out(
+        self,
+        site: str,
+        error: NotNow,
+        sites: Collection[str],
+        left_out: dict[int, FederationError],
+        node: int,
+    ) -> None:
+        """Leave out the node of a site; where it serves others, too, as in a simulation, refuse the site."""
+        if len(sites) == 1:
+            left_out[node] = error
+        else:
+            self.refuse(site, str(error).removeprefix(f"{site}: "))
 
     def _check_new(self, newcomers: Iterable[str], statements: Mapping[str, Statement]) -> None:
         """Refuse sites that have come later and do not fit, and warn of units."""
@@ -341,7 +364,7 @@ class SiteGrid(ClientGrid):
         if site in self.refused or site not in known | self._of_run:
             return
         if statement is None:
-            raise NotNow(f"{site}: it did not describe its data")
+            raise self._changed(f"{site}: {self._undescribed.get(site, _SILENT)}")
         if site in known:
             before, rules = self._stated[site]
             parts = statement.changed(before) if rules == self.site_rules.get(site, "") else []
@@ -370,7 +393,9 @@ class SiteGrid(ClientGrid):
                         self._stated[site] = statements[site], self.site_rules.get(site, "")
                         self._nodes.say_once(f"{site} sent: {statements[site].summary()}")
                 elif site not in self._stated.keys() | self._of_run:
-                    self.refuse(site, answer.refused.get(site, "it did not describe its data"))
+                    self.refuse(site, answer.refused.get(site, _SILENT))
+                else:
+                    self._undescribed[site] = answer.refused.get(site, _SILENT)
         return statements
 
     def _send_agreement(self, nodes: Mapping[int, Registered]) -> dict[str, str]:

@@ -327,9 +327,13 @@ def test_a_run_s_rows_are_noted_at_the_site(tmp_path: Path) -> None:
     for case in ({}, {"rules": str(stricter)}, {"encoding": other}):
         (why,) = refused(path, **case)
         assert why.startswith("its data must not change during a run, or a model would be tested on rows")
+    path.write_text("\n".join([table[0], *table[:0:-1]]) + "\n")  # labels in another order, too
+    (looser := tmp_path / "looser.toml").write_text("min_cell = 4")
+    assert refused(path, rules=str(looser)) != []  # and nothing is noted of these rows under these rules
+    path.write_text("\n".join([table[0], *sorted(table[1:], key=lambda row: row[::-1])]) + "\n")
     assert refused(path, key="another run") == []
     path.write_text("\n".join(table) + "\n")
-    assert refused(path) == []  # it has its rows again
+    assert refused(path) == refused(path, rules=str(looser)) == []  # it has its rows again
 
 
 def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> None:

@@ -188,6 +188,14 @@ def test_the_number_of_nodes_does_not_matter_and_a_run_resumes(
         file.write("70,f,A,ill\n")
     with pytest.raises(ConfigError, match="must have the encoding of"):
         run([f"resume={folder}", "rounds=4"])
+    # One that no longer fits is left out by name, also where one process serves all of them.
+    text = sites["north"].read_text()
+    sites["north"].write_text(text.replace("age,", "years,", 1))
+    left = run([f"resume={folder}", "rounds=4"]).summary
+    assert list(left["sites_left_out"]) == ["north"]
+    assert left["sites_left_out"]["north"].startswith("it lacks the columns age")
+    assert left["failed_replies"] == 2  # it is offline in rounds 3 and 4
+    sites["north"].write_text(text)
     # A site may be gone when a run goes on; a simulation that no longer names it is another one.
     fewer = {site: path for site, path in sites.items() if site != "south"}
     with pytest.raises(ConfigError, match="must have the configuration of .*partition.sites.south"):
@@ -322,7 +330,8 @@ def test_sites_embed_their_own_images_and_an_export_takes_raw_ones(tmp_path: Pat
     assert result.place(str(folder)) == result.place(names) == result.place(as_pixels)
     # The run is resumed with the same encoder only.
     with pytest.raises(
-        FederationError, match=r"north: its encoder must be random-\w+ as in the run, got random-"
+        FederationError,
+        match=r"refused: north, south: its encoder must be random-\w+ as in the run, got random-",
     ):
         run([f"resume={tmp_path / 'run'}", "rounds=4", "encoder.seed=1"])
 

@@ -186,7 +186,13 @@ class Scores:
 
 
 def unknown_shares(number: int) -> tuple[FloatArray, FloatArray]:
-    """Return a share of one half with an error of 1, of which nothing follows."""
+    """Return a number of shares of one half with an error of 1, of which nothing follows.
+
+    Examples
+    --------
+    >>> unknown_shares(2)
+    (array([0.5, 0.5]), array([1., 1.]))
+    """
     return np.full(number, 0.5), np.ones(number)
 
 

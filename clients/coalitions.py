@@ -10,6 +10,7 @@ from flwr.app import ArrayRecord
 
 from fedclust.clients.app import answers
 from fedclust.clients.node import Answers, Node
+from fedclust.clients.release import rare_classes
 from fedclust.clustering import label_prior
 from fedclust.data.targets import Target
 from fedclust.messages.coalitions import (
@@ -114,8 +115,9 @@ def scores(node: Node, asked: Mapping[int, ScoresQuestion]) -> Answers:
                     both = [(*each, prior) for each, prior in zip(arms, shift, strict=True)]
                     brier.append(np.concatenate([target.scores(*each) for each in both]))
                     right.append(np.concatenate([target.hits(*each) for each in both]))
+            rare = rare_classes(node, client, "train")
             answer = _answer(
-                target, np.array(brier), np.array(right), crossed, measured[own:], fold, question
+                target, np.array(brier), np.array(right), crossed, measured[own:], fold, question, rare
             )
             found[client] = _with_units(node, answer, jobs[own:], crossed[-1], measured[own:], question)
         # The model is the user's code and may raise anything.
@@ -132,6 +134,7 @@ def _answer(
     further: Sequence[tuple[FloatArray, IntArray]],
     fold: IntArray,
     question: ScoresQuestion,
+    rare: Sequence[int] | IntArray = (),
 ) -> ScoresAnswer:
     """Reduce what a site measured to what the choice needs.
 
@@ -149,15 +152,26 @@ def _answer(
         Fold of each row, shape (n,).
     question
         The question.
+    rare
+        Classes of too few rows to say how models fit them: these rows count for no fit.
     """
     values = np.concatenate([each for _, each in crossed[0]])
     logits = np.stack([np.concatenate([each for each, _ in parts]) for parts in crossed])
+    blank = Fit.unknown(target.fit_classes(question.num_classes))
     if logits.ndim > 3:  # a class for every position of a row is in no order
-        blank = Fit.unknown(target.fit_classes(question.num_classes))
         return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
-    fits = [target.fit(*each, fold) for each in further]
-    fits.append(target.fit(_weighed(question, further), further[0][1], fold))
-    fits.append(target.fit(logits[-1], values, np.sort(fold), within=True))
+
+    def fit(outputs: FloatArray, labels: IntArray, parts: IntArray, *, within: bool = False) -> Fit:
+        if len(rare):
+            kept = ~np.isin(labels, rare)
+            if len(np.unique(parts[kept])) < len(np.unique(parts)):
+                return blank
+            outputs, labels, parts = outputs[kept], labels[kept], parts[kept]
+        return target.fit(outputs, labels, parts, within=within)
+
+    fits = [fit(*each, fold) for each in further]
+    fits.append(fit(_weighed(question, further), further[0][1], fold))
+    fits.append(fit(logits[-1], values, np.sort(fold), within=True))
     ranks = target.ranking(logits, values, np.sort(fold))
     return ScoresAnswer.of(Scores.of(brier, ranks, target.balance(right, values)), fits)
 

@@ -155,6 +155,14 @@ def _spending(rules: Rules, node: Node, question: Any) -> tuple[float, float, in
             return None
 
 
+def rare_classes(node: Node, client: int, part: Literal["train", "test"]) -> IntArray:
+    """List the classes of which a client has a few rows, by its rules; none without rules or classes."""
+    if node.rules is None or node.data.target.numeric:
+        return np.zeros(0, dtype=np.int64)
+    counts = node.data.label_counts(part)[client]
+    return np.flatnonzero((counts > 0) & (counts < node.rules.min_cell))
+
+
 @dataclass
 class Release:
     """What may leave of the answers to one message.
@@ -227,7 +235,7 @@ class Release:
                 released = answer
             case coalitions.ScoresAnswer():
                 _check(rules, answer.count)
-                released = answer.without_classes(self._rare(rules, client, "train"), data.num_classes)
+                released = answer.without_classes(rare_classes(self.node, client, "train"), data.num_classes)
             case evaluation.Predictions(num_examples=number):
                 released = evaluation.Predictions(number * (number >= rules.min_cell))
             case coalitions.SiteFigures():
@@ -238,18 +246,10 @@ class Release:
                 released = answer
         return released
 
-    def _rare(self, rules: Rules, client: int, part: Literal["train", "test"]) -> IntArray:
-        """List the classes of which a client has a few rows."""
-        data = self.node.data
-        if data.target.numeric:
-            return np.zeros(0, dtype=np.int64)
-        counts = data.label_counts(part)[client]
-        return np.flatnonzero((counts > 0) & (counts < rules.min_cell))
-
     def _figures(
         self, rules: Rules, client: int, figures: Mapping[str, float], outcomes: Outcomes | None
     ) -> tuple[dict[str, float], Outcomes | None]:
-        rare = bool(len(self._rare(rules, client, "test")))
+        rare = bool(len(rare_classes(self.node, client, "test")))
         return _figures(rules, len(self.node.data.test[client]), figures, outcomes, rare)
 
     def _rows(self, client: int, question: training.Instruction | training.UpdateQuestion) -> int:

@@ -194,7 +194,7 @@ class OwnSites:
     def _allowed(self) -> str:
         """Write which columns the rules allow, by which rows are read and encoded."""
         rules = self.rules or Rules()
-        return json.dumps([rules.labels, rules.inputs, rules.groups, rules.group])
+        return json.dumps([rules.labels, rules.inputs, rules.groups, rules.group, rules.patient])
 
     def _prepare(self, site: str, agreed: Agreed) -> str:
         from fedclust.data.sites.rows import prepare_site

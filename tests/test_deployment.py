@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,6 +181,15 @@ def test_three_hospitals_reach_what_the_simulation_reaches(machines: Machines, t
     assert agreement["refused"] == {}
 
 
+def _rounded(value: Any) -> Any:
+    """Round numbers: processes with other numbers of threads add up in another order."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
 def test_three_hospitals_choose_with_whom_they_train_as_the_simulation_does(
     machines: Machines, tmp_path: Path
 ) -> None:
@@ -200,7 +210,7 @@ def test_three_hospitals_choose_with_whom_they_train_as_the_simulation_does(
         ]
     )
     for key in ("sites", "site_findings", "assignment", "failed_replies"):
-        assert deployed.summary[key] == simulated.summary[key], key
+        assert _rounded(deployed.summary[key]) == _rounded(simulated.summary[key]), key
     assert any("east" in str(finding) for finding in deployed.summary["site_findings"])
 
 

@@ -64,12 +64,16 @@ class Rules:
             return set(self.expected) <= set(sites)
         return clients >= self.min_clients and quiet >= self.settle
 
-    def unanswered(self, site: SiteRules) -> str | None:
-        """Explain what the run needs that a site's rules do not allow; None if the site can take part."""
+    def unanswered(self, site: SiteRules, clients: int = 1) -> str | None:
+        """Explain what the run needs that a site's rules do not allow; None if the site can take part.
+
+        Its account adds up what the patients of all its `clients` spend.
+        """
         if why := site.unprotected(self.noise, self.clip):
             return why
         if site.patient_epsilon is not None and self.spends:
-            spent = epsilon_of_runs(self.spends, site.patient_delta)
+            all_spend = [(noise, sampling, number * clients) for noise, sampling, number in self.spends]
+            spent = epsilon_of_runs(all_spend, site.patient_delta)
             if spent > site.patient_epsilon:
                 most = (
                     f"its patients spend at most ε = {site.patient_epsilon:g} at δ = {site.patient_delta:g}"
@@ -521,7 +525,9 @@ class SiteGrid(ClientGrid):
         own = {*site_of.values()} - speaking
         rules = {site: each for site, each in registered.rules.items() if site in own}
         for site in sorted(rules.keys() & self._of_run):
-            if lacking := self._rules.unanswered(rules[site]):  # not a refusal: the site may come back
+            if lacking := self._rules.unanswered(
+                rules[site], len(registered.clients.get(site, ())) or 1
+            ):  # not a refusal: the site may come back
                 raise NotNow(f"{site}: {lacking}")
         return Registered(site_of, refused, rules), lines
 
@@ -541,7 +547,7 @@ class SiteGrid(ClientGrid):
             if self.site_rules.get(site) != rules.line:
                 self.site_rules[site] = rules.line
                 self._say(f"rules of {site}: {rules.line}")
-            if lacking := self._rules.unanswered(rules):
+            if lacking := self._rules.unanswered(rules, len(registered.clients.get(site, ())) or 1):
                 self.refuse(site, lacking)
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:

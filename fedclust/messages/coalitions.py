@@ -136,7 +136,9 @@ class ScoresAnswer:
         )
 
     def without_classes(self, rare: IntArray, num_classes: int) -> "ScoresAnswer":
-        """Return the answer as if the site had no rows of some classes, where these weigh as much as others.
+        """Return the answer without what weighs each class alike, where a site has few rows of some.
+
+        Fits of more than two classes are made without these rows, see :mod:`fedclust.clients.coalitions`.
 
         Parameters
         ----------
@@ -148,11 +150,7 @@ class ScoresAnswer:
         if not len(rare):
             return self
         fits = self.fits.reshape(-1, Fit.width(num_classes)).copy()
-        if num_classes > 2:
-            names, gains, errors = (fits[:, 5:].reshape(len(fits), 3, -1)[:, part] for part in range(3))
-            gains[:, rare] = -(np.argsort(names, axis=1)[:, rare] != rare).astype(float)
-            errors[:, rare] = 1
-        else:
+        if num_classes == 2:  # an area under the curve
             fits[:] = Fit.unknown(num_classes).values
         auc, auc_error = unknown_shares(len(self.auc))
         balanced, balanced_error = unknown_shares(len(self.balanced))

@@ -379,26 +379,25 @@ def by_setting(comparison: ComparedRuns) -> tuple[str, dict[str, dict[str, Row]]
 
 
 def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
-    """Sort the rows that have a metric, the best first: by the others that it leads, less those that lead it.
+    """Sort the rows that have a metric by its mean, the best first, and those with few seeds last.
 
-    Of two, the one with the better mean over the seeds that both have leads, so that a run that failed with a
-    difficult seed makes its method no better. Where all have the same seeds, this is the order of the means.
-    Rows with fewer than half as many seeds as another come last.
+    A run that failed with a difficult seed makes its method no better: the first is one that no other leads
+    by the mean over the seeds that both have, if there is one. Few seeds are fewer than half as many as
+    another row's.
     """
     found = {row: seeds for row in rows if (seeds := row.by_seed(metric))}
     most = max(map(len, found.values()), default=0)
     sign = -1 if metric.removeprefix(PREFIX) in LOWER else 1
-    ahead = {row: 0 for row, seeds in found.items() if 2 * len(seeds) >= most}
-    for row, other in combinations(ahead, 2):
-        own, theirs = found[row], found[other]
-        gap = sign * int(np.sign(round(sum(own[seed] - theirs[seed] for seed in own.keys() & theirs), 12)))
-        ahead[row] += gap
-        ahead[other] -= gap
+    many = {row for row, seeds in found.items() if 2 * len(seeds) >= most}
+    order = sorted(found, key=lambda row: (row not in many, -sign * row.values(metric).mean()))
 
-    def key(row: Row) -> tuple[object, ...]:
-        return row not in ahead, -ahead.get(row, 0), -sign * row.values(metric).mean()
+    def led(row: Row) -> bool:
+        others = ((found[row], found[other]) for other in many - {row})
+        gaps = (sum(own[seed] - theirs[seed] for seed in own.keys() & theirs) for own, theirs in others)
+        return any(round(sign * gap, 12) < 0 for gap in gaps)
 
-    return sorted(found, key=key)
+    first = next((row for row in order if row in many and not led(row)), None)
+    return order if first is None else [first, *(row for row in order if row is not first)]
 
 
 def best_first(comparison: ComparedRuns, metric: str) -> ComparedRuns:
@@ -590,17 +589,19 @@ def best_lines(comparison: ComparedRuns) -> list[str]:
         if len(rows := ranked(methods.values(), key)) > 1:
             first, other = rows[:2]
             best, second = first.beside(other, key)
+            if led := best.mean() < second.mean():  # each is led by another: then by their own means
+                best, second = first.values(key), other.values(key)
             shared = math.isclose(best.mean(), second.mean(), rel_tol=1e-12)
             line = f"{names[first]} and {names[other]} share" if shared else f"{names[first]} has"
             over = f" over {best.size} seeds" if best.size > 1 else ""
             fewer = min(first.values(key).size, other.values(key).size) < max(
                 r.values(key).size for r in rows
             )
-            over += " that both have" * (bool(over) and fewer)
+            over += " that both have" * (bool(over) and fewer and not led)
             line += f" the highest {comparison.words.share}{over}, {mean_and_spread(best)}"
             line += "" if shared else f"; next {names[other]}, {mean_and_spread(second)}"
             gap = found.get((first, other))
-            if not shared and gap is not None and gap.seeds >= LEAST_SEEDS:
+            if not (shared or led) and gap is not None and gap.seeds >= LEAST_SEEDS:
                 line += f", p {gap.p_value:.2g}" + (f" over all {gap.tests} pairs" if gap.tests > 1 else "")
             lines.append(f"{setting}: {line}" if setting else line)
     return [*lines[:5], f"and {len(lines) - 5} more settings, in the table"] if len(lines) > 5 else lines

@@ -19,9 +19,6 @@ from fedclust.data.targets import CLASSES, Target, to_values
 from fedclust.support.checks import dumps, dumps_by_key, plain, replace_file
 from fedclust.support.reasons import RunFailed
 
-_RESUMED = ("config.yaml", "rounds.jsonl", "clusters.json", "summary.json")
-"""Files that a resumed run writes anew; its earlier ones are set aside until it has something new."""
-
 
 def another_run(folder: Path) -> FileExistsError:
     """Make the error of a new run whose folder holds one already."""
@@ -47,10 +44,21 @@ class Recorder:
         If the folder already holds a run.
     """
 
-    def __init__(self, folder: Path, config: str | Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        config: str | Mapping[str, object] | None = None,
+        kept: Sequence[str] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
+            if kept is None:
+                self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
+            else:  # the earlier file stays until this one has what is kept of it
+                self._rounds = (partial := folder / "partial.rounds.jsonl").open("w+", encoding="utf-8")
+                self._rounds.writelines(kept)
+                self._rounds.flush()
+                os.replace(partial, folder / "rounds.jsonl")
         except FileExistsError as error:
             raise another_run(folder) from error
         self.folder = folder
@@ -61,7 +69,7 @@ class Recorder:
         self._end_of_changes = 0  # where its closing bracket is
         self._unwritten_round = ""
         self._unwritten_changes: list[str] = []
-        self._aside = False  # whether a resumed run's earlier files are, until it has something new
+        self._before: dict[str, bytes] = {}  # files of a resumed run, until it has something new
         self._config: str | None = None
         if config is not None:
             text = config if isinstance(config, str) else yaml.safe_dump(plain(config), sort_keys=False)
@@ -80,9 +88,10 @@ class Recorder:
             with suppress(OSError):  # what a full disk rejected has already raised, when it was written
                 if file is not None:
                     file.close()
-        if self._aside:
-            _put_back(self.folder)
-            self._aside = False
+        for name, content in self._before.items():
+            with suppress(OSError):  # without room for them, the run goes on from what is there
+                (partial := self.folder / f"partial.{name}").write_bytes(content)
+                os.replace(partial, self.folder / name)
 
     def copy_to(self, folder: Path) -> None:
         """Write the run so far into another folder, from which it can be resumed.
@@ -124,27 +133,23 @@ class Recorder:
         ValueError
             If ``rounds.jsonl`` lacks a round up to that one.
         """
-        _put_back(folder)  # of a process that was killed before its first new round
         kept = _lines_up_to(folder / "rounds.jsonl", server_round)
         if len(kept) != server_round:
             rule = f"rounds.jsonl must have the {server_round} rounds of the checkpoint"
             raise ValueError(f"{rule}, that in {folder} has {len(kept)}")
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in _RESUMED[config is None :]:  # a rename needs no room on a disk
-            with suppress(FileNotFoundError):
-                os.replace(folder / name, folder / f"before.{name}")
+        paths = [folder / name for name in ("config.yaml", "rounds.jsonl", "clusters.json")]
+        before = {path.name: path.read_bytes() for path in paths if path.is_file()}
+        recorder = cls(folder, config, kept)
+        recorder._before = before
+        recorder._last_round = server_round
+        (folder / "clusters.json").unlink(missing_ok=True)
         try:
-            recorder = cls(folder, config)
-            recorder._rounds.writelines(kept)
-            recorder._rounds.flush()
-            recorder._last_round = server_round
             for change in changes:
                 recorder.assignment(change["round"], change["assignment"], change["reason"])
         except BaseException:
-            _put_back(folder)
+            recorder.close()
             raise
-        recorder._aside = True
         return recorder
 
     @staticmethod
@@ -200,7 +205,10 @@ class Recorder:
         self._rounds.flush()
         self._unwritten_round = ""
         self._last_round = int(number)
-        self._go_on()
+        if self._before:
+            self._before = {}
+            # Its figures belong to another round than the run's new last one.
+            (self.folder / "summary.json").unlink(missing_ok=True)
 
     def assignment(self, server_round: int, assignment: ArrayLike, reason: str) -> bool:
         """Add an entry to ``clusters.json`` if the assignment differs from the one before.
@@ -316,20 +324,7 @@ class Recorder:
     def summary(self, summary: Mapping[str, object]) -> None:
         """Write ``summary.json``, see :func:`write_summary`."""
         write_summary(self.folder, summary)
-        self._go_on()
-
-    def _go_on(self) -> None:
-        """Remove what would be put back."""
-        if self._aside:
-            for name in _RESUMED:
-                (self.folder / f"before.{name}").unlink(missing_ok=True)
-            self._aside = False
-
-
-def _put_back(folder: Path) -> None:
-    for name in _RESUMED:
-        with suppress(OSError):
-            os.replace(folder / f"before.{name}", folder / name)
+        self._before = {}
 
 
 def _content(file: IO[Any]) -> bytes:

@@ -183,9 +183,7 @@ def test_what_weighs_a_class_of_a_few_rows_like_others_is_unknown(classes: int) 
     scores = Scores.of(np.full((2, 20), 0.25), [np.array([0.9]), np.array([0.1])], [np.array([0.8, 0.7])] * 2)
     fits = [Fit(0.75, 0.5, 0.1, 0.0, 0.2)]
     if classes == 3:
-        # Classes 1 and 2 would have each other's name; of each class there is what renaming gains.
-        names = replace(fits[0], names=(0, 2, 1))
-        fits = [replace(names, gains=(0.5, 0.25, 0.125), gain_errors=(0.2, 0.3, 0.4))]
+        fits = [replace(fits[0], names=(0, 1, 2), gains=(0.5, 0.0, 0.0), gain_errors=(0.2, 1.0, 1.0))]
     answer = coalitions.ScoresAnswer.of(scores, fits)
     same = released(answer, train=23, num_classes=classes)  # 18 and 5
     assert same is answer
@@ -193,11 +191,27 @@ def test_what_weighs_a_class_of_a_few_rows_like_others_is_unknown(classes: int) 
     assert (sent.auc.tolist(), sent.auc_error.tolist()) == ([0.5], [1.0])
     assert (sent.balanced.tolist(), sent.balanced_error.tolist()) == ([0.5, 0.5], [1.0, 1.0])
     assert (sent.means is answer.means, sent.count) == (True, 20)
-    if classes == 2:  # an area under the curve
-        assert sent.fits.tolist() == Fit().values
-    else:  # as if it had no row of class 1: the least that renaming it may gain, and 1
-        own = replace(fits[0], gains=(0.5, -1.0, 0.125), gain_errors=(0.2, 1.0, 0.4))
-        assert sent.fits.tolist() == own.values
+    # With two classes an area under the curve; with more the fit is made without these rows.
+    assert sent.fits.tolist() == (Fit() if classes == 2 else fits[0]).values
+
+
+def test_rows_of_a_class_of_a_few_count_for_no_fit() -> None:
+    from fedclust.clients.coalitions import _answer
+
+    labels, fold = np.repeat([0, 1, 2], [18, 18, 2]), np.arange(38) % 5
+
+    def fits(predicted: int, rare: list[int], kept: int = 38) -> list[float]:
+        """Fits of a model that is right of classes 0 and 1, and calls those of class 2 something."""
+        named = np.where(labels == 2, predicted, labels)
+        outputs, arms = 5.0 * np.eye(3)[named][:kept], np.zeros((2, kept))
+        about = outputs, labels[:kept]
+        crossed = [[(outputs[fold[:kept] == part], labels[:kept][fold[:kept] == part]) for part in range(5)]]
+        question = SimpleNamespace(num_classes=3, weights=np.ones(1))
+        given = CLASSES, arms, arms, crossed, [about], fold[:kept], question, np.array(rare, dtype=int)
+        return _answer(*given).fits.tolist()
+
+    assert fits(1, []) != fits(2, [])
+    assert fits(1, [2]) == fits(2, [2]) == fits(2, [], kept=36)
 
 
 def test_the_number_of_a_few_predictions_stays() -> None:

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.comparison import (
@@ -14,7 +16,6 @@ from fedclust.results.comparison import (
     compare,
     find_runs,
     guesses_line,
-    ranked,
     runs_below,
 )
 from fedclust.results.names import paper_name
@@ -70,8 +71,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     lines = headline(best[0]) if len(best) == 1 else several if best else []
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
-    rows = ranked(comparison.rows, _ACCURACY)
-    rows += [row for row in comparison.rows if row not in rows]
+    rows = sorted(comparison.rows, key=lambda row: -_mean(row))  # of other settings, too
     words, own = comparison.words, {key: title for key, title, _ in comparison.words.figures}
     titles = {key: title.format(words) for key, title in _FIGURES.items() if key not in words.without}
     first = _ACCURACY, f"without_layer.{_ACCURACY}"
@@ -100,6 +100,11 @@ def view_sweep(folder: Path) -> dict[str, Any]:
 def _name(comparison: ComparedRuns, row: Row) -> str:
     given = zip(comparison.settings, row.settings, strict=True)
     return " ".join([paper_name(row.strategy), *(f"{key}={value}" for key, value in given if value)])
+
+
+def _mean(row: Row) -> float:
+    values = row.values(_ACCURACY)
+    return float(values.mean()) if values.size else -np.inf
 
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:

@@ -254,12 +254,11 @@ def test_a_resume_that_finds_no_room_leaves_the_run(tmp_path: Path, monkeypatch:
         with pytest.raises(OSError, match="No space left"):
             Recorder.resume(folder, 1, "rounds: 3\n")
     assert {name: (folder / name).read_bytes() for name in parts} == before
-    # A process that is killed before its first new round: what it has set aside is there at the next resume.
-    Recorder.resume(folder, 1, "rounds: 3\n")._rounds.close()
-    assert not (folder / "summary.json").exists()
-    Recorder.resume(folder, 1).close()
-    assert {name: (folder / name).read_bytes() for name in parts} == before
-    assert not list(folder.glob("before.*"))
+    # After a process that was killed before its first new round the run is finished, and can be resumed.
+    Recorder.resume(folder, 1, before["config.yaml"].decode())._rounds.close()
+    assert (folder / "summary.json").read_bytes() == before["summary.json"]
+    assert len(_simulate(folder, rounds=2, resume=True).saved.rounds) == 2
+    assert not list(folder.glob("partial.*"))
 
 
 def test_a_resumed_run_that_stops_early_has_the_page_of_its_last_round(tmp_path: Path) -> None:

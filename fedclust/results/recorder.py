@@ -37,11 +37,13 @@ class Recorder:
         Created with its parents if missing. It may hold other files, such as Hydra's own log.
     config
         The composed configuration, for ``config.yaml``: YAML text or a mapping; None to write none.
+    kept
+        Lines of an earlier ``rounds.jsonl`` to go on from, see :meth:`resume`; None for a new run.
 
     Raises
     ------
     FileExistsError
-        If the folder already holds a run.
+        If the folder already holds a run, and this is a new one.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Recorder:
             with suppress(OSError):  # without room for them, the run goes on from what is there
                 (partial := self.folder / f"partial.{name}").write_bytes(content)
                 os.replace(partial, self.folder / name)
+        self._before = {}
 
     def copy_to(self, folder: Path) -> None:
         """Write the run so far into another folder, from which it can be resumed.

@@ -153,18 +153,21 @@ def _answer(
     question
         The question.
     rare
-        Classes of too few rows to say how models fit them: these rows count for no fit.
+        Classes of too few rows to leave: with any, what weighs each class alike is unknown, and their rows
+        count for no fit.
     """
     values = np.concatenate([each for _, each in crossed[0]])
     logits = np.stack([np.concatenate([each for each, _ in parts]) for parts in crossed])
-    blank = Fit.unknown(target.fit_classes(question.num_classes))
+    classes = target.fit_classes(question.num_classes)
+    blank = Fit.unknown(classes)
     if logits.ndim > 3:  # a class for every position of a row is in no order
         return ScoresAnswer.of(Scores.of(brier), [blank] * (len(further) + 2))
 
     def fit(outputs: FloatArray, labels: IntArray, parts: IntArray, *, within: bool = False) -> Fit:
         if len(rare):
             kept = ~np.isin(labels, rare)
-            if len(np.unique(parts[kept])) < len(np.unique(parts)):
+            # Of two classes it is an area under the curve.
+            if classes == 2 or len(np.unique(parts[kept])) < len(np.unique(parts)):
                 return blank
             outputs, labels, parts = outputs[kept], labels[kept], parts[kept]
         return target.fit(outputs, labels, parts, within=within)
@@ -172,6 +175,8 @@ def _answer(
     fits = [fit(*each, fold) for each in further]
     fits.append(fit(_weighed(question, further), further[0][1], fold))
     fits.append(fit(logits[-1], values, np.sort(fold), within=True))
+    if len(rare):
+        return ScoresAnswer.of(Scores.of(brier), fits)
     ranks = target.ranking(logits, values, np.sort(fold))
     return ScoresAnswer.of(Scores.of(brier, ranks, target.balance(right, values)), fits)
 

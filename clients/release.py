@@ -230,12 +230,10 @@ class Release:
             case evaluation.Confusion():
                 cells = answer.confusion
                 released = replace(answer, confusion=np.where(cells < rules.min_cell, 0, cells))
-            case evaluation.ProofAnswer() | evaluation.FigureAnswer():
+            # A coalition's scores are made without classes of a few rows, by `rare_classes`.
+            case evaluation.ProofAnswer() | evaluation.FigureAnswer() | coalitions.ScoresAnswer():
                 _check(rules, answer.count)
                 released = answer
-            case coalitions.ScoresAnswer():
-                _check(rules, answer.count)
-                released = answer.without_classes(rare_classes(self.node, client, "train"), data.num_classes)
             case evaluation.Predictions(num_examples=number):
                 released = evaluation.Predictions(number * (number >= rules.min_cell))
             case coalitions.SiteFigures():

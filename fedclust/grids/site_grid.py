@@ -72,7 +72,9 @@ class Rules:
         if why := site.unprotected(self.noise, self.clip):
             return why
         if site.patient_epsilon is not None and self.spends:
-            all_spend = [(noise, sampling, number * clients) for noise, sampling, number in self.spends]
+            all_spend = [
+                (noise, sampling, number * max(1, clients)) for noise, sampling, number in self.spends
+            ]
             spent = epsilon_of_runs(all_spend, site.patient_delta)
             if spent > site.patient_epsilon:
                 most = (
@@ -526,7 +528,7 @@ class SiteGrid(ClientGrid):
         rules = {site: each for site, each in registered.rules.items() if site in own}
         for site in sorted(rules.keys() & self._of_run):
             if lacking := self._rules.unanswered(
-                rules[site], len(registered.clients.get(site, ())) or 1
+                rules[site], len(registered.clients.get(site, ()))
             ):  # not a refusal: the site may come back
                 raise NotNow(f"{site}: {lacking}")
         return Registered(site_of, refused, rules), lines
@@ -547,7 +549,7 @@ class SiteGrid(ClientGrid):
             if self.site_rules.get(site) != rules.line:
                 self.site_rules[site] = rules.line
                 self._say(f"rules of {site}: {rules.line}")
-            if lacking := self._rules.unanswered(rules, len(registered.clients.get(site, ())) or 1):
+            if lacking := self._rules.unanswered(rules, len(registered.clients.get(site, ()))):
                 self.refuse(site, lacking)
         for site in registered.clients:
             if self._rules.expected is not None and site not in self._rules.expected:

@@ -14,9 +14,9 @@ from flwr.app import ArrayRecord
 from fedclust.messages import codec
 from fedclust.messages.evaluation import FIGURES
 from fedclust.messages.training import ARMS
-from fedclust.proof.coalitions import FOLDS, Fit, Scores, unknown_shares
+from fedclust.proof.coalitions import FOLDS, Fit, Scores
 from fedclust.proof.units import Mend
-from fedclust.typing import FloatArray, IntArray
+from fedclust.typing import FloatArray
 
 ALL_ROWS = FOLDS
 """In place of a fold: the model that trains on all rows."""
@@ -133,34 +133,6 @@ class ScoresAnswer:
             ratios=tuple(known) if len(known) == 2 * len(ratios) else (),
             columns=tuple(each.column for each in mends),
             mends=tuple(number for each in mends for number in astuple(each)[1:]),
-        )
-
-    def without_classes(self, rare: IntArray, num_classes: int) -> "ScoresAnswer":
-        """Return the answer without what weighs each class alike, where a site has few rows of some.
-
-        Fits of more than two classes are made without these rows, see :mod:`fedclust.clients.coalitions`.
-
-        Parameters
-        ----------
-        rare
-            The classes; without any, nothing changes.
-        num_classes
-            Number of classes C.
-        """
-        if not len(rare):
-            return self
-        fits = self.fits.reshape(-1, Fit.width(num_classes)).copy()
-        if num_classes == 2:  # an area under the curve
-            fits[:] = Fit.unknown(num_classes).values
-        auc, auc_error = unknown_shares(len(self.auc))
-        balanced, balanced_error = unknown_shares(len(self.balanced))
-        return replace(
-            self,
-            auc=auc,
-            auc_error=auc_error,
-            balanced=balanced,
-            balanced_error=balanced_error,
-            fits=fits.ravel(),
         )
 
     @property

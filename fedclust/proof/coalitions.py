@@ -154,7 +154,7 @@ class Scores:
         With the arms' :func:`ranking` and their :func:`balance`, if known.
         """
         arms, count = brier.shape
-        further = *(ranks or unknown_shares(arms // 2)), *(balanced or unknown_shares(arms))
+        further = *(ranks or _unknown(arms // 2)), *(balanced or _unknown(arms))
         if not count:
             return cls(0, np.zeros(arms), np.zeros((arms, arms)), *further)
         return cls(count, brier.mean(axis=1), brier @ brier.T / count, *further)
@@ -185,14 +185,8 @@ class Scores:
         return bool(symmetric and np.linalg.eigvalsh(least).min(initial=0.0) > -1e-6 * max(1, len(least)))
 
 
-def unknown_shares(number: int) -> tuple[FloatArray, FloatArray]:
-    """Return a number of shares of one half with an error of 1, of which nothing follows.
-
-    Examples
-    --------
-    >>> unknown_shares(2)
-    (array([0.5, 0.5]), array([1., 1.]))
-    """
+def _unknown(number: int) -> tuple[FloatArray, FloatArray]:
+    """Return a share of one half with an error of 1, of which nothing follows."""
     return np.full(number, 0.5), np.ones(number)
 
 
@@ -219,7 +213,7 @@ def balance(right: BoolArray, labels: IntArray) -> tuple[FloatArray, FloatArray]
     """
     kinds = [labels == label for label in set(labels.tolist()) if (labels == label).sum() > 1]
     if len(kinds) < 2:
-        return unknown_shares(len(right))
+        return _unknown(len(right))
     balanced, influence = np.zeros(len(right)), np.zeros(right.shape)
     for kind in kinds:
         rows, share = int(kind.sum()), right[:, kind].mean(axis=1)
@@ -288,7 +282,7 @@ def ranking(logits: FloatArray, labels: IntArray, fold: IntArray) -> tuple[Float
         few = np.where(positive, *(math.sqrt(kind.sum() / (kind.sum() - 1)) for kind in kinds))
         influence += few * (own - area[:, None] * others) / pairs
     if not measured:
-        return unknown_shares(number)
+        return _unknown(number)
     spread = np.sqrt(np.square(influence - influence[-1]).sum(axis=1)) / measured
     return areas / measured, np.minimum(spread, 1.0)
 
@@ -315,7 +309,7 @@ def in_pairs(pairs: FloatArray, in_order: FloatArray) -> tuple[FloatArray, Float
     """
     shares, influence = _parts_of_pairs(pairs, in_order)
     if shares is None:
-        return unknown_shares(len(pairs))
+        return _unknown(len(pairs))
     return shares, np.minimum(np.sqrt(np.square(influence - influence[-1]).sum(axis=1)), 1.0)
 
 

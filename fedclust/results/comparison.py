@@ -193,7 +193,7 @@ def _config(run: SavedRun) -> dict[str, str]:
     if not any(each.lstrip("+").startswith("row_cap=") for each in config.get("overrides") or ["row_cap="]):
         config = dict(config)
         if (cap := config.pop("row_cap", None)) is not None:
-            config["strategy"] = {**(config.get("strategy") or {}), _CAP.rpartition(".")[2]: cap}
+            config["strategy"] = {**(config.get("strategy") or {}), "row_cap": cap}  # _CAP
     config = _as_composed(config)
     size = {key: run.summary[key] for key in ("num_clients", "rounds") if key in run.summary}
     return {

@@ -7,6 +7,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Protocol
 
@@ -57,10 +58,10 @@ class Recorder:
             if kept is None:
                 self._rounds = (folder / "rounds.jsonl").open("x+", encoding="utf-8")
             else:  # the earlier file stays until this one has what is kept of it
-                self._rounds = (partial := folder / "partial.rounds.jsonl").open("w+", encoding="utf-8")
+                self._rounds = (begun := folder / "partial.rounds.jsonl").open("w+", encoding="utf-8")
                 self._rounds.writelines(kept)
                 self._rounds.flush()
-                os.replace(partial, folder / "rounds.jsonl")
+                os.replace(begun, folder / "rounds.jsonl")
         except FileExistsError as error:
             raise another_run(folder) from error
         self.folder = folder
@@ -92,8 +93,7 @@ class Recorder:
                     file.close()
         for name, content in self._before.items():
             with suppress(OSError):  # without room for them, the run goes on from what is there
-                (partial := self.folder / f"partial.{name}").write_bytes(content)
-                os.replace(partial, self.folder / name)
+                self._replace(name, partial(Path.write_bytes, data=content))
         self._before = {}
 
     def copy_to(self, folder: Path) -> None:
@@ -319,7 +319,7 @@ class Recorder:
         if rule:
             self._replace("placing.npz", lambda partial: np.savez(partial, **rule))  # type: ignore[arg-type]
 
-    def _replace(self, name: str, write: Callable[[Path], None]) -> None:
+    def _replace(self, name: str, write: Callable[[Path], object]) -> None:
         partial = self.folder / f"partial.{name}"
         write(partial)
         os.replace(partial, self.folder / name)

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import ArrayRecord
 
 from fedclust.clients import release
+from fedclust.clients.coalitions import _answer as scored
 from fedclust.clients.release import Release, charge, check_question
 from fedclust.data.cache import cache_root
 from fedclust.data.sites.rules import Rules, RulesError
@@ -20,7 +21,7 @@ from fedclust.messages import coalitions, description, evaluation, mixtures, tra
 from fedclust.messages.models import from_state, to_state
 from fedclust.metrics import Outcomes
 from fedclust.privacy.accountant import epsilon_of
-from fedclust.proof.coalitions import Fit, Scores
+from fedclust.proof.coalitions import Fit
 from fedclust.support.reasons import discreet, reason_of
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -36,7 +37,6 @@ def node(
     batch: int = 8,
     target: Target = CLASSES,
     tested: Sequence[int] | None = None,
-    num_classes: int = 2,
 ):
     """A node with one client; of its training rows, 18 are of class 0, the others of class 1.
 
@@ -48,7 +48,6 @@ def node(
         test=[np.arange(test)],
         validation=[np.arange(held_out)],
         label_counts=lambda part: np.array(counts[part]),
-        num_classes=num_classes,
         target=target,
     )
     how = SimpleNamespace(batch_size=batch, epochs=None, steps=2)
@@ -178,40 +177,41 @@ def test_figures_of_a_few_test_rows_stay() -> None:
     assert (kept.figures, kept.losses, kept.chosen) == (layers.figures, layers.losses, "prior")
 
 
+def _measured(classes: int, predicted: int, rare: Sequence[int], kept: int = 38) -> coalitions.ScoresAnswer:
+    """A model that is right of 18 and 18 rows, and calls the 2 of the last class something."""
+    labels, fold = np.repeat(np.arange(classes), [18] * (classes - 1) + [2])[:kept], np.arange(kept) % 5
+    named = np.where(labels == classes - 1, predicted, labels)
+    outputs, arms = 5.0 * np.eye(classes)[named[: len(labels)]], np.full((2, len(labels)), 0.25)
+    fold = fold[: len(labels)]
+    crossed = [[(outputs[fold == part], labels[fold == part]) for part in range(5)]]
+    question = SimpleNamespace(num_classes=classes, weights=np.ones(1))
+    about = CLASSES, arms, arms, crossed, [(outputs, labels)], fold, question, np.array(rare, dtype=int)
+    return scored(*about)
+
+
+def test_which_classes_are_of_a_few_rows() -> None:
+    for rows, few in ((23, []), (20, [1])):  # 18 of class 0, and 5 or 2 of class 1
+        assert release.rare_classes(node(train=rows), 0, "train").tolist() == few
+    assert release.rare_classes(node(None, train=20), 0, "train").tolist() == []
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_what_weighs_a_class_of_a_few_rows_like_others_is_unknown(classes: int) -> None:
-    scores = Scores.of(np.full((2, 20), 0.25), [np.array([0.9]), np.array([0.1])], [np.array([0.8, 0.7])] * 2)
-    fits = [Fit(0.75, 0.5, 0.1, 0.0, 0.2)]
-    if classes == 3:
-        fits = [replace(fits[0], names=(0, 1, 2), gains=(0.5, 0.0, 0.0), gain_errors=(0.2, 1.0, 1.0))]
-    answer = coalitions.ScoresAnswer.of(scores, fits)
-    same = released(answer, train=23, num_classes=classes)  # 18 and 5
-    assert same is answer
-    sent = released(answer, train=20, num_classes=classes)  # of class 1 there are two
+    whole, sent = (_measured(classes, 0, rare) for rare in ([], [classes - 1]))
+    assert whole.balanced_error.tolist() != [1.0, 1.0]
     assert (sent.auc.tolist(), sent.auc_error.tolist()) == ([0.5], [1.0])
     assert (sent.balanced.tolist(), sent.balanced_error.tolist()) == ([0.5, 0.5], [1.0, 1.0])
-    assert (sent.means is answer.means, sent.count) == (True, 20)
-    # With two classes an area under the curve; with more the fit is made without these rows.
-    assert sent.fits.tolist() == (Fit() if classes == 2 else fits[0]).values
+    assert (sent.means.tolist(), sent.count) == (whole.means.tolist(), whole.count)
+    if classes == 2:  # an area under the curve
+        assert sent.fits.tolist() == Fit().values * 3
 
 
 def test_rows_of_a_class_of_a_few_count_for_no_fit() -> None:
-    from fedclust.clients.coalitions import _answer
-
-    labels, fold = np.repeat([0, 1, 2], [18, 18, 2]), np.arange(38) % 5
-
-    def fits(predicted: int, rare: list[int], kept: int = 38) -> list[float]:
-        """Fits of a model that is right of classes 0 and 1, and calls those of class 2 something."""
-        named = np.where(labels == 2, predicted, labels)
-        outputs, arms = 5.0 * np.eye(3)[named][:kept], np.zeros((2, kept))
-        about = outputs, labels[:kept]
-        crossed = [[(outputs[fold[:kept] == part], labels[:kept][fold[:kept] == part]) for part in range(5)]]
-        question = SimpleNamespace(num_classes=3, weights=np.ones(1))
-        given = CLASSES, arms, arms, crossed, [about], fold[:kept], question, np.array(rare, dtype=int)
-        return _answer(*given).fits.tolist()
-
-    assert fits(1, []) != fits(2, [])
-    assert fits(1, [2]) == fits(2, [2]) == fits(2, [], kept=36)
+    fits = {
+        key: _measured(3, *key).fits.tolist() for key in ((1, ()), (2, ()), (1, (2,)), (2, (2,)), (2, (), 36))
+    }
+    assert fits[1, ()] != fits[2, ()]
+    assert fits[1, (2,)] == fits[2, (2,)] == fits[2, (), 36]
 
 
 def test_the_number_of_a_few_predictions_stays() -> None:

@@ -239,9 +239,9 @@ class KeptByNode(Kept):
                 record = self._context.state.get(f"{_STAYS}/{run}/{client}")
                 file = self._file(run, client)
                 if isinstance(record, ArrayRecord):
-                    self._found[run, client] = _own(to_state(record))
+                    self._found[run, client] = Own.of_file(to_state(record))
                 elif file is not None and file.exists():
-                    self._found[run, client] = _own(load_file(file))
+                    self._found[run, client] = Own.of_file(load_file(file))
             found = {client: own for (name, client), own in self._found.items() if name == run}
             self._own[run] = found
         return self._own[run]
@@ -252,8 +252,7 @@ class KeptByNode(Kept):
             for client, own in of_clients.items():
                 if own is self._found.get((run, client)):
                     continue
-                tensors = {name: each.cpu().contiguous() for name, each in own.tensors.items()}
-                tensors[_SHARE] = torch.tensor(own.share, dtype=torch.float64)
+                tensors = own.for_file()
                 self._context.state[f"{_STAYS}/{run}/{client}"] = from_state(tensors)
                 if (file := self._file(run, client)) is not None:
                     file.parent.mkdir(parents=True, exist_ok=True)
@@ -265,11 +264,7 @@ class KeptByNode(Kept):
         return None if self._root is None else self._root / f"client-{client}" / f"{run}.safetensors"
 
 
-_STAYS, _SHARE = "stays", "/share"  # no name of a tensor begins with a slash
-
-
-def _own(tensors: State) -> Own:
-    return Own({name: each for name, each in tensors.items() if name != _SHARE}, float(tensors[_SHARE]))
+_STAYS = "stays"
 
 
 @lru_cache(maxsize=4)

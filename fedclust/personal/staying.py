@@ -284,6 +284,8 @@ def _of_layers(model: "nn.Module", layers: Collection[str], setting: str) -> lis
 
 # -- What is kept -------------------------------------------------------------------------------------------
 
+_SHARE = "/share"  # no name of a tensor begins with a slash
+
 
 @dataclass(frozen=True, eq=False)
 class Own:
@@ -299,6 +301,19 @@ class Own:
 
     tensors: "State"
     share: float = 1.0
+
+    @classmethod
+    def of_file(cls, tensors: "State") -> "Own":
+        """Read what a file has: the tensors, and the share by a name that no tensor has; 1 without it."""
+        own = {name: each for name, each in tensors.items() if name != _SHARE}
+        return cls(own, float(tensors.get(_SHARE, 1.0)))
+
+    def for_file(self) -> "State":
+        """Return what a file gets, see :meth:`of_file`."""
+        import torch
+
+        own = {name: each.cpu().contiguous() for name, each in self.tensors.items()}
+        return {**own, _SHARE: torch.tensor(self.share, dtype=torch.float64)}
 
     def serving(self, sent: "State") -> "State":
         """Return the tensors that serve the client in place of those of a model that it was sent."""

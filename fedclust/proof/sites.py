@@ -210,10 +210,10 @@ def advice(
     >>> choice = Choice(Arm(0, corrected=True), Arm(0, corrected=True))
     >>> site = Site(0, "Graz", (0, 1), choice, {}, 0, np.zeros(2, dtype=int), everyone=(0, 1))
     >>> advice(site, ["Graz", "Ulm"], ["ill", "well"])
-    'Graz: no advice, it did not answer after the last round.'
+    'Graz: no advice, it sent no figures after the last round.'
     """
     if not site.figures:
-        return f"{site.name}: no advice, it did not answer after the last round."
+        return f"{site.name}: no advice, it sent no figures after the last round."
     alone, corrected = len(site.coalition) == 1, site.choice.arm.corrected
     correction = f", with the {site.words.own_correction}" * corrected
     chosen = site.figures.get("chosen", {})

@@ -23,7 +23,8 @@ from fedclust.support.reasons import RunFailed
 
 def another_run(folder: Path) -> FileExistsError:
     """Make the error of a new run whose folder holds one already."""
-    return FileExistsError(f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it")
+    rule = f"output_dir must not hold another run, got {folder} with a rounds.jsonl in it"
+    return FileExistsError(f"{rule}; to go on with that one, give resume={folder}")
 
 
 class Recorder:

@@ -237,14 +237,28 @@ class Result:
             raise IndexError(f"cluster must be in 0 to {len(self._state.models) - 1}, got {cluster}")
         if "stays" not in self.saved.summary:
             return self._built(self._serving[cluster])
-        members, own = np.where(self.assignment == cluster, 0, -1), self._kept_for(cluster)
-        initial = self._fresh().state_dict()
-        lacking = [name for name in initial if name not in self._serving[cluster]]
-        if lacking and not own:
+        if self._elsewhere:
             choice = self.saved.summary["stays"]["choice"]
-            rule = f"the run must have whole models here, {few(lacking)} stayed with each client at its node"
-            raise ValueError(f"{rule} (personal={choice}); ditto, apfl and finetune leave a whole one")
-        return self._built(*completed(self._serving[cluster : cluster + 1], members, own, initial))
+            rule = (
+                f"the run must have whole models here, {few(self._elsewhere)} stayed with each client at its"
+            )
+            raise ValueError(
+                f"{rule} node (personal={choice}): export them, and add what a site's node keeps"
+            )
+        return self._whole(cluster)
+
+    @cached_property
+    def _elsewhere(self) -> tuple[str, ...]:
+        """Entries of the network that are with the clients at their nodes, not here."""
+        if "stays" not in self.saved.summary or self._kept:
+            return ()
+        return tuple(name for name in self._fresh().state_dict() if name not in self._serving[0])
+
+    def _whole(self, cluster: int) -> nn.Module:
+        """Build a cluster's network; entries that nobody keeps here are as the network begins."""
+        members, own = np.where(self.assignment == cluster, 0, -1), self._kept_for(cluster)
+        model = self._serving[cluster : cluster + 1]
+        return self._built(*completed(model, members, own, self._fresh().state_dict()))
 
     def _fresh(self) -> nn.Module:
         if self._module is None:
@@ -336,11 +350,12 @@ class Result:
             self._network,
             tuned=bool(self._kept) if "stays" in self.saved.summary else self._clients is not None,
             embedder=self._embedder,
+            stays=self._elsewhere,
         )
 
     def _network(self, site: Site) -> nn.Module:
         if not site.is_tuned:
-            return self.model_of(site.cluster)
+            return self._whole(site.cluster) if self._elsewhere else self.model_of(site.cluster)
         return self.finetuned(site.client) if site.personal == FINETUNE else self.model_for(site.client)
 
     def export(

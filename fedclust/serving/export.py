@@ -20,6 +20,7 @@ from fedclust.data.targets import CLASSES, Target, to_values as to_values_of
 from fedclust.personal.layers import weights_file
 from fedclust.serving.card import card
 from fedclust.serving.served import CARD, CLUSTER, FORMAT, INDEX, WEIGHTS, Part, Served, Site, cluster_folder
+from fedclust.support.checks import few
 
 if TYPE_CHECKING:
     from fedclust.results import SavedRun
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _FILES = {"onnx": "model.onnx", "torch": "model.pt2"}
 _TOLERANCE = 1e-4  # of a probability; of the largest amount
 _ROWS = 5
-_SPARSE = "target", "margin"  # written only of what has them
+_SPARSE = "target", "margin", "stays"  # written only of what has them
 _MOST = 50  # fine-tuned models that nobody asked for
 _NOT_ASKED = "this is its cluster's model; `fedclust export … --sites NAME` adds the client's own"
 
@@ -70,7 +71,8 @@ def write_export(
     FileExistsError
         If the folder is not empty.
     ValueError
-        If a format is unknown, or its file's predictions differ from the network's.
+        If a format is unknown, or its file's predictions differ from the network's; if formats are given and
+        part of the network is with its clients.
     """
     from safetensors.torch import save_file
 
@@ -78,6 +80,9 @@ def write_export(
         raise ValueError(f"formats must be a list of names, such as [{formats!r}], got {formats!r}")
     if unknown := [name for name in formats if name not in _FILES]:
         raise ValueError(f"formats must be among {', '.join(_FILES)}, got {', '.join(map(str, unknown))}")
+    if formats and served.stays:
+        rule = f"formats must be [] as {few(served.stays)} stay with each client, and no model here is whole"
+        raise ValueError(f"{rule}, got {[*formats]}")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"target must be a new or an empty folder, got {target}")
     own = [site for site in served.sites if site.is_tuned]
@@ -104,10 +109,15 @@ def write_export(
         for folder, site in places:
             folder.mkdir()
             network, cluster = served.network(site), site.cluster
-            state = {k: tensor.detach().clone().contiguous() for k, tensor in network.state_dict().items()}
+            whole = network.state_dict()
+            state = {
+                k: each.detach().clone().contiguous() for k, each in whole.items() if k not in served.stays
+            }
             save_file(state, folder / WEIGHTS)
             names, options, margin = served.class_names, served.csv_options, served.margin(site)
-            part = Part(FORMAT, cluster, names, encoder, options, model, *last, predicts, margin)
+            part = Part(
+                FORMAT, cluster, names, encoder, options, model, *last, predicts, margin, served.stays
+            )
             kept = {key: value for key, value in asdict(part).items() if key not in _SPARSE or value}
             _json(folder / CLUSTER, kept)
             for name in formats:

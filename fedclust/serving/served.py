@@ -5,7 +5,7 @@ An exported folder may come from anyone: nothing in it is executed or unpickled.
 
 import copy
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -24,8 +24,9 @@ from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, weights_file
-from fedclust.personal.staying import CHOICES
+from fedclust.personal.staying import CHOICES, Own
 from fedclust.settings.allowed import check_folder
+from fedclust.settings.run_options import COMMON
 from fedclust.support.checks import few, read_as
 from fedclust.support.untrusted import read_json
 
@@ -50,6 +51,9 @@ def cluster_folder(root: Path, cluster: int) -> Path:
 _BATCH = 1024
 _OWN = (FINETUNE, *CHOICES)
 _STAYS = "the client's own model stays with it; this is its cluster's"
+_KEPT = (
+    "what the client keeps is at its node, in the folder of `models=` there: copy {0} into the export as {1}"
+)
 
 _OF_A_RUN = re.compile(r"[;,] (?:or )?(?=(?:give|set its|leave out)\b[^;]*\bdataset\.)")
 """Where the advice to give a setting begins, which only a run has."""
@@ -99,6 +103,12 @@ class Site:
         """Whether it has a model of its own, such as a fine-tuned one, and that is here."""
         return self.personal in _OWN and self.note is None
 
+    def kept_by(self, run: str) -> "Site":
+        """Note where its own model is: at its node, of a run of this name."""
+        file = weights_file(Path(), self.client)
+        kept = _KEPT.format(file.with_name(f"{run}.safetensors").as_posix(), file.as_posix())
+        return self.without_model(kept if self.personal in CHOICES else _STAYS)
+
     def without_model(self, why: str | None = _STAYS) -> "Site":
         """Note why its own model is not here, if it has one; None if it is here."""
         if self.personal not in _OWN:
@@ -138,6 +148,9 @@ class Served:
         By cluster, within what a prediction is right nine times of ten, see
         :meth:`fedclust.data.targets.Target.margin`; without the clusters of which that is not known, as where
         a client was measured with a personal layer.
+    stays
+        Entries of the networks that stay with each client, at its node: only a client whose own model is here
+        has a network that predicts.
     """
 
     class_names: tuple[str, ...]
@@ -149,6 +162,7 @@ class Served:
     embedder: Embedder | None = None
     target: Target = CLASSES
     margins: Mapping[int, float] = field(default_factory=dict)
+    stays: tuple[str, ...] = ()
 
     @classmethod
     def of_run(
@@ -158,6 +172,7 @@ class Served:
         *,
         tuned: bool,
         embedder: Embedder | None = None,
+        stays: Sequence[str] = (),
     ) -> "Served":
         """Make the models' description from a finished run's folder.
 
@@ -169,8 +184,8 @@ class Served:
             Function that returns the network that serves a client, in evaluation mode.
         tuned
             Whether it returns clients' fine-tuned networks, too.
-        embedder
-            See :attr:`embedder`.
+        embedder, stays
+            See :attr:`embedder` and :attr:`stays`.
 
         Raises
         ------
@@ -191,12 +206,17 @@ class Served:
         # Cluster -1: a newcomer that no cluster fits.
         rows = (table.iloc[client] for client in range(len(table)))
         sites = tuple(Site.of_row(client, row) for client, row in enumerate(rows) if row["cluster"] >= 0)
-        sites = sites if tuned else tuple(site.without_model() for site in sites)
+        if not tuned:
+            by_common = set(table.loc[table["served"] == "common", "client"]) if "served" in table else set()
+            sites = tuple(
+                site.kept_by(COMMON if site.client in by_common else run.strategy) for site in sites
+            )
         clusters = tuple(sorted({site.cluster for site in sites}))
         options = dataset.get("csv_options") or {}
         inputs = encoder_from(encoder)
         sites, margins = with_margins(sites, table, run.target)
-        return cls(tuple(every), inputs, sites, clusters, network, options, embedder, run.target, margins)
+        facts = options, embedder, run.target, margins, tuple(stays)
+        return cls(tuple(every), inputs, sites, clusters, network, *facts)
 
     def site(self, site: str | int) -> Site:
         """Find a client by its name or its id.
@@ -289,6 +309,10 @@ class Served:
     ) -> torch.Tensor:
         """Return the network's outputs, with a client's correction, shape (n, O) or (n, positions, O)."""
         chosen = self._site(site, cluster)
+        if self.stays and not chosen.is_tuned:
+            known = few((each.label for each in self.sites if each.is_tuned), 20) or "none"
+            rule = f"site must be one whose own model is here, {known}, as {few(self.stays)} stay with each"
+            raise ValueError(f"{rule}; {chosen.note or f'cluster {chosen.cluster} has no whole model'}")
         inputs = self.inputs(rows)
         network = self.network(chosen)
         with torch.no_grad():
@@ -474,12 +498,11 @@ def load_export(
             raise ValueError(f"{root / INDEX}: prior_shift must have {width} values")
 
     @lru_cache(maxsize=8)
-    def load(folder: Path, cluster: int) -> nn.Module:
-        return _network(folder, parts[cluster].model, model, allow)
+    def load(own: Path | None, cluster: int) -> nn.Module:
+        return _network(folders[cluster], own, parts[cluster], model, allow)
 
     def network(site: Site) -> nn.Module:
-        own = weights_file(root, site.client).parent
-        return load(own if site.is_tuned else folders[site.cluster], site.cluster)
+        return load(weights_file(root, site.client) if site.is_tuned else None, site.cluster)
 
     # A site may have added its own model, which no server has.
     there = {site.client: weights_file(root, site.client).is_file() for site in sites}
@@ -494,7 +517,8 @@ def load_export(
     embedder = Embedder.of(first.embedded_by, make, inputs)
     margins = {each: part.margin for each, part in parts.items() if part.margin is not None}
     options = first.csv_options
-    return Served(first.class_names, inputs, sites, clusters, network, options, embedder, target, margins)
+    facts = options, embedder, target, margins, first.stays
+    return Served(first.class_names, inputs, sites, clusters, network, *facts)
 
 
 @dataclass(frozen=True)
@@ -528,6 +552,7 @@ class Part:
     frozen: Mapping[str, Any] | None = None  # how the encoder of that fingerprint is built
     target: Mapping[str, Any] = field(default_factory=dict)  # unless it is classes
     margin: float | None = None  # see Target.margin
+    stays: tuple[str, ...] = ()  # see Served.stays; the weights lack these
 
     def __post_init__(self) -> None:
         if len(self.class_names) < 2:
@@ -547,10 +572,17 @@ def _read(path: Path, kind: Any) -> Any:
 
 
 def _network(
-    where: Path, config: Any, model: Callable[[], nn.Module] | nn.Module | None, allow: str
+    where: Path,
+    own: Path | None,
+    part: Part,
+    model: Callable[[], nn.Module] | nn.Module | None,
+    allow: str,
 ) -> nn.Module:
+    """Build a cluster's network, with what a client keeps; without that, what stays is untrained."""
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
+
+    config, file, stays = part.model, own or where / WEIGHTS, set(part.stays)
 
     if isinstance(model, nn.Module):
         made = copy.deepcopy(model)
@@ -561,24 +593,35 @@ def _network(
     else:
         made = None
     try:
-        with safe_open(where / WEIGHTS, framework="pt") as file:
-            weights = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
+        with safe_open(where / WEIGHTS, framework="pt") as weights:
+            shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118
         if made is None:
-            made = _built(where / CLUSTER, config, allow, weights)
-        found, wanted = set(weights), made.state_dict().keys()
-        if found != wanted:
-            more, less = few(sorted(found - wanted)) or "none", few(sorted(wanted - found)) or "none"
-            raise RuntimeError(f"unexpected are {more}, missing {less}")
-        made.load_state_dict(load_file(where / WEIGHTS))
+            made = _built(where / CLUSTER, config, allow, shapes, partial=bool(stays))
+        initial = made.state_dict()
+        _check_names(shapes.keys(), initial.keys() - stays)
+        state = load_file(where / WEIGHTS)
+        if own is not None:
+            kept = Own.of_file(load_file(own))
+            _check_names(kept.tensors.keys(), stays or initial.keys())
+            state |= kept.serving(state)
+        made.load_state_dict({**initial, **state})
     except (SafetensorError, OSError, RuntimeError, construction.WeightsError) as error:
         reason = " ".join(str(error).split())[:500]
-        raise ValueError(f"{where / WEIGHTS}: must hold the weights of the network: {reason}") from error
+        raise ValueError(f"{file}: must hold the weights of the network: {reason}") from error
     if not all(torch.isfinite(value).all() for value in made.state_dict().values()):
-        raise ValueError(f"{where / WEIGHTS}: weights must be finite, some are not")
+        raise ValueError(f"{file}: weights must be finite, some are not")
     return made.eval()
 
 
-def _built(path: Path, config: Any, allow: str, weights: Mapping[str, Sequence[int]]) -> nn.Module:
+def _check_names(found: Set[str], wanted: Set[str]) -> None:
+    if found != wanted:
+        more, less = few(sorted(found - wanted)) or "none", few(sorted(wanted - found)) or "none"
+        raise RuntimeError(f"unexpected are {more}, missing {less}")
+
+
+def _built(
+    path: Path, config: Any, allow: str, weights: Mapping[str, Sequence[int]], *, partial: bool
+) -> nn.Module:
     if not isinstance(config, Mapping) or not isinstance(config.get("_target_"), str):
         raise ValueError(f"{path}: model must have a _target_, got {str(config)[:80]}")
     try:
@@ -586,7 +629,7 @@ def _built(path: Path, config: Any, allow: str, weights: Mapping[str, Sequence[i
     except RecursionError as error:
         raise ValueError(f"{path}: model must not be nested so deeply") from error
     try:
-        return construction.build_for(config, 0, weights)
+        return construction.build_for(config, 0, weights, partial)
     except construction.WeightsError:
         raise
     except (

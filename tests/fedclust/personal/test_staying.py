@@ -1,6 +1,7 @@
 """Each rule against a loop over clients and steps in plain PyTorch, and what must never leave a client."""
 
 import copy
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, RecordDict
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
@@ -396,24 +398,54 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
         kept = KeptByNode(context, clients).of("fedavg")
         assert tuple(sorted(kept)) == clients  # a node keeps its own clients' layers only
         held |= kept
-    if choice in (
-        "fedper",
-        "fedrep",
-    ):  # there is no whole model here: none is put together with a random head
-        for use in (lambda: nodes.model_for(0), lambda: nodes.export(tmp_path / "export")):
-            with pytest.raises(ValueError, match=rf"^the run must have whole models .*\(personal={choice}\)"):
-                use()
+    folder, rows = nodes.export(tmp_path / "export"), np.zeros((2, 1, 8, 8), np.uint8)
+    rows[1, 0, 2:6] = 255
+    if choice in ("fedper", "fedrep"):  # no whole model is here: none is put together with a random head
+        assert not {*load_file(folder / "cluster-0" / "model.safetensors")} & {
+            *_kept_in(_saved(here.folder))[0].tensors
+        }
+        with pytest.raises(ValueError, match=rf"^the run must have whole models .*\(personal={choice}\)"):
+            nodes.model_for(0)
+        for which in ({"cluster": 0}, {"site": 1}):
+            with pytest.raises(ValueError, match="^site must be one whose own model is here, none, as "):
+                fedclust.load_export(folder).outputs(rows, **which)
+        with pytest.raises(ValueError, match=r"^formats must be \[\] as .* got \['torch'\]"):
+            nodes.export(tmp_path / "torch", formats=["torch"])
         new = [*one, "engine.num_nodes=3", "holdout_clients=1", f"output_dir={tmp_path / 'new'}"]
         with pytest.raises(
             FederationError, match=f"^holdout_clients must be 0 with personal={choice} over nodes"
         ):
             fedclust.run(new)
-    else:
-        assert nodes.export(tmp_path / "export").is_dir()
     for client, own in _kept_in(_saved(here.folder)).items():
         assert held[client].share == pytest.approx(own.share)
         for name, tensor in own.tensors.items():
             assert torch.equal(held[client].tensors[name], tensor)
+    # What a node keeps, added to the server's export, is what a run in one process serves.
+    note = json.loads((folder / "index.json").read_text())["clients"][2]["note"]
+    assert "copy client-2/fedavg.safetensors into the export as client-2/model.safetensors" in note
+    whole = fedclust.load_export(here.export(tmp_path / "whole"))
+    for client, own in held.items():
+        (folder / f"client-{client}").mkdir()
+        save_file(own.for_file(), folder / f"client-{client}" / "model.safetensors")
+    served = fedclust.load_export(folder)
+    for client in held:
+        assert torch.equal(served.outputs(rows, site=client), whole.outputs(rows, site=client))
+    save_file({"/share": torch.tensor(1.0)}, folder / "client-2" / "model.safetensors")
+    with pytest.raises(
+        ValueError, match=r"client-2.model\.safetensors: must hold .* unexpected are none, miss"
+    ):
+        fedclust.load_export(folder)
+
+
+def test_an_export_names_the_file_of_what_serves_each_client(tmp_path: Path) -> None:
+    one = ["strategy=clust_psi_pfl", "serve=best", "rounds=2", "personal=fedper", "engine.num_nodes=2"]
+    one += ["partition.num_clients=4", "partition.groups=[2,2]", f"output_dir={tmp_path / 'run'}"]
+    result = fedclust.run(one)
+    assert "common" in set(result.clients["served"])  # after two rounds nothing is shown
+    index = json.loads((result.export(tmp_path / "export") / "index.json").read_text())
+    names = {"common": "fedavg", "cluster": "clust_psi_pfl"}
+    for served, client in zip(result.clients["served"], index["clients"], strict=True):
+        assert f"/{names[served]}.safetensors into the export" in client["note"]
 
 
 def test_a_node_with_a_folder_keeps_layers_when_its_process_ends(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_each_site_is_advised_with_figures_that_agree() -> None:
         "0.87), alone 0.79 (difference +0.02, -0.06 to +0.12), with everyone 0.74.",
         "Basel: train with everyone, with the prior correction: accuracy 0.97 (0.92 to 0.99), alone 0.96 "
         "(difference +0.01, -0.07 to +0.11).",
-        "Long Beach: no advice, it did not answer after the last round.",
+        "Long Beach: no advice, it sent no figures after the last round.",
     ]
     assert partners_of(SITES[1], NAMES) == "everyone but Cleveland"
     assert partners_of(replace(SITES[1], coalition=(1, 3)), NAMES) == "Long Beach"

@@ -96,7 +96,13 @@ class OwnSites:
         with private(builder):
             version = json.dumps(builder.identity())
         written = [json.dumps(each, sort_keys=True) for each in (dataset, self.settings["partition"])]
-        return _rows(site, str(self.paths[site]), *written, self.settings["seed"], self.rules, version)
+        rows = _rows(site, str(self.paths[site]), *written, self.settings["seed"], self.rules, version)
+        if self.settings["patients"] and rows.shared_persons:
+            raise SiteError(
+                "a patient must have rows in one client of the site with privacy=patient_dp, some have in "
+                "several, and would spend ε in each: set dataset.natural=null"
+            )
+        return rows
 
     def registered(self) -> Registered:
         """List the clients of each site, and why other sites cannot take part."""
@@ -266,6 +272,8 @@ def own_sites(context: Context) -> OwnSites | None:
     if not allowed.asks_sites(run, allow):
         if "data" in node:
             raise allowed.NotAllowed("partition must be own on this node, which serves only its own data")
+        if "rules" in node:
+            raise allowed.NotAllowed("rules must be given with data on this node, they are of its own rows")
         return None
     if "data" not in node and allow.strip() == allowed.EVERYTHING:
         settings = allowed.site_settings(run, allow, encoders)

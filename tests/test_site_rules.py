@@ -11,6 +11,7 @@ from flwr.app import RecordDict
 from rich.console import Console
 
 from fedclust import clients, load
+from fedclust.clients.sites import OwnSites
 from fedclust.data.sites.rows import builder_of, wanted_of
 from fedclust.data.sites.rules import OURS, Rules as OfSite
 from fedclust.data.targets import from_text
@@ -19,7 +20,7 @@ from fedclust.grids.local_grid import LocalGrid
 from fedclust.grids.site_grid import Rules, SiteGrid
 from fedclust.privacy.accountant import epsilon_of_runs, epsilon_of_steps, multiplier_of
 from fedclust.runs.server import federate, make_engine
-from fedclust.settings.allowed import known_of
+from fedclust.settings.allowed import SiteSettings, known_of
 from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.support.reasons import FederationError, RunFailed
@@ -262,6 +263,20 @@ def test_a_site_whose_noise_an_accuracy_would_lack_is_left_out_before_round_1(tm
     summary = load(tmp_path / "out").summary
     assert summary["sites_left_out"] == {"north": "patient_noise must be at least 1.1 at this site, got 1"}
     assert summary["failed_replies"] == 0
+
+
+def test_a_patient_of_several_wards_takes_part_with_no_noise_in_each(tmp_path: Path) -> None:
+    rows = [f"{k % 7},{'xy'[k % 2]},p{k % 12},{'ab'[k // 30]}" for k in range(60)]
+    (path := tmp_path / "a.csv").write_text("\n".join(["dose,label,person,ward", *rows]))
+    run = ["dataset=csv", "dataset.label=label", "partition=own", "partition.group=person", "strategy=fedavg"]
+    wards, private = ["dataset.natural=ward"], ["privacy=patient_dp", "proof=false", "compare=[]"]
+    why = "a patient must have rows in one client of the site with privacy=patient_dp, some have in several"
+    for added, refused in ((wards, {}), (private, {}), ([*wards, *private], {"a": why})):
+        settings = SiteSettings(json.dumps(known_of(compose([*run, *added]))))
+        registered = OwnSites({"a": path}, settings).registered()
+        assert {
+            site: reason.partition(", and would")[0] for site, reason in registered.refused.items()
+        } == refused
 
 
 def test_noise_for_patients_of_sites_is_refused_for_times_before_round_1(tmp_path: Path) -> None:

@@ -207,7 +207,7 @@ def fit_pairs(fitting: Fitting, models: State, pairs: IntArray | None = None) ->
 
     Source: FedGMCC, Eqs. 3 and 4 and Algorithm 1, lines 12 to 16. The bend starts halfway (the paper's
     w_k + w_l is no average) and takes SGD steps on E_u L(u). Parameters bend; buffers, such as running
-    statistics, have their bend halfway. Networks are in evaluation mode.
+    statistics, and frozen parameters have their bend halfway. Networks are in evaluation mode.
 
     A model that overflows does not change the fit of pairs without it. A bend that diverges under SGD is
     reset to halfway. Time and the memory of the bends grow with the number of pairs, that of the fit does
@@ -258,9 +258,11 @@ class _Fitter:
         self.device, self.parameters, self.models = torch.device(fitting.device), fitting.parameters, models
         self.network = copy.deepcopy(fitting.network).to(self.device).eval()
         # A tied parameter has one name here and further names, its aliases, in the state.
-        names = {id(tensor): name for name, tensor in self.network.named_parameters()}
-        self.bending = [name for name, each in self.network.named_parameters() if each.is_floating_point()]
-        self.straight = [name for name, _ in self.network.named_buffers() if name in models]
+        once = dict(self.network.named_parameters())
+        names = {id(tensor): name for name, tensor in once.items()}
+        self.bending = [name for name, each in once.items() if each.requires_grad]  # so it is floating point
+        others = (*once, *dict(self.network.named_buffers()))
+        self.straight = [name for name in others if name in models and name not in self.bending]
         every = self.network.named_parameters(remove_duplicate=False)
         self.aliases = {name: names[id(tensor)] for name, tensor in every if name != names[id(tensor)]}
         self.pairs_at_once = _pairs_at_once(self.network, self.device)
@@ -462,7 +464,8 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
     """Average every cluster's models along its chains.
 
     Source: FedGMCC, Eq. 6, as a mean instead of a sum: the mean over connected pairs of E_u γ(u), which is
-    (w_k + 2θ + w_l) / 4. Whole numbers, such as counters, become the largest of the cluster.
+    (w_k + 2θ + w_l) / 4. Whole numbers, such as counters, become the largest of the cluster. What is the same
+    in all its models, such as a frozen layer, stays so to the bit.
 
     Parameters
     ----------
@@ -492,7 +495,7 @@ def cluster_models(models: State, chains: Chains, connected: BoolArray, labels: 
         if not stack.is_floating_point():  # a counter, such as BatchNorm's
             return stack[members].amax(dim=0)
         rows = np.flatnonzero(connected & (labels[chains.pairs[:, 0]] == cluster))
-        if not len(rows):
+        if not len(rows) or bool((stack[members] == stack[members[0]]).all()):
             return stack[members[0]]
         first, second = chains.pairs[rows].T
         return chain_mean(stack[first], stack[second], chains.bends[name][rows]).mean(dim=0)

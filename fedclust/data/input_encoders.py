@@ -556,9 +556,11 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
     ValueError
         If a value is not such a number; the message reveals no value of the data except infinity.
     """
+    from pandas.api import types
+
     try:
-        if values.dtype == object:  # which may hold pandas' NA, unlike None no number
-            values = values.where(values.notna(), np.nan)
+        if types.is_string_dtype(values.dtype):  # or of objects: may hold pandas' NA, unlike None no number
+            values = values.astype(object).where(values.notna(), np.nan).map(lambda one: _TRUTH.get(one, one))
         numbers: FloatArray = values.astype(np.float64).to_numpy()
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"column {values.name} must hold numbers") from error
@@ -566,6 +568,9 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
         got = np.copysign(np.inf, numbers[endless][0])
         raise ValueError(f"column {values.name} must hold numbers that are finite as float32, got {got}")
     return numbers
+
+
+_TRUTH = {"True": True, "False": False, "true": True, "false": False}  # as a file's are read
 
 
 def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:

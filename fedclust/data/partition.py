@@ -670,17 +670,24 @@ def hold_out(
     fraction, seed
         As for :func:`hold_out_client`.
     persons
-        Number of each row's person, shape (N,), none of whom is divided; None if each row is one of its own.
+        Number of each row's person, shape (N,), none of whom is divided, not even where several clients have
+        rows of one. None if each row is one of its own.
 
     Returns
     -------
     Rows to train on and rows held out of each client, in their original order.
     """
     held = []
+    drawn, chosen = np.zeros((2, 0 if persons is None else int(persons.max(initial=-1)) + 1), dtype=bool)
     for client, rows in train.items():
-        people, unit = np.unique(rows if persons is None else persons[rows], return_inverse=True)
-        drawn = hold_out_client(len(people), fraction, seed, client)
-        held.append(drawn if persons is None else np.flatnonzero(np.isin(unit, drawn)))
+        if persons is None:
+            held.append(hold_out_client(len(rows), fraction, seed, client))
+            continue
+        people = np.unique(persons[rows])
+        new = people[~drawn[people]]
+        chosen[new[hold_out_client(len(new), fraction, seed, client)]] = True
+        drawn[people] = True
+        held.append(np.flatnonzero(chosen[persons[rows]]))
     pairs = list(zip(train.values(), held, strict=True))
     return tuple(np.delete(rows, each) for rows, each in pairs), tuple(rows[each] for rows, each in pairs)
 

@@ -10,6 +10,7 @@ either way: what a message would round or refuse is rounded and refused here, to
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -116,6 +117,9 @@ class Answering(Protocol):
         What stays with clients in this process; None if it stays elsewhere.
     cautions
         Warnings about the clients' data, a line each.
+    repeats
+        How often a client was asked again what it may have answered already, by the question's kind and the
+        client's id.
     """
 
     all_rows: bool
@@ -129,6 +133,10 @@ class Answering(Protocol):
     @property
     def cautions(self) -> tuple[str, ...]:
         """Warnings about the clients' data."""
+
+    @property
+    def repeats(self) -> Mapping[tuple[str, int], int]:
+        """How often clients were asked again."""
 
     @property
     def simulated(self) -> bool:
@@ -198,6 +206,7 @@ class Here:
     keeps: tuple[str, ...] = ()
     plain = False
     cautions: tuple[str, ...] = ()
+    repeats: Mapping[tuple[str, int], int] = MappingProxyType({})
 
     def __init__(self, node: Any, work: Mapping[str, Work]) -> None:
         assume_identity()  # aggregators are shown Flower's messages
@@ -330,6 +339,11 @@ class Flower:
     def cautions(self) -> tuple[str, ...]:
         """Warnings about sites' data, a line each; none from a grid without sites."""
         return tuple(getattr(self.grid, "cautions", ()))
+
+    @property
+    def repeats(self) -> Mapping[tuple[str, int], int]:
+        """How often clients were asked again; unknown from a grid that is not fedclust's."""
+        return getattr(self.grid, "repeats", {})
 
     @property
     def simulated(self) -> bool:

@@ -136,6 +136,7 @@ class AnyApp:
     all_rows = False
     keeps: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    repeats: Mapping[tuple[str, int], int] = MappingProxyType({})
     kept = None
     simulated = False
 

@@ -21,6 +21,7 @@ import logging
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -46,6 +47,7 @@ _INDEX = "fedclust-bundle"
 _ALL_ROWS = "all-rows"
 _KEEPS = "keeps"
 _RUN = re.compile(r"\w[\w-]{0,99}")
+_OFFLINE = "client {} is offline"
 _INDEX_PER_CLIENT = 2048  # characters; names of records are short
 
 
@@ -309,6 +311,9 @@ class ClientGrid(WrappedGrid):
         Names of the runs of which models are completed by what stays with clients.
     simulated
         Whether all nodes run in processes of the user: the grid calls them itself, without a SuperLink.
+    repeats
+        How often a client was asked again in :meth:`send_and_receive`, by the message's type and its id. It
+        may have done the work before, if only its reply was lost.
     """
 
     all_rows = False
@@ -346,6 +351,7 @@ class ClientGrid(WrappedGrid):
         self._ids: dict[int, int] = {}  # the inverse of _places
         self._refused: dict[int, int] = {}  # clients of the partition that did not fit, with their nodes then
         self._meter = Meter()
+        self.repeats = Counter[tuple[str, int]]()
         self._max_outage, self._min_replies = max_outage, min_replies
 
     # -- Online clients -------------------------------------------------------------------------------------
@@ -484,7 +490,14 @@ class ClientGrid(WrappedGrid):
             tries = tries - 1 if lost <= set(self._online()) else _TRIES
             if not self._wait_for(lost, missing, deadline):
                 break
-            again = self._exchange([each for each in asked if each.metadata.dst_node_id in lost], timeout)
+            unsent = {each.metadata.src_node_id for each in replies if _is_unsent(each)}
+            repeated = [each for each in asked if each.metadata.dst_node_id in lost]
+            self.repeats.update(
+                (each.metadata.message_type, client)
+                for each in repeated
+                if (client := each.metadata.dst_node_id) not in unsent
+            )
+            again = self._exchange(repeated, timeout)
             replies = [each for each in replies if each.metadata.src_node_id not in lost] + again
         return sorted(replies, key=lambda reply: reply.metadata.src_node_id)
 
@@ -566,7 +579,7 @@ class ClientGrid(WrappedGrid):
         for place, message in zip(places, messages, strict=True):
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
             if place not in node_of:
-                error = Error(ErrorCode.NODE_UNAVAILABLE, f"client {client} is offline")
+                error = Error(ErrorCode.NODE_UNAVAILABLE, _OFFLINE.format(client))
                 replies.append(Message(error, reply_to=message))
                 continue
             by_place = grouped.setdefault((node_of[place], kind, message.metadata.group_id), {})
@@ -618,3 +631,8 @@ class ClientGrid(WrappedGrid):
 
     def _by_client(self, contents: Mapping[int, RecordDict]) -> dict[int, RecordDict]:
         return {self._ids[place]: content for place, content in contents.items()}
+
+
+def _is_unsent(reply: Message) -> bool:
+    """Return whether a client's node was offline, so that it never got the message."""
+    return reply.has_error() and reply.error.reason == _OFFLINE.format(reply.metadata.src_node_id)

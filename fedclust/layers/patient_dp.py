@@ -8,7 +8,8 @@ on it has noise of its own, which is such that it spends the same ε.
 """
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ import numpy as np
 from fedclust.federation.clusters import Findings, padded
 from fedclust.federation.run import Layer, Round, Run, amended
 from fedclust.layers.client_dp import check_simulated, privacy_summary
+from fedclust.messages.evaluation import EvaluateQuestion
+from fedclust.messages.training import Instruction
 from fedclust.privacy import PatientDP
 from fedclust.privacy.accountant import epsilon_of, epsilon_of_steps, multiplier_of
 from fedclust.support.reasons import RunFailed
@@ -104,12 +107,21 @@ class PatientPrivacy(Layer):
         What the run is to spend.
     simulated
         Whether all clients are simulated in processes of the user. Only then does noise come from the seed.
+    lost
+        Counts the rounds and the evaluations that resuming the run has repeated; called once, when it begins.
     """
 
     memory_type: ClassVar[Any] = Took
 
-    def __init__(self, settings: PatientDP, planned: Planned, simulated: bool) -> None:
+    def __init__(
+        self,
+        settings: PatientDP,
+        planned: Planned,
+        simulated: bool,
+        lost: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
         self.settings, self.planned, self.simulated = settings, planned, simulated
+        self._count_lost, self._lost, self._seen = lost, (0, 0), Counter[tuple[str, int]]()
         self.exact = settings.exact(simulated)
         self._trained: IntArray = np.zeros(0, dtype=np.int64)
         self._measured: IntArray = np.zeros(0, dtype=np.int64)
@@ -152,6 +164,8 @@ class PatientPrivacy(Layer):
         if self.planned.evaluation_noise is not None:
             noise = {"noise": self.planned.evaluation_noise, "published_noise": self.simulated}
             run.federation.evaluation = noise
+        if not self.simulated:  # noise from the seed is the same again
+            self._lost, self._seen = self._count_lost(), Counter(run.federation.clients.repeats)
         return run.now
 
     def instruct(self, run: Run, now: Round) -> Round:
@@ -180,26 +194,44 @@ class PatientPrivacy(Layer):
         if self.settings.delta * most >= 1:
             rule = f"below one over a site's patients, {1 / most:.3g}"
             raise RunFailed(f"privacy.delta must be {rule}, got {self.settings.delta:g}")
+        self._add_repeats(run, Instruction.kind, self._trained)
         return replace(now, replies=[replace(each, loss=math.nan) for each in now.replies])
 
     def after_evaluation(self, run: Run, now: Round) -> Round:
         """Count the evaluation for all that may have answered it."""
         if now.online is not None and not self.exact:
             self._measured[[each for each in now.online if each < len(self._measured)]] += 1
+            self._add_repeats(run, EvaluateQuestion.kind, self._measured)
         return now.noting(privacy={"epsilon": float(self.epsilons().max()), "delta": self.settings.delta})
 
+    def _add_repeats(self, run: Run, kind: str, counts: IntArray) -> None:
+        """Count what clients were asked again since the last time: a lost reply has noise of its own."""
+        if self.simulated:
+            return
+        for (asked, client), times in run.federation.clients.repeats.items():
+            if asked == kind and client < len(counts):
+                counts[client] += times - self._seen[asked, client]
+                self._seen[asked, client] = times
+
     def epsilons(self) -> FloatArray:
-        """Compute ε of a patient of each client for what it has taken part in so far, shape (K,)."""
+        """Compute ε of a patient of each client for what it has taken part in so far, shape (K,).
+
+        Rounds that were lost and made again count for everyone that has taken part.
+        """
         given, planned = self.settings, self.planned
+        rounds_of, times_of = (
+            np.where(each > 0, each + lost, 0).tolist()
+            for each, lost in zip((self._trained, self._measured), self._lost, strict=True)
+        )
         trained = {
             rounds: epsilon_of_steps(planned.noise, given.sampling, rounds * planned.steps, given.delta)
-            for rounds in set(self._trained.tolist())
+            for rounds in set(rounds_of)
         }
         measured = {
             times: epsilon_of([(planned.evaluation_noise or math.inf, times)], given.delta)
-            for times in set(self._measured.tolist())
+            for times in set(times_of)
         }
-        pairs = zip(self._trained.tolist(), self._measured.tolist(), strict=True)
+        pairs = zip(rounds_of, times_of, strict=True)
         # No patient is in both parts.
         return np.array([max(trained[rounds], measured[times]) for rounds, times in pairs])
 
@@ -216,6 +248,7 @@ class PatientPrivacy(Layer):
             steps_a_round=self.planned.steps,
             evaluation_noise=self.planned.evaluation_noise,
             epsilon_planned=self.planned.epsilon,
+            rounds_repeated=self._lost[0],
         )
         return Findings(summary, clients={"epsilon": epsilons, "rounds_trained": self._trained.copy()})
 

@@ -133,8 +133,14 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     ------
     ValueError
         If the network raises on the example, or returns anything but a tensor with at least C outputs for
-        each label.
+        each label; if it has numbers that no message holds, such as complex ones.
     """
+    for name, each in model.state_dict().items():
+        if each.dtype not in _SENT:
+            kinds = "float16, float32, float64, whole numbers or truth values"
+            raise ValueError(
+                f"model must hold {kinds}, got {name} of {each.dtype}; model.float() makes float32"
+            )
     if not len(example):
         return num_classes
     training = model.training
@@ -167,6 +173,8 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     return outputs.shape[-1]
 
 
+_WHOLE = torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64
+_SENT = {*_WHOLE, torch.float16, torch.float32, torch.float64}
 _PER_OUTPUT = "an output per class, amount or interval of time"
 
 
@@ -212,7 +220,9 @@ def construct(config: Mapping[str, Any], kind: Any, name: str, seed: int) -> Any
 
 
 def reinitialised(model: nn.Module, seed: int) -> nn.Module:
-    """Copy a network and redraw its weights with each layer's own ``reset_parameters``.
+    """Copy a network and redraw its weights with each layer's own ``reset_parameters``; what is frozen stays.
+
+    That is each parameter that does not require a gradient, and the buffers of layers of which none does.
 
     Parameters
     ----------
@@ -225,15 +235,32 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
     ------
     ValueError
         If a parameter's module has no ``reset_parameters``; the message names the module.
+
+    Examples
+    --------
+    >>> network = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2))
+    >>> drawn = reinitialised(network, 0)
+    >>> [torch.equal(old.weight, new.weight) for old, new in zip(network, drawn)]
+    [True, False]
     """
     drawn = copy.deepcopy(model)
+    frozen = {name for name, each in model.named_parameters(remove_duplicate=False) if not each.requires_grad}
     with seeded(seed, "reinitialised"):
         for name, module in drawn.named_modules():
-            if hasattr(module, "reset_parameters"):
+            own = list(module.parameters(recurse=False))
+            if own and not any(each.requires_grad for each in own):
+                frozen |= {
+                    f"{name}.{buffer}".lstrip(".") for buffer, _ in module.named_buffers(recurse=False)
+                }
+            elif hasattr(module, "reset_parameters"):
                 module.reset_parameters()
-            elif next(module.parameters(recurse=False), None) is not None:
+            elif own:
                 kind = type(module).__name__
                 raise ValueError(f"module {name or kind!r} must have reset_parameters, a {kind} has none")
+    before = model.state_dict()  # a module may reset those within it, too
+    drawn.load_state_dict(
+        {name: before[name] if name in frozen else each for name, each in drawn.state_dict().items()}
+    )
     return drawn
 
 

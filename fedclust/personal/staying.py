@@ -79,7 +79,7 @@ class _Head(Staying):
         """List the entries of the head's layers."""
         from torch import nn
 
-        modules = [(name, each) for name, each in model.named_modules() if name]
+        modules = [(name, each) for name, each in model.named_modules(remove_duplicate=False) if name]
         holding = [name for name, each in modules if next(each.parameters(), None) is not None]
         chosen = list(self.layers)
         if unknown := [name for name in chosen if name not in holding]:
@@ -90,7 +90,12 @@ class _Head(Staying):
                 rule = "personal.layers must name the layers that stay of a network without linear ones"
                 raise ValueError(f"{rule}, it has {few(holding, 20)}")
             chosen = linear[-1:]
-        return _of_layers(model, chosen, f"personal.layers={','.join(chosen)}")
+        setting = f"personal.layers={','.join(chosen)}"
+        if not any(
+            each.requires_grad for name, layer in modules if name in chosen for each in layer.parameters()
+        ):
+            raise ValueError(f"{setting} must have a parameter that trains, all are frozen")
+        return _of_layers(model, chosen, setting)
 
 
 @dataclass(frozen=True)
@@ -168,7 +173,8 @@ class FedBN(Staying):
         from torch.nn.modules.batchnorm import _NormBase
 
         kinds = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-        norms = [name for name, each in model.named_modules() if isinstance(each, kinds)]
+        modules = model.named_modules(remove_duplicate=False)
+        norms = [name for name, each in modules if isinstance(each, kinds)]
         names = _of_layers(model, norms, "personal=fedbn") if norms else []
         if not names:
             raise ValueError("personal=fedbn must have a network with normalisation layers, this has none")
@@ -271,8 +277,10 @@ def named(personal: Personal | str) -> Personal:
 
 def _of_layers(model: "nn.Module", layers: Collection[str], setting: str) -> list[str]:
     """List the entries of layers; check that others are left, and share no parameters with them."""
-    state = model.state_dict(keep_vars=True)
-    names = [name for name in state if any(name.startswith(f"{layer}.") for layer in layers)]
+    state, modules = model.state_dict(keep_vars=True), dict(model.named_modules(remove_duplicate=False))
+    staying = {id(modules[layer]) for layer in layers}  # a layer may have several names
+    every = [name for name, each in modules.items() if id(each) in staying]
+    names = [name for name in state if any(name.startswith(f"{layer}.") for layer in every)]
     kept = {id(state[name]) for name in names}
     shared = [name for name in state if name not in names]
     if both := [name for name in shared if id(state[name]) in kept]:

@@ -224,7 +224,7 @@ def left_out_lines(summary: Mapping[str, Any]) -> list[str]:
 def rules_lines(summary: Mapping[str, Any]) -> list[str]:
     """List what each site lets leave it, by the rules of its operator, a line each."""
     return _first_lines(
-        [f"Rules of {site}: {line}" for site, line in (summary.get("site_rules") or {}).items()]
+        [f"Rules of {site}, as it joined: {line}" for site, line in (summary.get("site_rules") or {}).items()]
     )
 
 

@@ -164,16 +164,19 @@ class Tracking:
                     self._open[name][0].log(int(record["round"]), round_metrics(record))
 
         with self._attempt(name):
-            saved, file, kept = SavedRun(folder), folder / _ID, None
-            if file.is_file():
-                last = json.loads(file.read_text(encoding="utf-8"))
-                kept = last["id"] if last["tracker"] == self._kind else None
+            saved, file = SavedRun(folder), folder / _ID
+            ids = (
+                json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+            )  # by the tracker's class
             settings, title = flat_settings(saved.config), f"{self._group}/{name}"
             rounds, tracker = len(saved.rounds), self._make()
+            if "id" in ids:  # as version 0.3 wrote it
+                ids = {ids["tracker"]: ids["id"]}
+            kept = ids.get(self._kind)
             run = TrackedRun(title, self._group, folder, settings, kept, rounds, self._chosen)
             number = tracker.start(run)
             self._open[name], self._chosen = (tracker, folder), self._chosen or number
-            replace_file(file, dumps({"tracker": self._kind, "id": number}) + "\n")
+            replace_file(file, dumps(ids | {self._kind: number}) + "\n")
         return follow
 
     def end(self, name: str, failed: bool = False) -> None:

@@ -310,7 +310,8 @@ class Result:
         if layer == FINETUNE and self._clients is not None:
             network = self.finetuned(client)
         with torch.no_grad():
-            logits: torch.Tensor = network(self._prepared(inputs).clone())  # which a network may change
+            # A network may change its inputs, and compute in halves.
+            logits: torch.Tensor = network(self._prepared(inputs).clone()).float()
             if table is not None and layer == PRIOR:
                 shift = torch.as_tensor(np.array(table["prior_shift"].iloc[client])).to(logits)
                 logits[..., : len(shift)] += shift  # as in training, where a network may have more outputs

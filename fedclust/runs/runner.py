@@ -46,10 +46,12 @@ from fedclust.results.saved_run import SavedRun
 from fedclust.runs.newcomers import add_newcomers
 from fedclust.settings.run_options import COMMON, VALIDATION, RunSettings
 from fedclust.strategies import ClusteredStrategy
-from fedclust.support.checks import few, plural
+from fedclust.support.checks import dumps, few, plural, replace_file
 from fedclust.support.reasons import FederationError
+from fedclust.support.untrusted import read_json
 from fedclust.typing import IntArray
 
+_LOST = "lost_rounds.json"
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
 
@@ -320,7 +322,29 @@ class StrategyRun(Observer):
             planned = Planned.of(privacy, rounds, steps, evaluations)
         except ValueError as error:
             raise RunFailed(str(error)) from error
-        return PatientPrivacy(privacy, planned, simulated)
+        return PatientPrivacy(privacy, planned, simulated, self._lost_rounds)
+
+    def _lost_rounds(self) -> tuple[int, int]:
+        """Count the rounds and evaluations that clients may have answered and that a resumed run repeats.
+
+        The round in progress when the run stopped counts, too. Numbers are kept: of a run that was resumed
+        twice from one checkpoint, nothing else is left of the first time.
+        """
+        file, settings = self.recorder.folder / _LOST, self.settings
+        lost, evaluations = map(int, read_json(file)) if file.is_file() else (0, 0)
+        kept = 0 if self.resume is None else self.resume.server_round
+        if self.recorder.dropped is not None and kept < settings.rounds:
+            again = range(kept + 1, min(kept + self.recorder.dropped + 1, settings.rounds) + 1)
+            lost += len(again)
+            evaluations += sum(n % settings.evaluate_every == 0 or n == settings.rounds for n in again)
+            with self._writing():
+                replace_file(file, f"{dumps([lost, evaluations])}\n")
+        if lost:
+            self.say(
+                f"{self.name}: warning: repeats {plural(lost, 'round')} that clients may have trained in, "
+                "with fresh noise: ε counts both, and is larger than planned"
+            )
+        return lost, evaluations
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with the figures of the models that serve them."""

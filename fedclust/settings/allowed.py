@@ -388,7 +388,8 @@ def _chosen(run_config: _Sent, allow: str, encoders: _Encoders) -> tuple[tuple[s
 def known_of(config: DictConfig) -> dict[str, Any]:
     """Return what a site needs before the agreement as plain Python, without values not yet known.
 
-    These are ``dataset``, ``partition`` and ``seed``, and ``encoder`` if it embeds the rows, else None.
+    These are ``dataset``, ``partition`` and ``seed``, ``encoder`` if it embeds the rows, else None, and
+    ``patients``: whether the run promises them differential privacy.
 
     Raises
     ------
@@ -400,7 +401,8 @@ def known_of(config: DictConfig) -> dict[str, Any]:
     known = {key: value for key, value in dataset.items() if key not in unknown}
     plain(OmegaConf.create({"dataset": known}))  # raises for missing values
     encoder = plain(config.encoder) if is_encoded(config) else None
-    return {"dataset": known, "partition": plain(config.partition), "seed": config.seed, "encoder": encoder}
+    facts = {"partition": plain(config.partition), "seed": config.seed, "encoder": encoder}
+    return {"dataset": known, **facts, "patients": composition.private_choice(config) == "patient_dp"}
 
 
 @lru_cache(maxsize=16)

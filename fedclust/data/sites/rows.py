@@ -111,6 +111,18 @@ class SiteRows:
         return self.rules.min_cell if self.rules else 1
 
     @property
+    def shared_persons(self) -> bool:
+        """Whether a person has rows in several clients; without a key each row is a person of its own."""
+        if self.persons is None:
+            return False
+        of = [np.unique(self.persons[np.concatenate(parts)]) for parts in zip(*self._parts, strict=True)]
+        return len(np.unique(np.concatenate(of))) < sum(map(len, of))
+
+    @property
+    def _parts(self) -> tuple[tuple[IntArray, ...], ...]:
+        return (self.train, self.test, *([self.validation] if self.validation else []))
+
+    @property
     def trained(self) -> IntArray:
         """Rows that some client trains on, sorted; everything is fitted on these."""
         return np.sort(np.concatenate(self.train))
@@ -259,6 +271,8 @@ def read_site(
         persons = builder.persons(parts, kept)
         person = np.arange(len(labels)) if persons is None else persons
         seed = seed if own.seed is None else own.seed
+        # A person with rows in several clients of the site has the part that the first draw gave.
+        drawn, in_test = np.zeros((2, int(person.max(initial=-1)) + 1), dtype=bool)
         held: dict[str, tuple[IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
@@ -272,10 +286,12 @@ def read_site(
                 if np.isin(person[rows[tested]], person[rows[~tested]]).any():
                     raise SiteError(IN_BOTH_FILES)
             else:  # as for pooled data, but by the client's name alone
-                draws = generator(seed, _TEST, key_of(client))
-                alone = np.zeros(len(people), np.int64)
-                chosen = holdout(alone, ranks[rows[first]], own.test_fraction, draws)
-                tested = np.isin(person[rows], people[chosen])
+                draws, new = generator(seed, _TEST, key_of(client)), ~drawn[people]
+                if new.sum() > 1:
+                    alone = np.zeros(new.sum(), np.int64)
+                    in_test[people[new]] = holdout(alone, ranks[rows[first[new]]], own.test_fraction, draws)
+                drawn[people] = True
+                tested = in_test[person[rows]]
             if not tested.all():
                 held[client] = rows[~tested], rows[tested]
         if not held:

@@ -57,6 +57,8 @@ def literal_fit(fitting: Fitting, start: State, end: State, generator: torch.Gen
         literal_loss(model, last, inputs[rows]).backward()
         weight = 2 * u if u < 0.5 else 2 - 2 * u  # of the bend in the model at u
         for name, parameter in model.named_parameters():
+            if not dict(network.named_parameters())[name].requires_grad:
+                continue
             bend[name] = bend[name] - parameters.learning_rate * weight * parameter.grad
         if "decode.weight" in bend:  # tied
             bend["decode.weight"] = bend["encode.weight"]

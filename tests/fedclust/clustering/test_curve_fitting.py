@@ -95,6 +95,14 @@ def tied() -> nn.Module:
     return Made(lambda own, inputs: own.scale * own.decode(own.encode(inputs).tanh()), **parts)
 
 
+def frozen() -> nn.Module:
+    """Make a network whose first layer and one bias do not train."""
+    made = mlp()
+    made[0].requires_grad_(False)
+    made[-1].bias.requires_grad_(False)
+    return made
+
+
 def random_models(network: nn.Module, n: int, seed: int = 0, spread: float = 0.5) -> State:
     draws = seeded(seed)
     stacks = {}
@@ -117,6 +125,7 @@ NETWORKS = {
     "lstm": (tagger, (6,), 5),
     "attention": (attention, (3, 4), None),
     "tied": (tied, (4,), None),
+    "frozen": (frozen, (4,), None),
 }
 
 

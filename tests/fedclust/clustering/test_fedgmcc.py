@@ -78,6 +78,15 @@ def test_a_chain_that_overflows_anywhere_has_an_infinite_score(connect, value, p
     np.testing.assert_array_equal(fedgmcc.scores(np.full((1, 5), value), connect), [np.inf])
 
 
+def test_what_is_the_same_in_all_models_of_a_cluster_stays_to_the_bit() -> None:
+    pairs = np.array([[0, 1], [0, 2], [1, 2]])
+    frozen, bends = torch.full((3, 1), 0.1), torch.full((3, 1), 0.1)
+    chains = Chains(pairs, {"w": bends}, np.zeros((3, 5)))
+    assert (0.1 + 0.1 + 0.1) / 3 != 0.1  # what rounding makes of such a mean
+    made = curve_fitting.cluster_models({"w": frozen}, chains, np.ones(3, bool), np.zeros(3, int))
+    assert torch.equal(made["w"], frozen[:1])
+
+
 def test_cluster_models_are_means_of_chain_means() -> None:
     draws = np.random.default_rng(0)
     pairs = np.stack(np.triu_indices(5, 1), axis=1)

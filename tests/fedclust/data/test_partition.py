@@ -471,6 +471,17 @@ def test_a_client_draws_by_itself() -> None:
     assert together[0].tolist() != partition.hold_out(train, 0.2, 4)[1][0].tolist()
 
 
+def test_a_person_of_several_clients_is_held_out_of_all_or_of_none() -> None:
+    persons = np.array([0, 1, 2, 3, 4, 5, 4, 5, 6, 7, 8, 9])
+    train, held = partition.hold_out({7: np.arange(6), 8: np.arange(6, 12)}, 0.5, 3, persons)
+    drawn = partition.hold_out_client(6, 0.5, 3, 7)  # of persons 0 to 5
+    assert held[0].tolist() == drawn.tolist()
+    # Of the second client's persons 4 and 5 are drawn already, 6 to 9 are new.
+    new = [6 + each for each in partition.hold_out_client(4, 0.5, 3, 8)]
+    assert {*persons[held[1]]} == {*new, *({4, 5} & {*drawn})}
+    assert not {*persons[np.concatenate(train)]} & {*persons[np.concatenate(held)]}
+
+
 def _load(tmp_path: Path, *overrides: str, **keys: object) -> data.FederatedData:
     config = composition.compose(["partition=domains", "partition.num_clients=6", *overrides])
     return data.load(

@@ -490,10 +490,25 @@ def test_who_is_asked_again(lost, losses, options, kind, asked, still_lost, time
     assert len(_failed(grid.send_and_receive(_messages(range(asked), kind)))) == still_lost
     assert grid.asked[0] == list(range(asked))
     assert grid.asked[1:] == [list(range(lost))] * (times - 1)
+    again = {(kind, client): times - 1 for client in range(lost) if times > 1}
+    assert grid.repeats == again  # their replies were lost, not the messages
     if options.get("offline_for") == 3:
         assert said == [
             "waiting for clients: 0 of 9 online, 1 must answer (min_replies=0.2), for 1 minutes at most"
         ]
+
+
+def test_a_client_that_never_got_a_message_is_not_asked_twice() -> None:
+    class Offline(Lossy):
+        def _reply(self, message: Message) -> Message:
+            client = message.metadata.dst_node_id
+            first = self.asked[0] is self.asked[-1]
+            error = Error(self.code, f"client {client} is offline" if client else "gone")
+            return Message(error if first and client < 9 else RecordDict(), reply_to=message)
+
+    grid = Offline({}, max_outage=60)
+    assert not _failed(grid.send_and_receive(_messages(range(10), "train")))
+    assert grid.repeats == {("train", 0): 1}
 
 
 @pytest.mark.parametrize(("settle", "left"), [(30.0, 0), (0.0, 2)])

@@ -29,7 +29,8 @@ def _layer(simulated: bool = True) -> PatientPrivacy:
 
 
 def _run() -> Any:
-    return SimpleNamespace(federation=SimpleNamespace(evaluation={}), now=_round([]))
+    federation = SimpleNamespace(evaluation={}, clients=SimpleNamespace(repeats={}))
+    return SimpleNamespace(federation=federation, now=_round([]))
 
 
 def _round(asked: list[int], clients: int = 3, **fields: Any) -> Round:
@@ -84,6 +85,33 @@ def test_epsilon_is_that_of_the_rounds_and_figures_that_a_client_took_part_in() 
     assert found.clients["rounds_trained"].tolist() == [2, 1, 0]
     assert found.summary["privacy"]["neighbours"] == "one patient's rows at one site are not there"
     assert "each site's accuracy, with noise" in found.summary["privacy"]["figures"]
+
+
+def test_what_sites_are_asked_again_counts_where_their_noise_is_new() -> None:
+    for simulated in (False, True):
+        layer, run = _layer(simulated), _run()
+        repeats = run.federation.clients.repeats
+        repeats["train", 0] = 5  # of another run over these clients
+        layer.begin(run, None)
+        layer.instruct(run, _round([0, 1]))
+        repeats["train", 0] = 7
+        layer.screen(run, _round([0, 1], replies=[]))
+        repeats["evaluate", 2] = 1
+        layer.after_evaluation(run, _round([], online={0, 2}))
+        layer.after_evaluation(run, _round([], online={0}))
+        took = layer.state(run)
+        assert took.trained.tolist() == ([1, 1, 0] if simulated else [3, 1, 0])
+        assert took.measured.tolist() == ([2, 0, 1] if simulated else [2, 0, 2])
+
+
+def test_rounds_that_were_lost_count_for_everyone_who_took_part() -> None:
+    layer = PatientPrivacy(SETTINGS, PLANNED, simulated=False, lost=lambda: (3, 0))
+    layer.begin(run := _run(), None)
+    layer.instruct(run, _round([0, 1]))
+    # One round and three that were lost, of three steps each; nobody asked client 2.
+    spent = epsilon_of_steps(2.0, 0.5, (1 + 3) * 3, 1e-4)
+    assert layer.epsilons().tolist() == pytest.approx([spent, spent, 0.0])
+    assert layer.findings(run).summary["privacy"]["rounds_repeated"] == 3
 
 
 def test_what_was_spent_is_resumed_with_the_same_noise_only() -> None:

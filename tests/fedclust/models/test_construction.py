@@ -116,6 +116,37 @@ def test_weights_drawn_anew_depend_on_the_seed_alone() -> None:
     assert not torch.equal(one[0].weight, network[0].weight)
 
 
+def test_what_is_frozen_is_not_drawn_anew() -> None:
+    class Pretrained(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Parameter(torch.arange(4.0), requires_grad=False)
+            self.layer = nn.Linear(4, 4).requires_grad_(False)
+
+        def reset_parameters(self) -> None:
+            self.layer.reset_parameters()  # within it
+
+    norm = nn.BatchNorm1d(4).requires_grad_(False)
+    norm.running_mean.fill_(7.0)
+    half = nn.Linear(4, 4)
+    half.weight.requires_grad_(False)
+    network = nn.Sequential(Pretrained(), norm, half, nn.BatchNorm1d(4))
+    network[3].running_mean.fill_(7.0)
+    drawn = construction.reinitialised(network, 1)
+    before, after = network.state_dict(), drawn.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"2.bias", "3.running_mean"}
+
+
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.bfloat16])
+def test_numbers_that_no_message_holds_are_refused(dtype) -> None:
+    network = nn.Linear(4, 3)
+    network.register_buffer("phase", torch.zeros(2, dtype=dtype))
+    said = f"^model must hold float16, .*, got phase of {dtype}; model.float"
+    with pytest.raises(ValueError, match=said):
+        construction.check_outputs(network, torch.ones(1, 4), ONE, 3)
+
+
 def test_a_parameter_that_no_layer_draws_is_named() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

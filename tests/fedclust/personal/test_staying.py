@@ -546,6 +546,12 @@ def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
         (FedPer(layers=("0", "2")), _mlp(), "must leave a layer to train together, it leaves none$", {}),
         ("fedper", nn.Sequential(nn.Flatten(), _Scale()), "must name the layers that stay of a network", {}),
         (
+            "fedrep",
+            _frozen_head(),
+            "^personal.layers=2 must have a parameter that trains, all are frozen$",
+            {},
+        ),
+        (
             "fedper",
             _mlp(),
             "^privacy must be none with personal=fedper, got client_dp",
@@ -565,6 +571,24 @@ def test_what_cannot_stay_is_refused_before_round_1(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             _run(personal, network, tmp_path / "run", **given)
     assert not list(tmp_path.glob("run/rounds.jsonl"))
+
+
+def _frozen_head() -> nn.Module:
+    made = _mlp()
+    made[2].requires_grad_(False)
+    return made
+
+
+@pytest.mark.parametrize(("choice", "layer"), [("fedper", nn.Linear(4, 4)), ("fedbn", nn.LayerNorm(4))])
+def test_a_layer_of_two_names_stays_by_both(choice: str, layer: nn.Module) -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.one = nn.Linear(4, 4), layer
+            self.two = self.one
+
+    entries = {f"{name}.{each}" for name in ("one", "two") for each in _AFFINE}
+    assert set(named(choice).staying(Twice())) == entries  # type: ignore[attr-defined]
 
 
 class _Scale(nn.Module):

@@ -111,12 +111,16 @@ def test_a_resumed_run_continues_with_its_id(tmp_path) -> None:
     assert [call[1] for call in calls if call[0] == "log"] == [3]
 
 
-def test_another_tracker_does_not_take_the_id(tmp_path) -> None:
-    (tmp_path / "tracker.json").write_text(json.dumps({"tracker": "another.Tracker", "id": "7"}))
+@pytest.mark.parametrize("ids", [{"tracker": "another.Tracker", "id": "7"}, {"another.Tracker": "7"}])
+def test_another_tracker_does_not_take_the_id(tmp_path, ids) -> None:
+    (tmp_path / "tracker.json").write_text(json.dumps(ids))  # as version 0.3 wrote it, and now
     calls: list = []
     with Recorder(tmp_path, {}), module.Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
         tracking.begin("fmcl", tmp_path)
     assert calls[0][2] is None
+    kept = json.loads((tmp_path / "tracker.json").read_text())  # either goes on when it is given again
+    assert kept["another.Tracker"] == "7"
+    assert kept[f"{Memory.__module__}.{Memory.__qualname__}"] == f"id of {tmp_path.name}/fmcl"
 
 
 @pytest.mark.parametrize("broken", ["start", "log", "finish"])

@@ -268,6 +268,21 @@ def test_persons_are_known_at_their_site(tmp_path: Path) -> None:
     assert _agreed(dataset, paths).data.persons is None
 
 
+def test_a_person_of_several_wards_trains_or_tests_or_is_held_out_in_all_of_them(tmp_path: Path) -> None:
+    rows = [f"{k % 7},{'xy'[k % 2]},p{k % 12},{'abc'[k // 20]}" for k in range(60)]
+    (path := tmp_path / "a.csv").write_text("\n".join(["dose,label,person,ward", *rows]))
+    dataset = {"_target_": TABLES, "name": "t", "label": "label", "numbers": ["dose"], "natural": "ward"}
+    own = OwnSitesPartition(group="person", validation_fraction=0.2)
+    site = _agreed(dataset, {"a": path}, own).rows["a"]
+    assert [site.clients, site.shared_persons] == [("a/a", "a/b", "a/c"), True]
+    parts = [
+        {*site.persons[np.concatenate(each)].tolist()} for each in (site.train, site.test, site.validation)
+    ]
+    assert sorted(person for part in parts for person in part) == list(range(12))  # each in one part
+    # Twelve persons, all of them in each ward: round(0.2 * 12) = 2 to test, round(0.2 * 10) = 2 held out.
+    assert [len(each) for each in parts] == [8, 2, 2]
+
+
 def test_saved_datasets_agree_by_the_names_of_their_labels(tmp_path: Path) -> None:
     import datasets
 

@@ -1,7 +1,7 @@
 """FedGMCC, Figure 2: the loss along chains between ten clients' models, by what it depends on.
 
     python benchmarks/chains.py FOLDER [--write]              EMNIST62
-    python benchmarks/chains.py FOLDER --reads READS …        and SENSG-A, READS made by benchmarks/sensg.py
+    python benchmarks/chains.py FOLDER --reads …              and SENSG-A, of reads by benchmarks/sensg.py
 
 Each run is the first round of FedGMCC. The loss is that of Eq. 4, on Monte Carlo inputs, as in the paper's
 "average training loss for our curve-fitting approach"; its mean is over the 45 pairs of clients. Bends are
@@ -10,6 +10,8 @@ fortieth of the paper's, so clients train with Adam at 0.001, not SGD.
 """
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from claims import interval, word
+from claims import READS, interval, word
 from common import DATA, arguments, finished, note_commit, over_seeds, show, table
 from sklearn.model_selection import train_test_split
 
@@ -61,6 +63,14 @@ def images(folder: Path) -> Path:
     return folder
 
 
+def reads(folder: Path) -> Path:
+    """Make the reads of Table I's rows."""
+    if not folder.is_dir():
+        script = Path(__file__).with_name("sensg.py")
+        subprocess.run([sys.executable, script, folder, "S", *READS], check=True)
+    return folder
+
+
 def settings(given: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """Yield the dataset, the name and the settings of each row of the table."""
     base = ("rounds=1", "compare=[]", "proof=false", "training.epochs=5")
@@ -70,12 +80,9 @@ def settings(given: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         yield "EMNIST62", name, (*at, *own)
     for number in (each for each in INPUTS if each != 1024):
         yield "EMNIST62", f"chain, {number} inputs", (*at, *with_inputs(number))
-    if given.reads is not None:
-        own = (
-            "training.optimizer=adam",
-            "training.learning_rate=0.01",
-            f"dataset.path={given.reads.resolve()}",
-        )
+    if given.reads:
+        path = f"dataset.path={reads(given.folder.resolve() / 'reads')}"
+        own = ("training.optimizer=adam", "training.learning_rate=0.01", path)
         for number in (64, 1024):
             yield (
                 "SENSG-A",
@@ -101,7 +108,7 @@ def claim(text: str, higher: Sequence[float], lower: Sequence[float]) -> str:
 def main() -> None:
     """Run what is missing, and write the table."""
     parser = arguments(__doc__, page="CLAIMS", folder=True)
-    parser.add_argument("--reads", type=Path, help="a folder of sensg.py's reads")
+    parser.add_argument("--reads", action="store_true", help="reads of a random genome, too")
     given = parser.parse_args()
     folder = given.folder.resolve() / "chains"
     note_commit(folder)
@@ -115,7 +122,7 @@ def main() -> None:
         found[data, name] = means
         lines.append([data, name, over_seeds(means, 4), f"{spreads.mean():.4f}"])
     said = [claim(text, found["EMNIST62", high], found["EMNIST62", low]) for text, high, low in CLAIMS]
-    if given.reads is not None:
+    if given.reads:
         many, few = (found["SENSG-A", f"chain, {number} inputs"] for number in (1024, 64))
         said.append(claim("of reads with a concept shift, no lower with more, 1,024 and 64", many, few))
     head = ["data", "", "loss", "standard deviation over pairs"]

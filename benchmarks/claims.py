@@ -2,6 +2,7 @@
 
     python benchmarks/claims.py FOLDER               what is in FOLDER/own and FOLDER/encoder
     python benchmarks/claims.py FOLDER --commands    the commands that make all these runs
+    python benchmarks/claims.py FOLDER --run         makes those of the page's rows first, some 100 hours
     … --write                                        into docs/CLAIMS.md, where rows without runs stay
     python benchmarks/claims.py --readme             README's table, of what docs/CLAIMS.md has
 
@@ -12,9 +13,10 @@ last round. Where the paper has the round with the best mean over the seeds, tha
 
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -30,6 +32,8 @@ from fedclust.results import SavedRun
 tables = cache(tables_of)
 CLAIMS = Path(__file__).with_suffix(".yaml")
 SEEDS = (0, 1, 2)
+READS = ("--synthetic", "100000", "--reads", "5000")
+"""How benchmarks/sensg.py makes the reads of the way *reads*."""
 
 
 @dataclass(frozen=True, eq=False)  # hashed by its identity: `why` is a dictionary
@@ -310,19 +314,41 @@ def _pair(figures: Sequence[float]) -> str:
 
 
 def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> list[str]:
-    """List the commands that make all runs, one for each experiment and way."""
+    """List the commands that make all runs, one for each experiment and way, and before them their reads."""
     rows: dict[tuple[str, str], list[str]] = {}
     for way, claim in ((way, claim) for way in ways for claim in claims if way in claim.ways):
         there = rows.setdefault((way, claim.experiment), [])
         there += [row for row in (claim.ahead, *claim.behind) if row not in there]
-    return [
+    reads = {f"fedgmcc_sensg_{each}": folder / f"reads-{each}" for each in ("a", "r")}
+    made = [
+        shlex.join(["python", "benchmarks/sensg.py", str(reads[experiment]), which, *READS])
+        for experiment, which in (("fedgmcc_sensg_a", "S"), ("fedgmcc_sensg_r", "R"))
+        if ("reads", experiment) in rows
+    ]
+    return made + [
         shlex.join([
             "python", "benchmarks/paper_table.py", str(folder / way), experiment, "--rows", *asked,
-            "--seeds", *map(str, SEEDS), *(["--set", *overrides] if (overrides := ways[way][1]) else []),
+            "--seeds", *map(str, SEEDS), *(["--data", str(reads[experiment])] if way == "reads" else []),
+            *(["--set", *overrides] if (overrides := ways[way][1]) else []),
         ])
         for (way, experiment), asked in rows.items()
         if experiment
     ]  # fmt: skip
+
+
+def run(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> None:
+    """Make the runs of the page's rows that a folder lacks; name the commands that fail."""
+    there = standing((ROOT / "docs/CLAIMS.md").read_text(encoding="utf-8"))
+    of_rows = [
+        replace(claim, ways=tuple(way for way in claim.ways if (claim.claim, ways[way][0]) in there))
+        for claim in claims
+    ]
+    for command in commands(folder, ways, of_rows):
+        _, script, *rest = shlex.split(command)
+        if script.endswith("sensg.py") and Path(rest[0]).is_dir():
+            continue
+        if subprocess.run([sys.executable, script, *rest], cwd=ROOT).returncode:
+            print(f"failed: {command}", file=sys.stderr)
 
 
 HEAD = [
@@ -412,8 +438,11 @@ def main() -> int:
         return 0
     parser = arguments(__doc__, page="CLAIMS", folder=True)
     parser.add_argument("--commands", action="store_true")
+    parser.add_argument("--run", action="store_true")
     given = parser.parse_args()
     ways, claims = read()
+    if given.run:
+        run(given.folder.resolve(), ways, claims)
     if given.commands:
         print("\n".join(commands(given.folder, ways, claims)))
         return 0

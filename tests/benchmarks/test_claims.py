@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
+import shlex
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -179,10 +180,13 @@ def test_the_best_round_of_the_mean_stands_beside_the_last(
 
 def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
     ways, claims = script.read()
-    lines = script.commands(Path("runs"), ways, claims)
+    every = script.commands(Path("runs"), ways, claims)
+    made = [line for line in every if "sensg.py" in line]
+    lines = [line for line in every if line not in made]
     pairs = {(way, claim.experiment) for claim in claims if claim.experiment for way in claim.ways}
     assert {tuple(line.split()[2:4]) for line in lines} == {(f"runs/{way}", each) for way, each in pairs}
     assert len(lines) == len(pairs)
+    assert [line.split()[2:4] for line in made] == [["runs/reads-a", "S"], ["runs/reads-r", "R"]]
     start = [line for line in lines if "runs/start" in line]
     assert start
     assert all("fedgwc_cifar" in line and line.endswith("rounds=2000") for line in start)
@@ -191,6 +195,28 @@ def test_a_command_for_each_experiment_and_network(script: ModuleType) -> None:
         "python benchmarks/paper_table.py runs/encoder fedgmcc_emnist62 --rows FedGMCC FedAvg "
     )
     assert "--seeds 0 1 2 --set features=encoder encoder=efficientnet_lite0 model=linear" in line
+
+
+def test_what_is_run_are_the_rows_of_the_page(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = []
+
+    def run(words: list[str], **_: object) -> SimpleNamespace:
+        ran.append(shlex.join(words[1:]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(script.subprocess, "run", run)
+    (tmp_path / "reads-a").mkdir()  # made before
+    script.run(tmp_path, *script.read())
+    assert ran[0].startswith(f"benchmarks/sensg.py {tmp_path}/reads-r R --synthetic")
+    assert not any(
+        f"{tmp_path}/own fedgwc_cifar100 " in line for line in ran
+    )  # 20,000 rounds of its own network
+    (first,) = (line for line in ran if f"{tmp_path}/first " in line)
+    assert first.endswith("--set rounds=1200 evaluate_every=100")
+    (reads,) = (line for line in ran if f"{tmp_path}/reads fedgmcc_sensg_a " in line)
+    assert f"--data {tmp_path}/reads-a --set training.optimizer=adam" in reads
 
 
 def test_readme_has_the_headlines_of_the_page_of_claims(script: ModuleType) -> None:

@@ -1017,6 +1017,10 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
         raise ConfigError(f"overrides must be a list of texts, such as ['rounds=3'], got {overrides!r}")
     if options := [each for each in overrides if each.startswith("-")]:
         raise ConfigError(f"overrides must be settings, {options[0]} is an option of the command line")
+    for each in overrides:
+        if each.lstrip("+~").startswith("hydra.") and not each.startswith("hydra.searchpath="):
+            rule = f"overrides must be settings, {each} is of Hydra's own command line"
+            raise ConfigError(f"{rule}; output_dir= says where results go")
     config = compose(folders.expand(overrides))
     check(config)
     if run_settings(config).task != "train":

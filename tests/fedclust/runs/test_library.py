@@ -458,6 +458,10 @@ def test_run_takes_what_the_command_line_takes(tmp_path: Path, monkeypatch: pyte
         ConfigError, match="^overrides must be settings, -m is an option of the command line$"
     ):
         fedclust.run(["-m", "seed=0,1"])
+    with pytest.raises(
+        ConfigError, match="hydra.run.dir=here is of Hydra's own command line; output_dir= says"
+    ):
+        fedclust.run(["hydra.run.dir=here"])
     with pytest.raises(IndexError, match="^client must be in 0 to 5, got 'north'$"):
         found.model_for("north")
     assert not (tmp_path / "bad").exists()

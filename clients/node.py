@@ -27,7 +27,7 @@ from fedclust.models.construction import Classifier
 from fedclust.models.embeddings import embed
 from fedclust.models.encoders import Encoder, PixelEncoder, RandomEncoder, build_encoder
 from fedclust.personal.layers import MODELS
-from fedclust.personal.staying import Kept, Own
+from fedclust.personal.staying import KEPT, Kept, Own
 from fedclust.privacy.accountant import Noise, seeded, system
 from fedclust.settings import allowed
 from fedclust.settings.composition import build
@@ -257,7 +257,8 @@ class KeptByNode(Kept):
                 if (file := self._file(run, client)) is not None:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     partial = file.with_suffix(".partial")
-                    save_file({name: each.clone() for name, each in tensors.items()}, partial)
+                    about = {KEPT: f"client-{client}/{run}"}
+                    save_file({name: each.clone() for name, each in tensors.items()}, partial, about)
                     partial.replace(file)
 
     def _file(self, run: str, client: int) -> Path | None:

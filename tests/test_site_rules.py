@@ -1,6 +1,7 @@
 """Sites whose operators decide what leaves them, in whole runs over nodes with their own data."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def _run(folder: Path, overrides: list[str], rules: dict[str, str] | None = None
                 (folder / f"{site}.toml").write_text(rules[site])
                 context.node_config["rules"] = str(folder / f"{site}.toml")
         grid = WrappedGrid(grid)  # so that the server does not take these nodes for simulated ones
-    (folder / "out").mkdir()
+    (folder / "out").mkdir(exist_ok=True)
     with (folder / "log").open("w") as log:
         federate(config, grid, folder / "out", Console(file=log, width=400))
     return (folder / "log").read_text()
@@ -263,6 +264,24 @@ def test_a_site_whose_noise_an_accuracy_would_lack_is_left_out_before_round_1(tm
     summary = load(tmp_path / "out").summary
     assert summary["sites_left_out"] == {"north": "patient_noise must be at least 1.1 at this site, got 1"}
     assert summary["failed_replies"] == 0
+
+
+def test_what_patients_have_spent_is_kept_beside_the_checkpoints(tmp_path: Path) -> None:
+    run = ["strategy=fedavg", "proof=false", "privacy=patient_dp", "privacy.delta=1e-3"]
+    _run(tmp_path, run, {})
+    assert json.loads((tmp_path / "out" / "spent.json").read_text()) == {
+        "trained": [2, 2, 2],
+        "measured": [2, 2, 2],
+    }
+    (tmp_path / "out").rename(tmp_path / "deployed")
+    _run(tmp_path, [*run, "engine.num_nodes=3"])  # noise of simulated sites is the same again
+    assert not (tmp_path / "out" / "spent.json").exists()
+    (tmp_path / "out" / "spent.json").write_text('{"trained": [2, -1], "measured": []}')
+    (tmp_path / "out").rename(tmp_path / "simulated")
+    shutil.copy(tmp_path / "simulated" / "spent.json", tmp_path / "deployed")
+    shutil.move(tmp_path / "deployed", tmp_path / "out")
+    with pytest.raises(RunFailed, match=r"spent.json must hold the rounds of each client, .* got .*-1"):
+        _run(tmp_path, [*run, f"resume={tmp_path / 'out'}"], {})
 
 
 def test_a_patient_of_several_wards_takes_part_with_no_noise_in_each(tmp_path: Path) -> None:

@@ -310,9 +310,7 @@ def cautions(parameters: Parameters, num_clients: int, participation: float, rou
     if parameters.tolerance == "auto" or change <= tolerance:
         expected = fills(parameters, cohort, num_clients, tolerance, rounds) + patience - 1
         if expected < rounds:
-            # Of n equally distant clients, one apart scores √((n − 2)/n), least of three.
-            apart = parameters.max_davies_bouldin >= math.sqrt(1 / 3)
-            return [_LONELY] if parameters.smallest_part < 2 and apart else []
+            return [_LONELY] if parameters.smallest_part < 2 else []
         return [
             f"no split is likely before the last round, {rounds}: the matrix fills from zero, and its mean "
             f"squared change reaches tolerance {tolerance:.2g} in a later round"

@@ -570,7 +570,7 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
     return numbers
 
 
-_TRUTH = {"True": True, "False": False, "true": True, "false": False}  # as a file's are read
+_TRUTH = dict.fromkeys(("True", "true", "TRUE"), True) | dict.fromkeys(("False", "false", "FALSE"), False)
 
 
 def category_texts(values: "pd.Series[Any]") -> NDArray[Any]:

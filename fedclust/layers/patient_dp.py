@@ -96,6 +96,28 @@ class Took:
     simulated: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Ledger:
+    """Counts as in :class:`Took`, kept apart from checkpoints: a resumed run goes on from an earlier round.
+
+    Attributes
+    ----------
+    before
+        Rounds and evaluations of each client as they were kept, shape (K,) each; None for a new run.
+    write
+        Keeps them. Called before clients are asked, too, so what is kept is not less than what was sent.
+    """
+
+    before: tuple[IntArray, IntArray] | None
+    write: Callable[[IntArray, IntArray], None]
+
+
+def _most(first: IntArray, second: IntArray) -> IntArray:
+    """Return the larger of each client's counts; one may be of fewer clients."""
+    size = max(len(first), len(second))
+    return np.maximum(*(padded(each, size - len(each), 0) for each in (first, second)))
+
+
 class PatientPrivacy(Layer):
     """Makes a run differentially private for the patients of its clients.
 
@@ -107,8 +129,9 @@ class PatientPrivacy(Layer):
         What the run is to spend.
     simulated
         Whether all clients are simulated in processes of the user. Only then does noise come from the seed.
-    lost
-        Counts the rounds and the evaluations that resuming the run has repeated; called once, when it begins.
+    ledger
+        Where counts are kept that no checkpoint can put back; None where noise is from the seed, and the same
+        again.
     """
 
     memory_type: ClassVar[Any] = Took
@@ -118,10 +141,10 @@ class PatientPrivacy(Layer):
         settings: PatientDP,
         planned: Planned,
         simulated: bool,
-        lost: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        ledger: Ledger | None = None,
     ) -> None:
         self.settings, self.planned, self.simulated = settings, planned, simulated
-        self._count_lost, self._lost, self._seen = lost, (0, 0), Counter[tuple[str, int]]()
+        self._ledger, self._seen = ledger, Counter[tuple[str, int]]()
         self.exact = settings.exact(simulated)
         self._trained: IntArray = np.zeros(0, dtype=np.int64)
         self._measured: IntArray = np.zeros(0, dtype=np.int64)
@@ -164,8 +187,11 @@ class PatientPrivacy(Layer):
         if self.planned.evaluation_noise is not None:
             noise = {"noise": self.planned.evaluation_noise, "published_noise": self.simulated}
             run.federation.evaluation = noise
-        if not self.simulated:  # noise from the seed is the same again
-            self._lost, self._seen = self._count_lost(), Counter(run.federation.clients.repeats)
+        if self._ledger is not None:
+            self._seen = Counter(run.federation.clients.repeats)
+            if self._ledger.before is not None:
+                trained, measured = self._ledger.before
+                self._trained, self._measured = _most(self._trained, trained), _most(self._measured, measured)
         return run.now
 
     def instruct(self, run: Run, now: Round) -> Round:
@@ -173,6 +199,7 @@ class PatientPrivacy(Layer):
         number = now.clusters.num_clients - len(self._trained)
         self._trained, self._measured = (padded(each, number, 0) for each in (self._trained, self._measured))
         self._trained[list(now.asked)] += 1  # also of one that will not answer
+        self._keep(self._measured)
         fields: Mapping[str, Any] = {
             "patient_clip": self.settings.clip,
             "patient_noise": self.planned.noise,
@@ -195,43 +222,47 @@ class PatientPrivacy(Layer):
             rule = f"below one over a site's patients, {1 / most:.3g}"
             raise RunFailed(f"privacy.delta must be {rule}, got {self.settings.delta:g}")
         self._add_repeats(run, Instruction.kind, self._trained)
+        self._keep(self._measured)
         return replace(now, replies=[replace(each, loss=math.nan) for each in now.replies])
+
+    def before_evaluation(self, run: Run, now: Round) -> Round:
+        """Keep the evaluation as counted for all, as the run may be killed before they have answered."""
+        self._keep(self._measured + (not self.exact))
+        return now
 
     def after_evaluation(self, run: Run, now: Round) -> Round:
         """Count the evaluation for all that may have answered it."""
         if now.online is not None and not self.exact:
             self._measured[[each for each in now.online if each < len(self._measured)]] += 1
             self._add_repeats(run, EvaluateQuestion.kind, self._measured)
+            self._keep(self._measured)
         return now.noting(privacy={"epsilon": float(self.epsilons().max()), "delta": self.settings.delta})
 
     def _add_repeats(self, run: Run, kind: str, counts: IntArray) -> None:
         """Count what clients were asked again since the last time: a lost reply has noise of its own."""
-        if self.simulated:
+        if self._ledger is None:
             return
         for (asked, client), times in run.federation.clients.repeats.items():
             if asked == kind and client < len(counts):
                 counts[client] += times - self._seen[asked, client]
                 self._seen[asked, client] = times
 
-    def epsilons(self) -> FloatArray:
-        """Compute ε of a patient of each client for what it has taken part in so far, shape (K,).
+    def _keep(self, measured: IntArray) -> None:
+        if self._ledger is not None:
+            self._ledger.write(self._trained, measured)
 
-        Rounds that were lost and made again count for everyone that has taken part.
-        """
+    def epsilons(self) -> FloatArray:
+        """Compute ε of a patient of each client for what it has taken part in so far, shape (K,)."""
         given, planned = self.settings, self.planned
-        rounds_of, times_of = (
-            np.where(each > 0, each + lost, 0).tolist()
-            for each, lost in zip((self._trained, self._measured), self._lost, strict=True)
-        )
         trained = {
             rounds: epsilon_of_steps(planned.noise, given.sampling, rounds * planned.steps, given.delta)
-            for rounds in set(rounds_of)
+            for rounds in set(self._trained.tolist())
         }
         measured = {
             times: epsilon_of([(planned.evaluation_noise or math.inf, times)], given.delta)
-            for times in set(times_of)
+            for times in set(self._measured.tolist())
         }
-        pairs = zip(rounds_of, times_of, strict=True)
+        pairs = zip(self._trained.tolist(), self._measured.tolist(), strict=True)
         # No patient is in both parts.
         return np.array([max(trained[rounds], measured[times]) for rounds, times in pairs])
 
@@ -248,7 +279,6 @@ class PatientPrivacy(Layer):
             steps_a_round=self.planned.steps,
             evaluation_noise=self.planned.evaluation_noise,
             epsilon_planned=self.planned.epsilon,
-            rounds_repeated=self._lost[0],
         )
         return Findings(summary, clients={"epsilon": epsilons, "rounds_trained": self._trained.copy()})
 

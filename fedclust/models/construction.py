@@ -248,7 +248,11 @@ def reinitialised(model: nn.Module, seed: int) -> nn.Module:
     with seeded(seed, "reinitialised"):
         for name, module in drawn.named_modules():
             own = list(module.parameters(recurse=False))
-            if own and not any(each.requires_grad for each in own):
+            around, part = own, name  # a layer without parameters is as the part of the network that it is in
+            while part and not around:
+                part = part.rpartition(".")[0]
+                around = list(drawn.get_submodule(part).parameters())
+            if around and not any(each.requires_grad for each in around):
                 frozen |= {
                     f"{name}.{buffer}".lstrip(".") for buffer, _ in module.named_buffers(recurse=False)
                 }

@@ -293,6 +293,8 @@ def _of_layers(model: "nn.Module", layers: Collection[str], setting: str) -> lis
 # -- What is kept -------------------------------------------------------------------------------------------
 
 _SHARE = "/share"  # no name of a tensor begins with a slash
+KEPT = "kept"
+"""Key of what a node's file says of itself: the client and the run, such as ``client-7/fedavg``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,9 +314,17 @@ class Own:
 
     @classmethod
     def of_file(cls, tensors: "State") -> "Own":
-        """Read what a file has: the tensors, and the share by a name that no tensor has; 1 without it."""
-        own = {name: each for name, each in tensors.items() if name != _SHARE}
-        return cls(own, float(tensors.get(_SHARE, 1.0)))
+        """Read what a file has: the tensors, and the share by a name that no tensor has; 1 without it.
+
+        Raises
+        ------
+        ValueError
+            If the share is not a number in [0, 1].
+        """
+        own, share = {name: each for name, each in tensors.items() if name != _SHARE}, tensors.get(_SHARE)
+        if share is not None and not (share.numel() == 1 and 0 <= float(share) <= 1):
+            raise ValueError(f"{_SHARE} must be a number in [0, 1], got {share.tolist()!r:.80}")
+        return cls(own, 1.0 if share is None else float(share))
 
     def for_file(self) -> "State":
         """Return what a file gets, see :meth:`of_file`."""

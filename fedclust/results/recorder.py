@@ -42,18 +42,11 @@ class Recorder:
     kept
         Lines of an earlier ``rounds.jsonl`` to go on from, see :meth:`resume`; None for a new run.
 
-    Attributes
-    ----------
-    dropped
-        How many rounds were removed to resume an earlier run; None for a new one.
-
     Raises
     ------
     FileExistsError
         If the folder already holds a run, and this is a new one.
     """
-
-    dropped: int | None = None
 
     def __init__(
         self,
@@ -151,9 +144,7 @@ class Recorder:
         changes = _changes_up_to(folder / "clusters.json", server_round) if server_round else []
         paths = [folder / name for name in ("config.yaml", "rounds.jsonl", "clusters.json")]
         before = {path.name: path.read_bytes() for path in paths if path.is_file()}
-        dropped = cls.rounds_in(folder) - len(kept)
         recorder = cls(folder, config, kept)
-        recorder.dropped = dropped
         recorder._before = before
         recorder._last_round = server_round
         (folder / "clusters.json").unlink(missing_ok=True)

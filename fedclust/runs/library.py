@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import io
 import logging
+import re
 import shutil
 import sys
 import tempfile
@@ -1018,7 +1019,7 @@ def run(overrides: Sequence[str] = (), console: Console | None = None) -> Result
     if options := [each for each in overrides if each.startswith("-")]:
         raise ConfigError(f"overrides must be settings, {options[0]} is an option of the command line")
     for each in overrides:
-        if each.lstrip("+~").startswith("hydra.") and not each.startswith("hydra.searchpath="):
+        if re.match(r"[+~]*hydra\b(?!\.searchpath)", each):
             rule = f"overrides must be settings, {each} is of Hydra's own command line"
             raise ConfigError(f"{rule}; output_dir= says where results go")
     config = compose(folders.expand(overrides))

@@ -26,7 +26,7 @@ from fedclust.federation.clusters import Clusters, Observer
 from fedclust.federation.questions import Serving
 from fedclust.federation.run import RunState, check_answered, check_round
 from fedclust.layers.client_dp import ClientPrivacy
-from fedclust.layers.patient_dp import PatientPrivacy, Planned
+from fedclust.layers.patient_dp import Ledger, PatientPrivacy, Planned
 from fedclust.layers.staying import Stays, completed, kept_by
 from fedclust.messages.models import from_state
 from fedclust.messages.traffic import Traffic
@@ -51,7 +51,7 @@ from fedclust.support.reasons import FederationError
 from fedclust.support.untrusted import read_json
 from fedclust.typing import IntArray
 
-_LOST = "lost_rounds.json"
+_SPENT = "spent.json"
 OnRound = Callable[[Mapping[str, Any]], None]
 """Called after every round with its line of ``rounds.jsonl``."""
 
@@ -114,6 +114,7 @@ class StrategyRun(Observer):
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
         self._written: dict[str, object] = {}  # with the newcomers
+        self._spent = ""  # by patients, as in the folder
         self.strategy.observer = self
 
     # -- Its rounds -----------------------------------------------------------------------------------------
@@ -169,6 +170,8 @@ class StrategyRun(Observer):
         self.recorder.copy_to(folder)
         if self._done:
             Checkpoints(folder / "checkpoints", self.settings.rounds).save(self._state())
+        if self._spent:
+            (folder / _SPENT).write_text(self._spent, encoding="utf-8")
 
     def _left(self) -> str:
         """Name the run's newest checkpoint, and the override that resumes it."""
@@ -244,6 +247,11 @@ class StrategyRun(Observer):
         described = strategy.run.federation.descriptions or described  # includes clients that joined
         self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)
+        if isinstance(self.privacy, PatientDP):
+            most, spent = patients.planned.epsilon, float(patients.epsilons().max())
+            if spent > most * (1 + 1e-9):
+                what = f"patients spend up to ε = {spent:.3g}, more than the planned {most:.3g}"
+                self.say(f"{self.name}: warning: {what}: what sites were asked again counts")
         federation.take_failures()  # earlier ones ended the run or are in its records
         matrices: dict[str, ArrayLike] = dict(findings.arrays)
         if self.confusion and "confusion" not in described.target.words.without:
@@ -289,6 +297,9 @@ class StrategyRun(Observer):
                 f"{rule}, got {self.settings.holdout_clients:g}: {few(entries)} stay with the clients, so "
                 "newcomers have no whole model"
             )
+        if entries and self._clients.kept is None:
+            where = "in the folder of models= in its --node-config, and nowhere without"
+            self.say(f"{self.name}: {few(entries)} stay with each client at its node, {where}")
         self.strategy.add_layers(Stays(self.staying, self.name, entries))
         self._keeping(self.name)
         return entries
@@ -322,29 +333,29 @@ class StrategyRun(Observer):
             planned = Planned.of(privacy, rounds, steps, evaluations)
         except ValueError as error:
             raise RunFailed(str(error)) from error
-        return PatientPrivacy(privacy, planned, simulated, self._lost_rounds)
+        return PatientPrivacy(privacy, planned, simulated, None if simulated else self._ledger())
 
-    def _lost_rounds(self) -> tuple[int, int]:
-        """Count the rounds and evaluations that clients may have answered and that a resumed run repeats.
+    def _ledger(self) -> Ledger:
+        """Keep what patients have spent in a file, which no checkpoint can put back."""
+        file = self.recorder.folder / _SPENT
 
-        The round in progress when the run stopped counts, too. Numbers are kept: of a run that was resumed
-        twice from one checkpoint, nothing else is left of the first time.
-        """
-        file, settings = self.recorder.folder / _LOST, self.settings
-        lost, evaluations = map(int, read_json(file)) if file.is_file() else (0, 0)
-        kept = 0 if self.resume is None else self.resume.server_round
-        if self.recorder.dropped is not None and kept < settings.rounds:
-            again = range(kept + 1, min(kept + self.recorder.dropped + 1, settings.rounds) + 1)
-            lost += len(again)
-            evaluations += sum(n % settings.evaluate_every == 0 or n == settings.rounds for n in again)
+        def write(trained: IntArray, measured: IntArray) -> None:
+            self._spent = dumps({"trained": trained, "measured": measured}) + "\n"
             with self._writing():
-                replace_file(file, f"{dumps([lost, evaluations])}\n")
-        if lost:
-            self.say(
-                f"{self.name}: warning: repeats {plural(lost, 'round')} that clients may have trained in, "
-                "with fresh noise: ε counts both, and is larger than planned"
+                replace_file(file, self._spent)
+
+        if not file.is_file():
+            return Ledger(None, write)
+        held = read_json(file)
+        counts = [held.get(key) for key in ("trained", "measured")] if isinstance(held, dict) else []
+        if not counts or not all(
+            isinstance(each, list) and all(type(n) is int and n >= 0 for n in each) for each in counts
+        ):
+            raise RunFailed(
+                f"{file} must hold the rounds of each client, trained and measured, got {held!r:.80}"
             )
-        return lost, evaluations
+        trained, measured = (np.array(each, dtype=np.int64) for each in counts)
+        return Ledger((trained, measured), write)
 
     def _table(self, described: Descriptions, measured: Measured, **columns: ArrayLike) -> pd.DataFrame:
         """Build the table of clients, with the figures of the models that serve them."""

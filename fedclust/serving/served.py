@@ -24,7 +24,7 @@ from fedclust.models import construction
 from fedclust.models.embeddings import Embedder
 from fedclust.models.encoders import Encoder, maker
 from fedclust.personal.layers import FINETUNE, NONE, PRIOR, weights_file
-from fedclust.personal.staying import CHOICES, Own
+from fedclust.personal.staying import CHOICES, KEPT, Own
 from fedclust.settings.allowed import check_folder
 from fedclust.settings.run_options import COMMON
 from fedclust.support.checks import few, read_as
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from fedclust.results import SavedRun
+    from fedclust.typing import State
 
 
 FORMAT = 1
@@ -52,7 +53,8 @@ _BATCH = 1024
 _OWN = (FINETUNE, *CHOICES)
 _STAYS = "the client's own model stays with it; this is its cluster's"
 _KEPT = (
-    "what the client keeps is at its node, in the folder of `models=` there: copy {0} into the export as {1}"
+    "what the client keeps is at its node, in the folder `run-…` of `models=` there: copy {0}.safetensors "
+    "into the export as {1}"
 )
 
 _OF_A_RUN = re.compile(r"[;,] (?:or )?(?=(?:give|set its|leave out)\b[^;]*\bdataset\.)")
@@ -79,6 +81,8 @@ class Site:
         Why its fine-tuned model is not here; None if it is, or if there is none.
     margin
         As of :attr:`Served.margins`, with the personal layers of its cluster's clients; None without any.
+    keeps
+        What its node keeps for it, such as ``"client-7/fedavg"``; None if nothing is known to be kept there.
     """
 
     client: int
@@ -88,6 +92,7 @@ class Site:
     prior_shift: tuple[float, ...] | None = None
     note: str | None = None
     margin: float | None = None
+    keeps: str | None = None
 
     @classmethod
     def of_row(cls, client: int, row: "pd.Series[Any]") -> "Site":
@@ -105,15 +110,17 @@ class Site:
 
     def kept_by(self, run: str) -> "Site":
         """Note where its own model is: at its node, of a run of this name."""
+        if self.personal not in CHOICES:
+            return self.without_model()
         file = weights_file(Path(), self.client)
-        kept = _KEPT.format(file.with_name(f"{run}.safetensors").as_posix(), file.as_posix())
-        return self.without_model(kept if self.personal in CHOICES else _STAYS)
+        keeps = file.with_name(run).as_posix()
+        return replace(self.without_model(_KEPT.format(keeps, file.as_posix())), keeps=keeps)
 
     def without_model(self, why: str | None = _STAYS) -> "Site":
         """Note why its own model is not here, if it has one; None if it is here."""
         if self.personal not in _OWN:
             return self
-        return replace(self, note=why, margin=None if why else self.margin)
+        return replace(self, note=why)
 
     @property
     def label(self) -> str:
@@ -395,7 +402,8 @@ class Served:
 
     def margin(self, site: Site) -> float | None:
         """Return the margin of a site's predictions: its own, or its cluster's; None if it is not known."""
-        return self.margins.get(site.cluster) if site.margin is None else site.margin
+        measured = site.personal not in _OWN or site.note is None  # with the model that predicts
+        return site.margin if measured and site.margin is not None else self.margins.get(site.cluster)
 
     def _logits(self, network: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         try:
@@ -424,7 +432,7 @@ def with_margins(
     known = {cluster: margin for cluster, margin in found.items() if margin is not None}
     layered = {site.cluster for site in sites if site.personal not in (None, NONE)}
     of_sites = {cluster: margin for cluster, margin in known.items() if cluster in layered}
-    measured = (replace(each, margin=None if each.note else of_sites.get(each.cluster)) for each in sites)
+    measured = (replace(each, margin=of_sites.get(each.cluster)) for each in sites)
     return tuple(measured), {cluster: known[cluster] for cluster in known.keys() - layered}
 
 
@@ -498,11 +506,12 @@ def load_export(
             raise ValueError(f"{root / INDEX}: prior_shift must have {width} values")
 
     @lru_cache(maxsize=8)
-    def load(own: Path | None, cluster: int) -> nn.Module:
-        return _network(folders[cluster], own, parts[cluster], model, allow)
+    def load(own: Path | None, cluster: int, keeps: str | None) -> nn.Module:
+        return _network(folders[cluster], own, parts[cluster], model, allow, keeps)
 
     def network(site: Site) -> nn.Module:
-        return load(weights_file(root, site.client) if site.is_tuned else None, site.cluster)
+        own = weights_file(root, site.client) if site.is_tuned else None
+        return load(own, site.cluster, site.keeps if own else None)
 
     # A site may have added its own model, which no server has.
     there = {site.client: weights_file(root, site.client).is_file() for site in sites}
@@ -577,6 +586,7 @@ def _network(
     part: Part,
     model: Callable[[], nn.Module] | nn.Module | None,
     allow: str,
+    keeps: str | None = None,
 ) -> nn.Module:
     """Build a cluster's network, with what a client keeps; without that, what stays is untrained."""
     from safetensors import SafetensorError, safe_open
@@ -601,9 +611,7 @@ def _network(
         _check_names(shapes.keys(), initial.keys() - stays)
         state = load_file(where / WEIGHTS)
         if own is not None:
-            kept = Own.of_file(load_file(own))
-            _check_names(kept.tensors.keys(), stays or initial.keys())
-            state |= kept.serving(state)
+            state |= _kept(own, initial, stays, keeps).serving(state)
         made.load_state_dict({**initial, **state})
     except (SafetensorError, OSError, RuntimeError, construction.WeightsError) as error:
         reason = " ".join(str(error).split())[:500]
@@ -611,6 +619,27 @@ def _network(
     if not all(torch.isfinite(value).all() for value in made.state_dict().values()):
         raise ValueError(f"{file}: weights must be finite, some are not")
     return made.eval()
+
+
+def _kept(file: Path, initial: "State", stays: Set[str], keeps: str | None) -> Own:
+    """Read what a client keeps, if it is of this client and of the run that serves it."""
+    from safetensors import safe_open
+    from safetensors.torch import load_file
+
+    with safe_open(file, framework="pt") as opened:
+        about = (opened.metadata() or {}).get(KEPT)
+    if None not in (about, keeps) and about != keeps:
+        raise RuntimeError(f"it must be what was kept as {keeps}, got {about}")
+    try:
+        kept = Own.of_file(load_file(file))
+    except ValueError as error:
+        raise RuntimeError(str(error)) from error
+    _check_names(kept.tensors.keys(), stays or initial.keys())
+    for name, tensor in kept.tensors.items():
+        if tensor.shape != initial[name].shape:
+            wanted, got = tuple(initial[name].shape), tuple(tensor.shape)
+            raise RuntimeError(f"{name} must have shape {wanted}, got {got}")
+    return kept
 
 
 def _check_names(found: Set[str], wanted: Set[str]) -> None:

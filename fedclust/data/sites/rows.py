@@ -273,6 +273,10 @@ def read_site(
         seed = seed if own.seed is None else own.seed
         # A person with rows in several clients of the site has the part that the first draw gave.
         drawn, in_test = np.zeros((2, int(person.max(initial=-1)) + 1), dtype=bool)
+        owned = np.flatnonzero(owner >= 0)
+        of_test = owned >= num_train
+        if own.test == "official" and np.isin(person[owned[of_test]], person[owned[~of_test]]).any():
+            raise SiteError(IN_BOTH_FILES)
         held: dict[str, tuple[IntArray, IntArray]] = {}
         sizes = [0]  # of clients that are left out
         for client, number in sorted((client, number) for number, client in enumerate(clients)):
@@ -283,8 +287,6 @@ def read_site(
                 continue
             if own.test == "official":
                 tested = rows >= num_train
-                if np.isin(person[rows[tested]], person[rows[~tested]]).any():
-                    raise SiteError(IN_BOTH_FILES)
             else:  # as for pooled data, but by the client's name alone
                 draws, new = generator(seed, _TEST, key_of(client)), ~drawn[people]
                 if new.sum() > 1:

@@ -71,6 +71,9 @@ def test_a_missing_number_may_be_any_of_pandas() -> None:
     for missing in (None, np.nan, pd.NA, pd.NaT):
         found = input_encoders.numbers_of(pd.Series([1, missing, "2.5"], dtype=object))
         np.testing.assert_array_equal(found, [1.0, np.nan, 2.5])
+    for dtype in (object, "string"):  # as a file's are read
+        found = input_encoders.numbers_of(pd.Series(["True", "FALSE", "false", None], dtype=dtype))
+        np.testing.assert_array_equal(found, [1.0, 0.0, 0.0, np.nan])
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord
 
 from fedclust.federation import Clusters, Reply
 from fedclust.federation.run import Round
-from fedclust.layers.patient_dp import PatientPrivacy, Planned, Took
+from fedclust.layers.patient_dp import Ledger, PatientPrivacy, Planned, Took
 from fedclust.messages.evaluation import Evaluation
 from fedclust.messages.training import Instruction
 from fedclust.privacy import PatientDP
@@ -89,7 +89,8 @@ def test_epsilon_is_that_of_the_rounds_and_figures_that_a_client_took_part_in() 
 
 def test_what_sites_are_asked_again_counts_where_their_noise_is_new() -> None:
     for simulated in (False, True):
-        layer, run = _layer(simulated), _run()
+        ledger = None if simulated else Ledger(None, lambda *_: None)
+        layer, run = PatientPrivacy(SETTINGS, PLANNED, simulated, ledger), _run()
         repeats = run.federation.clients.repeats
         repeats["train", 0] = 5  # of another run over these clients
         layer.begin(run, None)
@@ -104,14 +105,30 @@ def test_what_sites_are_asked_again_counts_where_their_noise_is_new() -> None:
         assert took.measured.tolist() == ([2, 0, 1] if simulated else [2, 0, 2])
 
 
-def test_rounds_that_were_lost_count_for_everyone_who_took_part() -> None:
-    layer = PatientPrivacy(SETTINGS, PLANNED, simulated=False, lost=lambda: (3, 0))
+def test_what_was_spent_since_the_checkpoint_stays_spent() -> None:
+    kept: list[list[list[int]]] = []
+
+    def write(trained: np.ndarray, measured: np.ndarray) -> None:
+        kept.append([trained.tolist(), measured.tolist()])
+
+    layer = PatientPrivacy(SETTINGS, PLANNED, False, Ledger(None, write))
     layer.begin(run := _run(), None)
     layer.instruct(run, _round([0, 1]))
-    # One round and three that were lost, of three steps each; nobody asked client 2.
-    spent = epsilon_of_steps(2.0, 0.5, (1 + 3) * 3, 1e-4)
-    assert layer.epsilons().tolist() == pytest.approx([spent, spent, 0.0])
-    assert layer.findings(run).summary["privacy"]["rounds_repeated"] == 3
+    checkpoint = layer.state(run)
+    layer.instruct(run, _round([0]))
+    assert kept[-1] == [[2, 1, 0], [0, 0, 0]]  # before anybody is asked
+    layer.before_evaluation(run, _round([]))
+    assert kept[-1] == [[2, 1, 0], [1, 1, 1]]
+    again = PatientPrivacy(
+        SETTINGS, PLANNED, False, Ledger((np.array([2, 1, 0]), np.array([1, 1, 1])), write)
+    )
+    again.begin(run, checkpoint)
+    again.instruct(run, _round([0], clients=4))  # one has joined
+    assert again.state(run).trained.tolist() == [3, 1, 0, 0]
+    # Three rounds of three steps.
+    assert again.epsilons()[0] == epsilon_of_steps(2.0, 0.5, 9, 1e-4)
+    again.after_evaluation(run, _round([], clients=4, online={3}))
+    assert kept[-1] == [[3, 1, 0, 0], [1, 1, 1, 1]]
 
 
 def test_what_was_spent_is_resumed_with_the_same_noise_only() -> None:

@@ -422,7 +422,7 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
             assert torch.equal(held[client].tensors[name], tensor)
     # What a node keeps, added to the server's export, is what a run in one process serves.
     note = json.loads((folder / "index.json").read_text())["clients"][2]["note"]
-    assert "copy client-2/fedavg.safetensors into the export as client-2/model.safetensors" in note
+    assert note.endswith("copy client-2/fedavg.safetensors into the export as client-2/model.safetensors")
     whole = fedclust.load_export(here.export(tmp_path / "whole"))
     for client, own in held.items():
         (folder / f"client-{client}").mkdir()
@@ -430,11 +430,21 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
     served = fedclust.load_export(folder)
     for client in held:
         assert torch.equal(served.outputs(rows, site=client), whole.outputs(rows, site=client))
-    save_file({"/share": torch.tensor(1.0)}, folder / "client-2" / "model.safetensors")
-    with pytest.raises(
-        ValueError, match=r"client-2.model\.safetensors: must hold .* unexpected are none, miss"
+    of_two = held[2].for_file()
+    flat = {name: each.reshape(-1)[:1] for name, each in of_two.items() if name != "/share"}
+    for content, about, message in (
+        ({"/share": torch.tensor(1.0)}, {}, "unexpected are none, missing"),
+        (
+            of_two,
+            {"kept": "client-1/fedavg"},
+            "it must be what was kept as client-2/fedavg, got client-1/fedavg",
+        ),
+        (of_two | {"/share": torch.tensor(math.nan)}, {}, r"/share must be a number in \[0, 1\], got nan"),
+        (flat, {}, r"must have shape \(.*, got \(1,\)"),
     ):
-        fedclust.load_export(folder)
+        save_file(content, folder / "client-2" / "model.safetensors", about)
+        with pytest.raises(ValueError, match=rf"client-2.model\.safetensors: must hold .*{message}"):
+            fedclust.load_export(folder)
 
 
 def test_an_export_names_the_file_of_what_serves_each_client(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fedclust.data import FederatedData
 from fedclust.data.input_encoders import ImageEncoder, encoder_from, to_values
 from fedclust.data.loading import make_builder
 from fedclust.data.partition import ClientRows, save_client_rows
-from fedclust.data.sites import OwnSitesPartition
+from fedclust.data.sites import OwnSitesPartition, SiteError
 from fedclust.data.sites.agreement import Agreement, agree
 from fedclust.data.sites.rows import (
     SiteRows,
@@ -281,6 +281,16 @@ def test_a_person_of_several_wards_trains_or_tests_or_is_held_out_in_all_of_them
     assert sorted(person for part in parts for person in part) == list(range(12))  # each in one part
     # Twelve persons, all of them in each ward: round(0.2 * 12) = 2 to test, round(0.2 * 10) = 2 held out.
     assert [len(each) for each in parts] == [8, 2, 2]
+
+
+def test_a_person_may_not_train_in_one_ward_and_test_in_another(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        wards = "ab" if part == "train" else "ba"
+        rows = [f"{k % 7},{'xy'[k % 2]},p{k},{wards[k % 2]}" for k in range(20)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["dose,label,person,ward", *rows]))
+    dataset = {"_target_": TABLES, "name": "t", "label": "label", "numbers": ["dose"], "natural": "ward"}
+    with pytest.raises(SiteError, match="^a person must be in the training file or in the test file"):
+        _agreed(dataset, {"a": tmp_path}, OwnSitesPartition(group="person", test="official"))
 
 
 def test_saved_datasets_agree_by_the_names_of_their_labels(tmp_path: Path) -> None:

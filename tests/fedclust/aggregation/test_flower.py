@@ -131,7 +131,6 @@ def test_no_reply_stays_in_memory(name: str) -> None:
     """Without a collection of circles, before which a run of large models could fill the memory."""
     aggregator = instantiate(OmegaConf.load(CONF / "aggregator" / f"{name}.yaml"))
     model = model_of(0.0, 1.0, 0)
-    gc.collect()
     gc.disable()
     try:
         trained = {client: (1, model_of(1.0 + client, 0.5, client)) for client in range(3)}

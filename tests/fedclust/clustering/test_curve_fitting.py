@@ -283,7 +283,6 @@ def test_nothing_stays_in_memory_afterwards(threads: int, at_once: int, monkeypa
     network = nn.Sequential(Counted(4, 3))
     models, inputs = random_models(network, 4), draw_inputs(20, (4,), seeded())
     torch.set_num_threads(threads)
-    gc.collect()
     gc.disable()
     try:
         fit_pairs(Fitting(network, inputs, Parameters(steps=2, batch_size=8), seeded()), models)

@@ -229,7 +229,6 @@ def test_records_of_a_kind_are_those_of_flowers_views() -> None:
 
 def test_what_reads_a_content_does_not_keep_it() -> None:
     """Without a collection of circles: Flower's views, which refer to the content, are such circles."""
-    gc.collect()
     gc.disable()
     try:
         for question in QUESTIONS:

@@ -163,10 +163,20 @@ def _literal_pairs(
     return shared, own, shares
 
 
-@pytest.mark.parametrize("mode", ["vectorised", "sequential", "sequential on two threads"])
-@pytest.mark.parametrize("make", [_mlp, _normed, _tied])
+MODES = ("vectorised", "sequential", "sequential on two threads")
+NETWORKS = (_mlp, _normed, _tied)
+
+
 @pytest.mark.parametrize(
-    "personal", [Ditto(), Ditto(weight=0.1), APFL(), APFL(share=0.2), APFL(share=0.7, adaptive=False)]
+    ("personal", "make", "mode"),
+    [
+        *((APFL(share=0.2), make, mode) for make in NETWORKS for mode in MODES),
+        *((Ditto(weight=0.1), make, mode) for make, mode in zip(NETWORKS, MODES, strict=True)),
+        (APFL(share=0.7, adaptive=False), _mlp, "sequential"),
+        (APFL(share=0.7, adaptive=False), _normed, "vectorised"),
+        (APFL(), _tied, "vectorised"),
+        (Ditto(), _tied, "vectorised"),
+    ],
 )
 def test_a_second_model_is_trained_as_by_a_loop_over_clients(
     personal: Any, make: Callable[[], nn.Module], mode: str, monkeypatch: pytest.MonkeyPatch

@@ -16,7 +16,7 @@ from fedclust.data.dataset import content_digest
 from fedclust.grids.client_grid import is_bundle, keeps, pack, unpack, wants_all_rows
 from fedclust.grids.joined import is_joined, joined, separated
 from fedclust.messages.codec import SERVER, Question, decode, encode
-from fedclust.messages.description import Hosted
+from fedclust.messages.description import Hosted, InRun
 from fedclust.messages.evaluation import EvaluateQuestion
 from fedclust.messages.training import Instruction, read_sent
 from fedclust.settings.allowed import EVERYTHING, allowed_here
@@ -166,7 +166,8 @@ def hosted(message: Message, context: Context) -> Message:
 @careful
 def state(message: Message, context: Context) -> Message:
     """Describe each site's data as far as the common encoding needs it."""
-    return Message(encode(_sites(context).stated()), reply_to=message)
+    asked = decode(InRun, message.content, SERVER)
+    return Message(encode(_sites(context).stated(asked.key)), reply_to=message)
 
 
 @app.query("agreement")

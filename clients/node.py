@@ -229,43 +229,73 @@ class KeptByNode(Kept):
     def __init__(self, context: Context, clients: tuple[int, ...]) -> None:
         super().__init__()
         self._context, self._clients, self._found = context, clients, dict[tuple[str, int], Own]()
+        self._again = set[tuple[str, int]]()  # asked a second time in a round
         root = context.node_config.get(MODELS)
         self._root = None if root is None else Path(str(root)) / f"run-{context.run_id}"
 
     def of(self, run: str) -> dict[int, Own]:
         """Return what each client keeps of a run; read once per message."""
         if run not in self._own:
-            for client in self._clients:
-                record = self._context.state.get(f"{_STAYS}/{run}/{client}")
-                file = self._file(run, client)
-                if isinstance(record, ArrayRecord):
-                    self._found[run, client] = Own.of_file(to_state(record))
-                elif file is not None and file.exists():
-                    self._found[run, client] = Own.of_file(load_file(file))
-            found = {client: own for (name, client), own in self._found.items() if name == run}
-            self._own[run] = found
+            read = {client: self._read(run, client) for client in self._clients}
+            found = self._own[run] = {client: own for client, own in read.items() if own is not None}
+            self._found |= {(run, client): own for client, own in found.items()}
         return self._own[run]
 
+    def before(self, run: str, server_round: int, clients: Iterable[int]) -> None:
+        """Go back to what was kept before a round, which is kept, too, until the next one."""
+        kept = self.of(run)
+        for client in [each for each in clients if each in kept and kept[each].round == server_round]:
+            earlier = self._read(run, client, _BEFORE)
+            if earlier is None:
+                del kept[client]
+            else:
+                kept[client] = earlier
+            self._again.add((run, client))
+
     def save(self) -> None:
-        """Keep what has changed."""
+        """Keep what has changed, and beside it what it was before the round."""
         for run, of_clients in self._own.items():
-            for client, own in of_clients.items():
+            for client in of_clients.keys() | {each for name, each in self._again if name == run}:
+                own = of_clients.get(client)
                 if own is self._found.get((run, client)):
                     continue
-                tensors = own.for_file()
-                self._context.state[f"{_STAYS}/{run}/{client}"] = from_state(tensors)
-                if (file := self._file(run, client)) is not None:
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    partial = file.with_suffix(".partial")
-                    about = {KEPT: f"client-{client}/{run}"}
-                    save_file({name: each.clone() for name, each in tensors.items()}, partial, about)
-                    partial.replace(file)
+                if (run, client) not in self._again:
+                    self._write(run, client, self._found.get((run, client)), _BEFORE)
+                self._write(run, client, own)
 
-    def _file(self, run: str, client: int) -> Path | None:
-        return None if self._root is None else self._root / f"client-{client}" / f"{run}.safetensors"
+    def _read(self, run: str, client: int, when: str = "") -> Own | None:
+        record, file = self._context.state.get(_key(run, client, when)), self._file(run, client, when)
+        if isinstance(record, ArrayRecord):
+            return Own.of_file(to_state(record))
+        return Own.of_file(load_file(file)) if file is not None and file.exists() else None
+
+    def _write(self, run: str, client: int, own: Own | None, when: str = "") -> None:
+        key, file = _key(run, client, when), self._file(run, client, when)
+        if own is None:
+            self._context.state.pop(key, None)
+            if file is not None:
+                file.unlink(missing_ok=True)
+            return
+        tensors = own.for_file()
+        self._context.state[key] = from_state(tensors)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            partial = file.with_suffix(".partial")
+            about = {KEPT: f"client-{client}/{run}"}
+            save_file({name: each.clone() for name, each in tensors.items()}, partial, about)
+            partial.replace(file)
+
+    def _file(self, run: str, client: int, when: str) -> Path | None:
+        if self._root is None:
+            return None
+        return self._root / f"client-{client}" / f"{run}{when}.safetensors"
 
 
-_STAYS = "stays"
+_BEFORE = ".before"  # of the last round
+
+
+def _key(run: str, client: int, when: str) -> str:
+    return f"stays/{run}/{client}{when}"
 
 
 @lru_cache(maxsize=4)

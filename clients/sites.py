@@ -3,7 +3,7 @@
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -109,12 +109,21 @@ class OwnSites:
         rules = {} if self.rules is None else dict.fromkeys(self.paths, self.rules)
         return Registered.of(*_each(self.paths, lambda site: self.rows(site).clients), rules)
 
-    def stated(self) -> Stated:
-        """Describe each site for the common encoding, or explain why it cannot take part."""
+    def stated(self, key: str = "") -> Stated:
+        """Describe each site for the common encoding, or explain why it cannot take part.
+
+        In the run with a key, a site with rules describes itself in one way only: the cache notes how.
+        """
         from fedclust.data.sites.rows import describe
 
         def stated(site: str) -> "Statement":
-            return replace(describe(self.rows(site)), embedding=self._embedding())
+            found = replace(describe(self.rows(site)), embedding=self._embedding())
+            if key and self.rules is not None:
+                note = _Note.of({"statement": cache.digest(asdict(found))}, key, site, "statement")
+                if not note.fits:
+                    raise SiteError(f"its data, and the rules by which it states them, {_UNCHANGED}")
+                note.write()
+            return found
 
         return Stated(*_each(self.paths, stated))
 

@@ -109,6 +109,8 @@ def _passes(
         patients = private and PatientSteps(*private[:3], draw=node.noise(published=private[3]))
         # By model, not by instruction: clients with different instructions may share a model.
         starts = states_of({client: asked[client].arrays for client in clients})
+        if rule[0]:
+            node.kept.before(node.keeps[0], server_round, clients)
         jobs = [
             _job(node, client, asked[client], starts[client])
             if client not in weights
@@ -129,7 +131,8 @@ def _passes(
         else:
             updates = node.trainer.train(jobs, server_round, **facts)
         for update in updates:
-            yield _shared(node, update, starts[int(update.clients[0])], keeps=bool(rule[0])), starts
+            keeps = server_round if rule[0] else None
+            yield _shared(node, update, starts[int(update.clients[0])], keeps), starts
 
 
 def _rule(asked: Instruction | UpdateQuestion) -> tuple[str, float, bool]:
@@ -137,18 +140,18 @@ def _rule(asked: Instruction | UpdateQuestion) -> tuple[str, float, bool]:
     return asked.stays, asked.stays_rate, asked.stays_adapts
 
 
-def _shared(node: Node, update: cohort.CohortUpdate, sent: State, *, keeps: bool) -> cohort.CohortUpdate:
-    """Leave out what the sent model lacks, which stays with the clients; they keep it if asked to."""
+def _shared(node: Node, update: cohort.CohortUpdate, sent: State, keeps: int | None) -> cohort.CohortUpdate:
+    """Leave out what the sent model lacks; clients keep it, after a round that is given."""
     lacking = {name: stacked for name, stacked in update.state.items() if name not in sent}
     staying, shares = update.own or lacking, update.shares or (1.0,) * len(update.clients)
     if not staying:
         return update
     rows = update.rows()
-    if keeps and rows:
+    if keeps is not None and rows:
         copies = {name: stacked[[*rows.values()]].unbind() for name, stacked in staying.items()}
         kept = node.kept.of(node.keeps[0])
         for place, (client, row) in enumerate(rows.items()):
-            kept[client] = Own({name: each[place] for name, each in copies.items()}, shares[row])
+            kept[client] = Own({name: each[place] for name, each in copies.items()}, shares[row], keeps)
     return replace(update, state={n: stacked for n, stacked in update.state.items() if n not in lacking})
 
 

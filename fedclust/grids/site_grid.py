@@ -19,7 +19,7 @@ from fedclust.data.sites.rules import Rules as SiteRules
 from fedclust.grids.client_grid import ClientGrid
 from fedclust.grids.nodes import Host, NodeRegistry, NotNow, owner_by_file, read_answer
 from fedclust.messages.codec import encode
-from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, Registered, Stated
+from fedclust.messages.description import QUERY_AGREEMENT, QUERY_STATEMENT, Agreed, InRun, Registered, Stated
 from fedclust.messages.training import ARMS
 from fedclust.privacy.accountant import epsilon_of_runs
 from fedclust.support.checks import few, plural
@@ -167,7 +167,8 @@ class SiteGrid(ClientGrid):
         )
         self._rules, self._wanted = rules, wanted
         self._registered: dict[int, Registered] = {}  # node: its sites
-        self._stated: dict[str, tuple[Statement, str]] = {}  # site: its statement, and the rules of then
+        self._stated: dict[str, tuple[Statement, str]] = {}  # site: its statement, and by which rules
+        self._stating: dict[str, str] = {}  # the same rules of now
         self._undescribed: dict[str, str] = {}  # site: why it did not describe its data last
         self._names: tuple[str, ...] = ()  # of all clients that may take part, once known
         self.agreement: Agreement
@@ -373,8 +374,10 @@ class SiteGrid(ClientGrid):
             raise self._changed(f"{site}: {self._undescribed.get(site, _SILENT)}")
         if site in known:
             before, rules = self._stated[site]
-            parts = statement.changed(before) if rules == self.site_rules.get(site, "") else []
-            if parts:
+            if rules != (now := self._stating.get(site, "")):
+                rule = f"by which its rows are compared, must be as when it joined the run, {rules}"
+                raise self._changed(f"{site}: its rules, {rule}; got {now}")
+            if parts := statement.changed(before):
                 rule = "must be as when it joined the run, or its test rows may have been trained on"
                 raise self._changed(f"{site}: its rows {rule}; others are: {few(parts)}")
         elif reason := unfit_for(statement, self.agreement):
@@ -389,14 +392,15 @@ class SiteGrid(ClientGrid):
     def _statements(self, sites: Mapping[int, Iterable[str]]) -> dict[str, Statement]:
         """Ask nodes to describe their sites' data; refuse those that are new and do not."""
         left = {node: [site for site in each if site not in self.refused] for node, each in sites.items()}
-        stated = self._ask({node: RecordDict() for node, each in left.items() if each}, QUERY_STATEMENT)
+        question = encode(InRun(self.key))
+        stated = self._ask({node: question for node, each in left.items() if each}, QUERY_STATEMENT)
         statements: dict[str, Statement] = {}
         for node, answer in stated.items():
             for site in left[node]:
                 if site in answer.statements:
                     statements[site] = answer.statements[site]
                     if site not in self._stated:
-                        self._stated[site] = statements[site], self.site_rules.get(site, "")
+                        self._stated[site] = statements[site], self._stating.get(site, "")
                         self._nodes.say_once(f"{site} sent: {statements[site].summary()}")
                 elif site not in self._stated.keys() | self._of_run:
                     self.refuse(site, answer.refused.get(site, _SILENT))
@@ -546,6 +550,7 @@ class SiteGrid(ClientGrid):
         for site, reason in registered.refused.items():
             self.refuse(site, reason)
         for site, rules in registered.rules.items():
+            self._stating[site] = rules.of_statement
             if self.site_rules.get(site) != rules.line:
                 self.site_rules[site] = rules.line
                 self._say(f"rules of {site}: {rules.line}")

@@ -549,6 +549,22 @@ class Agreed:
     key: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True, key="run")] = ""
 
 
+@dataclass(frozen=True)
+class InRun:
+    """What a node is sent that is asked for its sites' statements.
+
+    Attributes
+    ----------
+    key
+        Key of the run, see :class:`Agreed`: in a run a site makes one statement, as two that differ by a row
+        give it.
+    """
+
+    place = codec.Place("asked", ConfigRecord)
+
+    key: Annotated[str, codec.Text(_LONGEST, printable=True, sparse=True, key="run")] = ""
+
+
 def _statement(body: str, at: codec.Reading) -> Statement:
     """Read one site's statement; any text gives a statement or a one-line error."""
     at = dataclasses.replace(at, strict=False)  # JSON writes 0.0 as it likes

@@ -13,7 +13,7 @@ Smith, "Ditto: Fair and Robust Federated Learning Through Personalization", ICML
 Mahdavi, "Adaptive Personalized Federated Learning", arXiv:2003.13461, 2020 (APFL).
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
@@ -292,7 +292,7 @@ def _of_layers(model: "nn.Module", layers: Collection[str], setting: str) -> lis
 
 # -- What is kept -------------------------------------------------------------------------------------------
 
-_SHARE = "/share"  # no name of a tensor begins with a slash
+_SHARE, _ROUND = "/share", "/round"  # no name of a tensor begins with a slash
 KEPT = "kept"
 """Key of what a node's file says of itself: the client and the run, such as ``client-7/fedavg``."""
 
@@ -307,31 +307,39 @@ class Own:
         The part of the model that stays, or a whole model of its own, by name.
     share
         Share of these tensors in what serves the client where it is sent such tensors, too.
+    round
+        The round after which the client keeps this; 0 if it is not known.
     """
 
     tensors: "State"
     share: float = 1.0
+    round: int = 0
 
     @classmethod
     def of_file(cls, tensors: "State") -> "Own":
-        """Read what a file has: the tensors, and the share by a name that no tensor has; 1 without it.
+        """Read what a file has: the tensors, and share and round by names that no tensor has.
 
         Raises
         ------
         ValueError
             If the share is not a number in [0, 1].
         """
-        own, share = {name: each for name, each in tensors.items() if name != _SHARE}, tensors.get(_SHARE)
+        own = dict(tensors)
+        share, last = own.pop(_SHARE, None), own.pop(_ROUND, None)
         if share is not None and not (share.numel() == 1 and 0 <= float(share) <= 1):
             raise ValueError(f"{_SHARE} must be a number in [0, 1], got {share.tolist()!r:.80}")
-        return cls(own, 1.0 if share is None else float(share))
+        return cls(own, 1.0 if share is None else float(share), int(last) if last is not None else 0)
 
     def for_file(self) -> "State":
         """Return what a file gets, see :meth:`of_file`."""
         import torch
 
         own = {name: each.cpu().contiguous() for name, each in self.tensors.items()}
-        return {**own, _SHARE: torch.tensor(self.share, dtype=torch.float64)}
+        return {
+            **own,
+            _SHARE: torch.tensor(self.share, dtype=torch.float64),
+            _ROUND: torch.tensor(self.round),
+        }
 
     def serving(self, sent: "State") -> "State":
         """Return the tensors that serve the client in place of those of a model that it was sent."""
@@ -352,3 +360,9 @@ class Kept:
     def of(self, run: str) -> dict[int, Own]:
         """Return what each client keeps of a run, by client id, to read and to change."""
         return self._own.setdefault(run, {})
+
+    def before(self, run: str, server_round: int, clients: Iterable[int]) -> None:
+        """Go back, with clients that have trained in this round, to what they kept before it.
+
+        Whoever is asked again, because its reply was lost, trains as it did. In one process no reply is lost.
+        """

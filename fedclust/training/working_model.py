@@ -413,7 +413,8 @@ class WorkingModel:
         Raises
         ------
         ValueError
-            If a name is missing or unknown, or a shape differs.
+            If a name is missing or unknown, or a shape or type differs: a site clips changes of its own
+            model's floats.
         """
         if state.keys() != self.tensors.keys():
             missing = sorted(self.tensors.keys() - state.keys())
@@ -424,6 +425,10 @@ class WorkingModel:
                 raise ValueError(
                     f"{owner}: {name!r} must have shape {tuple(tensor.shape)}, got {tuple(state[name].shape)}"
                 )
+            if state[name].dtype != tensor.dtype:
+                rule = str(tensor.dtype).removeprefix("torch.")
+                got = str(state[name].dtype).removeprefix("torch.")
+                raise ValueError(f"{owner}: {name!r} must be of type {rule}, got {got}")
 
     def forward(
         self,

@@ -336,6 +336,25 @@ def test_a_run_s_rows_are_noted_at_the_site(tmp_path: Path) -> None:
     assert refused(path) == refused(path, rules=str(looser)) == []  # it has its rows again
 
 
+def test_a_site_states_its_data_in_one_way_in_a_run(tmp_path: Path) -> None:
+    """From two means and sums of squares whoever corrects a cell tells what it was, and what it is."""
+    path = patients(tmp_path)
+    first = deployed(path, [])[0].stated("one run").statements["north"]
+    before = path.read_text()
+    header, row, *rest = before.splitlines()
+    path.write_text("\n".join([header, row.replace("30.5", "99.5"), *rest]) + "\n")
+    found = deployed(path, [])[0]
+    rule = "its data, and the rules by which it states them, must not change during a run"
+    assert found.stated("one run").refused["north"].startswith(rule)
+    assert found.stated("another run").statements["north"] != first
+    path.write_text(before)
+    assert deployed(path, [])[0].stated("one run").statements["north"] == first
+    (rules := tmp_path / "site.toml").write_text("min_cell = 4")
+    assert (
+        deployed(path, [], rules=str(rules))[0].stated("one run").statements["north"] == first
+    )  # nothing is of 4
+
+
 def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> None:
     found, about = deployed(patients(tmp_path, stage=["A"] * 36 + ["B"] * 4), [])
     number = NumberColumn("age", 40.0, 40.0, 5.0)

@@ -153,6 +153,12 @@ class Rules(Checked):
         """The rules in one line, as in the file."""
         return "; ".join(f"{name} = {json.dumps(value)}" for name, value in self.limits.items())
 
+    @property
+    def of_statement(self) -> str:
+        """The rules by which a site states what rows it has, in one line."""
+        by = ("labels", "inputs", "groups", "group", "patient", "min_cell", "max_values")
+        return "; ".join(f"{name} = {json.dumps(self.limits[name])}" for name in by if name in self.limits)
+
     def answers(self, kind: str) -> bool:
         """Return whether the site answers a type of question; ``"arm/"`` stands for models that travel."""
         if kind == "arm/":

@@ -217,6 +217,34 @@ def test_a_site_that_comes_back_with_other_rows_is_left_out_until_it_has_its_own
     assert restart(9, 10) == [0, 1, 2, 3]
 
 
+def test_a_site_that_comes_back_under_other_rules_is_left_out_until_it_has_its_own() -> None:
+    """They change what it states of the same rows, so that others could not be told from its own."""
+    said: list[str] = []
+    here, place = dict(NODES), next(node for node, each in NODES.items() if "north" in each.clients)
+    ruled = Registered.of(NODES[place].clients, rules={"north": SiteRules()})
+    here[place] = ruled
+    grid = _grid(here, say=said.append)
+    grid.connect()
+    everyone, contexts = list(grid.get_node_ids()), _contexts(grid)
+    (node,) = (each for each, context in contexts.items() if context.node_config["partition-id"] == place)
+
+    def restart(new: int, rules: SiteRules) -> list[int]:
+        here[place] = replace(ruled, rules={"north": rules})
+        contexts[new] = contexts.pop(min({node, 9, 10} & contexts.keys()))
+        grid.get_node_ids()
+        contexts[new].state.clear()
+        contexts[new].node_id = new
+        return list(grid.get_node_ids())
+
+    assert len(restart(9, SiteRules(min_cell=4))) == len(everyone) - 1
+    rule = "its rules, by which its rows are compared, must be as when it joined the run"
+    expected = f"north: {rule}, min_cell = 5; max_values = 100; got min_cell = 4; max_values = 100"
+    assert f"node 9 is left out: {expected}" in said
+    assert (
+        restart(10, SiteRules(clip=1.0, questions=("train", "evaluate"))) == everyone
+    )  # the statement's are its own
+
+
 @pytest.mark.parametrize("during", ["statement", "agreement"])
 def test_a_node_that_is_lost_while_sites_agree_is_away_and_joins_when_it_is_back(during: str) -> None:
     said: list[str] = []

@@ -392,6 +392,8 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
     def watched(self: LocalGrid, messages: Any, **given: Any) -> Any:
         grids.add(self)
         sent = list(messages)
+        if any(message.metadata.message_type == "train" for message in sent):
+            send(self, sent, **given)  # the replies are lost, and asked for again
         replies = send(self, sent, **given)
         for message in [*sent, *replies]:
             seen.update(data for _, data in _arrays(message.content))
@@ -477,6 +479,18 @@ def test_a_node_with_a_folder_keeps_layers_when_its_process_ends(tmp_path: Path)
     assert [*after] == [2]
     assert after[2].share == 0.25
     assert torch.equal(after[2].tensors["head"], torch.tensor([1.0, 2.5]))
+    for server_round, head in (
+        (4, 1.0),
+        (5, 2.0),
+        (5, 3.0),
+    ):  # the reply of round 5 is lost, and the process ends
+        node = KeptByNode(Context(9, 1, config, RecordDict(), {}), (0,))
+        node.before("fedavg", server_round, [0])
+        assert [each.tensors["head"].item() for each in node.of("fedavg").values()] == [1.0] * (
+            server_round == 5
+        )
+        node.of("fedavg")[0] = Own({"head": torch.tensor(head)}, round=server_round)
+        node.save()
     # Another run, or a node without a folder, begins anew.
     assert not KeptByNode(Context(8, 1, config, RecordDict(), {}), (0, 2)).of("fedavg")
     assert not KeptByNode(Context(7, 1, {}, RecordDict(), {}), (0, 2)).of("fedavg")

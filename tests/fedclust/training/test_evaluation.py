@@ -32,7 +32,7 @@ FIGURES = ("num-examples", "loss", "accuracy", "balanced-accuracy")
 def test_evaluation_equals_one_example_at_a_time(small, kind: str, batch_size: int) -> None:
     made = small.set_up(kind, evaluation_batch_size=batch_size)
     model, data, first = made.model, made.data, made.start
-    second = {name: tensor * 1.5 for name, tensor in first.items()}
+    second = {name: (tensor * 1.5).to(tensor.dtype) for name, tensor in first.items()}
     states = [first, second, first, second, {name: tensor.clone() for name, tensor in first.items()}]
     # After some training, so that what the trainer keeps cannot pass for what it is given.
     list(made.trainer.train(made.jobs, 1))

@@ -324,6 +324,14 @@ def test_a_state_of_another_shape(small: Any) -> None:
     assert _failures(made.trainer.train(jobs, 1)) == {client: said.format(client) for client in (0, 3)}
 
 
+def test_a_state_of_another_type(small: Any) -> None:
+    """Integers in place of floats would leave a site as they are, whose rules clip its floats."""
+    made = small.set_up()
+    job = Job(3, np.arange(2), made.start | {"1.bias": torch.ones(6, dtype=torch.int32)})
+    said = "client 3: '1.bias' must be of type float32, got int32"
+    assert _failures(made.trainer.train([job], 1)) == {3: said}
+
+
 @pytest.mark.parametrize("mu", [-1.0, float("nan"), float("inf")])
 def test_a_proximal_weight_out_of_range(small: Any, mu: float) -> None:
     with pytest.raises(ValueError, match=f"proximal_mu must be >= 0 and finite, got {mu}"):

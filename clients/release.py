@@ -196,7 +196,12 @@ class Release:
         released: Any
         match answer:
             case description.Description():
-                released = _description(rules, data.target, answer)
+                held = (
+                    data.label_counts("validation")[client]
+                    if data.validation
+                    else np.zeros(1, dtype=np.int64)
+                )
+                released = _description(rules, data.target, answer, held)
             case description.Prototypes():
                 few = answer.counts < rules.min_cell
                 means = np.where(few[:, None], 0, answer.prototypes).astype(answer.prototypes.dtype)
@@ -358,13 +363,17 @@ def _raised(least: int, counts: IntArray, total: int, *, all_stay: bool = False)
     return raised
 
 
-def _description(rules: Rules, target: Target, answer: description.Description) -> description.Description:
-    """Raise counts of a few rows; a test part or a held-out part of a few rows counts as none."""
+def _description(
+    rules: Rules, target: Target, answer: description.Description, held: IntArray
+) -> description.Description:
+    """Raise counts of a few rows; a test part or a held-out part of a few rows counts as none.
+
+    A run may ask once more with the rows that are held out among those that train, and so may count them by
+    class: the counts that train are those of both, without as many as the held-out part has by its own rule.
+    """
     least, kinds = rules.min_cell, target.kinds
 
-    def raised(counts: IntArray | None, *, test: bool = False) -> IntArray | None:
-        if counts is None:
-            return None
+    def raised(counts: IntArray, *, test: bool = False) -> IntArray:
         if counts.sum() < least:
             return np.zeros_like(counts)
         sent, totals = np.zeros_like(counts), counts.reshape(-1, kinds).sum(axis=0)
@@ -373,10 +382,17 @@ def _description(rules: Rules, target: Target, answer: description.Description) 
             sent[kind::kinds] = _raised(least, counts[kind::kinds], total, all_stay=all_stay)
         return sent
 
+    counts, tested, rows = answer.label_counts, answer.test_label_counts, answer.num_train
+    if held.any():
+        if counts is not None:
+            counts = np.maximum(raised(counts + held) - raised(held, test=True), counts > 0)
+        if rows is not None and held.sum() < least:
+            rows += int(held.sum())
     return replace(
         answer,
-        label_counts=raised(answer.label_counts),
-        test_label_counts=raised(answer.test_label_counts, test=True),
+        label_counts=None if counts is None else raised(counts),
+        num_train=rows,
+        test_label_counts=None if tested is None else raised(tested, test=True),
         num_test=None if answer.num_test is None else answer.num_test * (answer.num_test >= least),
         num_validation=answer.num_validation * (answer.num_validation >= least),
     )

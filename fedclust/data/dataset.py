@@ -447,7 +447,7 @@ class FederatedData:
         train = [np.sort(np.concatenate(parts)) for parts in zip(self.train, self.validation, strict=True)]
         return replace(self, train=tuple(train), validation=(), fingerprint=f"{self.fingerprint}-all")
 
-    def label_counts(self, part: Literal["train", "test"] = "train") -> IntArray:
+    def label_counts(self, part: Literal["train", "test", "validation"] = "train") -> IntArray:
         """Count each client's labels; with labels per position, each position counts.
 
         Parameters

@@ -113,6 +113,8 @@ class Answering(Protocol):
     keeps
         Names of the runs of which models are completed by what stays with clients: one, or those of a
         question's models A and B. Empty where nothing stays.
+    keeps_of
+        The same of single clients, in place of these, of which nothing is kept in this process.
     kept
         What stays with clients in this process; None if it stays elsewhere.
     cautions
@@ -125,6 +127,7 @@ class Answering(Protocol):
     all_rows: bool
     plain: bool
     keeps: tuple[str, ...]
+    keeps_of: Mapping[int, tuple[str, ...]]
 
     @property
     def kept(self) -> Kept | None:
@@ -204,6 +207,7 @@ class Here:
 
     all_rows = False
     keeps: tuple[str, ...] = ()
+    keeps_of: Mapping[int, tuple[str, ...]] = MappingProxyType({})
     plain = False
     cautions: tuple[str, ...] = ()
     repeats: Mapping[tuple[str, int], int] = MappingProxyType({})
@@ -368,6 +372,16 @@ class Flower:
     def keeps(self, names: tuple[str, ...]) -> None:
         if names or self.keeps:
             self.grid.keeps = names
+
+    @property
+    def keeps_of(self) -> Mapping[int, tuple[str, ...]]:
+        """The same of single clients."""
+        return dict(getattr(self.grid, "keeps_of", {}))
+
+    @keeps_of.setter
+    def keeps_of(self, names: Mapping[int, tuple[str, ...]]) -> None:
+        if names or self.keeps_of:
+            self.grid.keeps_of = names
 
     @property
     def num_clients(self) -> int:

@@ -135,6 +135,7 @@ class AnyApp:
     plain = True
     all_rows = False
     keeps: tuple[str, ...] = ()
+    keeps_of: Mapping[int, tuple[str, ...]] = MappingProxyType({})
     cautions: tuple[str, ...] = ()
     repeats: Mapping[tuple[str, int], int] = MappingProxyType({})
     kept = None

@@ -24,6 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MessageType, RecordDict
@@ -309,6 +310,8 @@ class ClientGrid(WrappedGrid):
         Whether clients are to hold no rows out of training; set before they describe theirs.
     keeps
         Names of the runs of which models are completed by what stays with clients.
+    keeps_of
+        The same of single clients, in place of these.
     simulated
         Whether all nodes run in processes of the user: the grid calls them itself, without a SuperLink.
     repeats
@@ -318,6 +321,7 @@ class ClientGrid(WrappedGrid):
 
     all_rows = False
     keeps: tuple[str, ...] = ()
+    keeps_of: Mapping[int, tuple[str, ...]] = MappingProxyType({})
 
     @property
     def shares_clients(self) -> bool:
@@ -543,9 +547,9 @@ class ClientGrid(WrappedGrid):
         """Send one message per node, and split its answer; offline clients get an error at once."""
         replies: list[Message] = []
         parcels: list[tuple[Message, dict[int, Message], tuple[int, int]]] = []
-        for (node, kind, group), by_place in self._by_node(messages, replies).items():
+        for (node, kind, group, keeps), by_place in self._by_node(messages, replies).items():
             contents = {place: by_place[place].content for place in sorted(by_place)}
-            content = pack(contents, all_rows=self.all_rows, keeps=self.keeps)
+            content = pack(contents, all_rows=self.all_rows, keeps=keeps)
             sizes: dict[int, int] = {}
             sent = content_bytes(content, sizes)
             self._meter.count("down", sent, _each_bytes(self._by_client(contents), sizes))
@@ -568,21 +572,25 @@ class ClientGrid(WrappedGrid):
 
     def _by_node(
         self, messages: Sequence[Message], replies: list[Message]
-    ) -> dict[tuple[int, str, str], dict[int, Message]]:
-        """Group messages by node, kind and group; each client that is offline gets an error in `replies`."""
+    ) -> dict[tuple[int, str, str, tuple[str, ...]], dict[int, Message]]:
+        """Group messages by node, kind, group and what completes their models.
+
+        Each client that is offline gets an error in `replies`.
+        """
         if messages:
             self._nodes.update()
         known = range(len(self._places))
         places = [self._places[c] if (c := each.metadata.dst_node_id) in known else -1 for each in messages]
         node_of = self._nodes.divide(set(places))
-        grouped: dict[tuple[int, str, str], dict[int, Message]] = {}
+        grouped: dict[tuple[int, str, str, tuple[str, ...]], dict[int, Message]] = {}
         for place, message in zip(places, messages, strict=True):
             client, kind = message.metadata.dst_node_id, message.metadata.message_type
             if place not in node_of:
                 error = Error(ErrorCode.NODE_UNAVAILABLE, _OFFLINE.format(client))
                 replies.append(Message(error, reply_to=message))
                 continue
-            by_place = grouped.setdefault((node_of[place], kind, message.metadata.group_id), {})
+            keeps = self.keeps_of.get(client, self.keeps)
+            by_place = grouped.setdefault((node_of[place], kind, message.metadata.group_id, keeps), {})
             if place in by_place:
                 raise ValueError(f"a client gets one message of a kind at a time, client {client} got two")
             by_place[place] = message

@@ -6,7 +6,7 @@ The command line, ``flwr run`` and the library all use this module.
 import dataclasses
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +103,7 @@ class StrategyRun(Observer):
     _serving: Serving = field(init=False)
     _newcomers: Newcomers | None = field(default=None, init=False)
     _trains_alone: bool = field(default=False, init=False)  # to be compared with what serves
+    _with_common: Collection[int] = field(default=(), init=False)  # served the common model, elsewhere
 
     def __post_init__(self) -> None:
         self._chosen = self.confusion
@@ -304,9 +305,10 @@ class StrategyRun(Observer):
         self._keeping(self.name)
         return entries
 
-    def _keeping(self, *names: str) -> None:
-        """Tell clients of which runs they are sent models."""
+    def _keeping(self, *names: str, common: Collection[int] = ()) -> None:
+        """Tell clients of which runs they are sent models; some are sent those of the common one."""
         self._clients.keeps = () if self.staying is None else names
+        self._clients.keeps_of = dict.fromkeys(common, (COMMON,))
 
     def _completed(self, clusters: Clusters, name: str = "") -> Clusters:
         """Complete clusters' models for clients that keep nothing."""
@@ -493,10 +495,13 @@ class StrategyRun(Observer):
             "proof": summaries.proof_summary(proof, silent, described.client_names, travelled),
         }
         self._serving = Serving(served, clusters, theirs, by_common)
+        served_common = np.flatnonzero(by_common).tolist()
         if self.staying is not None and (kept := self._clients.kept) is not None:
             with_common = kept.of(COMMON)  # what serves these clients from now on
-            chosen = [client for client in np.flatnonzero(by_common).tolist() if client in with_common]
+            chosen = [client for client in served_common if client in with_common]
             kept.of(self.name).update({client: with_common[client] for client in chosen})
+        elif self.staying is not None:
+            self._with_common = served_common
         return self._show(table, summary)
 
     def personalise(self, federation: Federation, personal: Personal) -> dict[str, object]:
@@ -518,7 +523,7 @@ class StrategyRun(Observer):
         The content of ``summary.json``.
         """
         asking = federation.run(self.settings.rounds, self.settings.timeout)
-        self._keeping(self.name)
+        self._keeping(self.name, common=self._with_common)
         layered = self._try_layers(asking, personal) if personal.asked else None
         if self.settings.validates:
             self._validate(asking, personal, layered)

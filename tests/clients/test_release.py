@@ -37,12 +37,13 @@ def node(
     batch: int = 8,
     target: Target = CLASSES,
     tested: Sequence[int] | None = None,
+    held_by_class: Sequence[int] = (0, 0),
 ):
     """A node with one client; of its training rows, 18 are of class 0, the others of class 1.
 
     Its test rows are of class 0, unless it is said how many are of each.
     """
-    counts = {"train": [[18, train - 18]], "test": [tested or (test, 0)]}
+    counts = {"train": [[18, train - 18]], "test": [tested or (test, 0)], "validation": [held_by_class]}
     data = SimpleNamespace(
         train=[np.arange(train)],
         test=[np.arange(test)],
@@ -89,6 +90,29 @@ def test_counts_of_a_few_rows_are_raised_and_parts_of_a_few_rows_count_as_none()
     assert few.num_validation == 5
     sizes = released(description.Description.of(np.array([18, 2]), np.array([2, 2]), "sizes"))
     assert (sizes.num_train, sizes.num_test) == (20, 0)
+
+
+@pytest.mark.parametrize(
+    ("train", "held", "sent"),
+    [
+        ([18, 12], (6, 5), [18, 12]),
+        ([18, 12], (3, 3), [15, 15]),  # of 21 and 15; the held-out ones count as 6 and 0
+        ([18, 12], (2, 2), [20, 14]),  # these count as none
+        ([18, 5], (5, 4), [14, 9]),  # of 23 and 9; the held-out ones count as 9 and 0
+        ([18, 1], (0, 6), [14, 5]),  # of 18 and 7, less 6: 18 and 1, of which one class of five
+    ],
+)
+def test_counts_with_and_without_held_out_rows_do_not_tell_how_many_are_held_out_of_each_class(
+    train: list[int], held: tuple[int, int], sent: list[int]
+) -> None:
+    answer = description.Description.of(np.array(train), np.zeros(2, int), num_validation=sum(held))
+    told = released(answer, held_out=sum(held), held_by_class=held)
+    assert told.label_counts.tolist() == sent
+    whole = description.Description.of(np.add(train, held), np.zeros(2, int))
+    assert released(whole).label_counts.tolist() == np.add(train, held).tolist()
+    sizes = description.Description.of(np.array(train), np.zeros(2, int), "sizes")
+    few = sum(held) * (sum(held) < 5)
+    assert released(sizes, held_out=sum(held), held_by_class=held).num_train == sum(train) + few
 
 
 def test_counts_of_a_few_rows_leave_the_number_of_rows_as_it_is() -> None:

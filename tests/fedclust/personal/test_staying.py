@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, RecordDict
@@ -459,11 +460,17 @@ def test_nodes_keep_the_same_between_messages_and_send_none_of_it(
             fedclust.load_export(folder)
 
 
-def test_an_export_names_the_file_of_what_serves_each_client(tmp_path: Path) -> None:
-    one = ["strategy=clust_psi_pfl", "serve=best", "rounds=2", "personal=fedper", "engine.num_nodes=2"]
+@pytest.mark.parametrize("choice", ["fedper", "ditto"])
+def test_what_serves_each_client_is_predicted_with_and_named_in_an_export(
+    choice: str, tmp_path: Path
+) -> None:
+    one = ["strategy=clust_psi_pfl", "serve=best", "rounds=2", f"personal={choice}", "engine.num_nodes=2"]
     one += ["partition.num_clients=4", "partition.groups=[2,2]", f"output_dir={tmp_path / 'run'}"]
-    result = fedclust.run(one)
+    result = fedclust.run([*one, "save_predictions=true"])
     assert "common" in set(result.clients["served"])  # after two rounds nothing is shown
+    predicted = pd.read_parquet(tmp_path / "run" / "predictions.parquet")
+    right = (predicted["label"] == predicted["predicted"]).groupby(predicted["client"]).mean()
+    np.testing.assert_allclose(right, result.clients["accuracy"])
     index = json.loads((result.export(tmp_path / "export") / "index.json").read_text())
     names = {"common": "fedavg", "cluster": "clust_psi_pfl"}
     for served, client in zip(result.clients["served"], index["clients"], strict=True):

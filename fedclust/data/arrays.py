@@ -83,9 +83,13 @@ def from_arrays(
         raise ValueError(f"num_classes must be None for {kind}, got {num_classes}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
-    start, first = 0, ""
+    start, first, content = 0, "", hashlib.sha256()
     for client, given in enumerate(clients):
-        for rows, (x, y) in zip(parts, _parts(client, given, kind, seed, validation_fraction), strict=True):
+        read = _read(client, given, kind)
+        content.update(repr([len(x) for x, _ in read]).encode())
+        for tensor in (each for pair in read for each in pair):
+            content.update(tensor.contiguous().numpy().data)
+        for rows, (x, y) in zip(parts, _split(client, read, seed, validation_fraction), strict=True):
             pairs.append((x, y))
             here = f"{x.dtype} {tuple(x.shape[1:])} and {tuple(y.shape[1:])}"
             if here != (first := first or here):
@@ -118,7 +122,7 @@ def from_arrays(
         mean=mean,
         std=std,
         class_names=names,
-        fingerprint=_fingerprint(inputs, truth, parts),
+        fingerprint=f"{content.hexdigest()}-{seed}-{validation_fraction}",
         target=agreed,
         values=truth if agreed.bin_names() else None,
         named_groups=named,
@@ -202,8 +206,8 @@ def _tensor(values: Any) -> torch.Tensor:
     return values.detach().cpu()
 
 
-def _parts(client: int, given: Any, kind: str, seed: int, fraction: float) -> tuple[Pair, Pair, Pair]:
-    """Read one client's train, validation and test part."""
+def _read(client: int, given: Any, kind: str) -> tuple[Pair, ...]:
+    """Read one client's rows, or its train, validation and test part."""
     if not isinstance(given, list | tuple) or len(given) not in (2, 3):
         rule = "must be (inputs, targets) or (train, validation, test)"
         raise ValueError(f"client {client} {rule}, got {_sort(given)}")
@@ -212,18 +216,26 @@ def _parts(client: int, given: Any, kind: str, seed: int, fraction: float) -> tu
         if len(x) < 2:
             rule = "must have at least 2 rows, one to train and one to test on"
             raise ValueError(f"client {client} {rule}, got {len(x)}")
-        order = generator(seed, "test part", client).permutation(len(x))
-        num_test = min(len(x) - 1, max(1, round(_TEST_SHARE * len(x))))
-        test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
-        held = hold_out_client(len(train), fraction, seed, client)
-        train, held = np.delete(train, held), train[held]
-        return (x[train], y[train]), (x[held], y[held]), (x[test], y[test])
+        return ((x, y),)
     for part, name in ((given[0], "training"), (given[2], "test")):
         if _is_empty(part):
             raise ValueError(f"client {client} must have at least one {name} row, got none")
     fitted, tested = _pair(client, given[0], kind), _pair(client, given[2], kind)
     empty = fitted[0][:0], fitted[1][:0]
     return fitted, empty if _is_empty(given[1]) else _pair(client, given[1], kind), tested
+
+
+def _split(client: int, read: tuple[Pair, ...], seed: int, fraction: float) -> tuple[Pair, ...]:
+    """Draw one client's train, validation and test part, unless they were given."""
+    if len(read) == 3:
+        return read
+    ((x, y),) = read
+    order = generator(seed, "test part", client).permutation(len(x))
+    num_test = min(len(x) - 1, max(1, round(_TEST_SHARE * len(x))))
+    test, train = np.sort(order[:num_test]), np.sort(order[num_test:])
+    held = hold_out_client(len(train), fraction, seed, client)
+    train, held = np.delete(train, held), train[held]
+    return (x[train], y[train]), (x[held], y[held]), (x[test], y[test])
 
 
 def _is_empty(part: Any) -> bool:
@@ -256,12 +268,3 @@ def _statistics(train: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ..
     pixels = train.double().div(255).transpose(0, 1).flatten(1)
     std = pixels.std(dim=1, correction=0)
     return tuple(pixels.mean(dim=1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
-
-
-def _fingerprint(inputs: torch.Tensor, labels: torch.Tensor, parts: Sequence[Sequence[IntArray]]) -> str:
-    content = hashlib.sha256()
-    for tensor in (inputs, labels):
-        content.update(tensor.contiguous().numpy().data)
-    for rows in parts:
-        content.update(np.array([len(client) for client in rows]).tobytes())
-    return content.hexdigest()

@@ -312,7 +312,7 @@ class FederatedData:
     class_names
         Names in label order, shape (C,).
     fingerprint
-        Changes with the data, the partition and the seed.
+        Changes with the data, the partition and the seed; what comes before a hyphen does not with the seed.
     client_names
         Name of each client, shape (K,), if every client is a writer, user or region of the data; else None.
     left_out

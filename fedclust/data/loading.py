@@ -68,7 +68,7 @@ def load(
     data = make_builder(dataset).load(cache_dir)
     seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
-    folder = cache.cache_folder("federations", data.name, fingerprint, cache_dir)
+    folder = cache.cache_folder("federations", data.name, cache.digest(fingerprint), cache_dir)
     try:
         cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
     except ValueError as error:  # its rule names the setting
@@ -155,7 +155,7 @@ def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
     # Without validation rows, the fingerprint stays what it was before they were introduced.
     fraction = fraction_of(partition.get(_VALIDATION, 0))
     held_out = [{_VALIDATION: fraction}] if fraction else []
-    return cache.digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
+    return f"{cache.digest(FORMAT, data.fingerprint, settings, saved, *held_out)}-{seed}"
 
 
 def _plain(value: Any) -> Any:

@@ -200,7 +200,6 @@ def _config(run: SavedRun) -> dict[str, str]:
         key: value if isinstance(value, str) else json.dumps(value, default=str)
         for key, value in flat(size | config)  # the rounds that were asked for, if the run stopped early
         if value != {} and _NO_SETTINGS.isdisjoint(key.removeprefix("choices.").split(".")[:1])
-        if key.split(".")[-1] != "seed"
     }
 
 
@@ -296,7 +295,7 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
         if not {"strategy", "seed"} <= run.summary.keys():
             path, found = run.folder / "summary.json", list(run.summary)
             raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
-    configs = _without_splits({run: _config(run) for run in runs})
+    configs = _without_copies({run: _config(run) for run in runs})
     if not any(run.summary.get("capped") for run in runs):  # then no client has more rows than any cap
         for config in configs.values():
             config.pop(_CAP, None)
@@ -316,16 +315,19 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
     return ComparedRuns(titles, tuple(rows), tuple(sorted(repeats)))
 
 
-def _without_splits(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun, dict[str, str]]:
-    """Drop the fingerprint of data that differ by the seed alone, which chooses the test rows."""
-    found: dict[tuple[object, ...], set[str]] = {}
-    for run, config in configs.items():
-        rest = frozenset((key, value) for key, value in config.items() if key != "data")
-        found.setdefault((run.strategy, run.summary["seed"], rest), set()).add(config.get("data", ""))
-    if any(len(each) > 1 for each in found.values()):
-        return dict(configs)
+def _without_copies(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun, dict[str, str]]:
+    """Drop keys such as ``partition.seed`` where all runs have their own seed in them, or none."""
+    keys = {key for config in configs.values() for key in config if key.endswith(".seed")}
+    copies = {
+        key
+        for key in keys
+        if all(
+            config.get(key, "null") in ("null", str(run.summary["seed"])) for run, config in configs.items()
+        )
+    }
     return {
-        run: {key: value for key, value in config.items() if key != "data"} for run, config in configs.items()
+        run: {key: value for key, value in config.items() if key not in copies}
+        for run, config in configs.items()
     }
 
 

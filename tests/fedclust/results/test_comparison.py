@@ -203,6 +203,15 @@ def test_runs_that_stopped_early_are_of_one_setting(tmp_path: Path) -> None:
     assert table(tmp_path) == {("fedavg",): [0.11, 0.14], ("fmcl",): [0.19, 0.6]}
 
 
+def test_a_seed_of_something_else_is_a_setting(tmp_path: Path) -> None:
+    for encoder in (0, 1):
+        for seed in (0, 1):
+            config = {"encoder": {"seed": encoder}, "partition": {"seed": (seed, None)[encoder]}}
+            run(tmp_path / f"{encoder}{seed}", "fedavg", seed, encoder + seed / 2, config)
+    assert compare(find_runs([tmp_path])[0]).settings == ("encoder.seed",)
+    assert table(tmp_path) == {("fedavg", "0"): [0.0, 0.5], ("fedavg", "1"): [1.0, 1.5]}
+
+
 def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:
     config = {"partition": {"alpha": 0.1}, "strategy": {"kernel_width": 0.5}}
     main = run(tmp_path / "main", "fedgwc", 0, 0.9, config)
@@ -232,11 +241,11 @@ def test_runs_from_python_are_compared_like_others(tmp_path: Path) -> None:
         ("fedgwc", 2),
         ("fmcl", 2),
     ]
-    # Other data with the same number of rows, and a seed that the others have, too.
-    fedclust.simulate("fmcl", network, clients[::-1], **{**given, "folder": tmp_path / "other"})
+    # Other data with the same number of rows, with a seed of its own: not a third seed of the first.
+    fedclust.simulate("fmcl", network, clients[::-1], **{**given, "seed": 2, "folder": tmp_path / "other"})
     other = compare(find_runs([tmp_path])[0])
     assert other.settings == ("data",)
-    assert [len(row.runs) for row in other.rows if row.strategy == "fmcl"] == [1, 1, 1]
+    assert sorted(len(row.runs) for row in other.rows if row.strategy == "fmcl") == [1, 2]
 
 
 def test_of_repeated_runs_the_newest_counts(tmp_path: Path) -> None:

@@ -151,7 +151,10 @@ def test_a_finished_run_gets_a_comparison_a_verdict_and_its_predictions(tmp_path
     fedclust.run([*own, *more, f"output_dir={tmp_path / 'at_once'}"])
     _assert_equal(tmp_path / "alone", tmp_path / "at_once")
     assert SavedRun(tmp_path / "alone").summary["verdict"]
-    assert (tmp_path / "alone" / "predictions.parquet").is_file()
+    found = tmp_path / "alone" / "predictions.parquet"
+    os.link(found, tmp_path / "link")  # as a sweep's other job has one to what it took
+    fedclust.run([f"resume={tmp_path / 'alone'}", "rounds=3"])
+    assert not found.samefile(tmp_path / "link")
 
 
 def test_a_run_that_failed_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -510,7 +510,9 @@ def save_predictions(
             failures[client] = f"client {client}: {error}"
     parts = []
     if tables:
-        pd.concat(tables, ignore_index=True).to_parquet(folder / FILE, index=False)
+        partial = folder / f"{FILE}.partial"  # replaced, as a sweep's other job may have a link to it
+        pd.concat(tables, ignore_index=True).to_parquet(partial, index=False)
+        partial.replace(folder / FILE)
         parts.append(f"{plural(sum(map(len, tables)), 'row')} in {FILE}")
     if kept:
         parts.append(f"{plural(kept, 'row')} on the clients' own nodes")

@@ -6,8 +6,8 @@ import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
@@ -132,6 +132,7 @@ class Tracking:
             kind = type(tracker).__name__
             raise ConfigError(f"tracker must have the methods start, log and finish, got a {kind}")
         self._kind = f"{type(tracker).__module__}.{type(tracker).__qualname__}"
+        self._ready: dict[str, TrackedRun] = {}  # not yet open
         self._open: dict[str, tuple[Tracker, Path]] = {}
         self._chosen: str | None = None
         self._warned = False
@@ -144,7 +145,9 @@ class Tracking:
             self.end(name, failed=True)
 
     def begin(self, name: str, folder: Path) -> Callable[[Mapping[str, Any]], None]:
-        """Start tracking a strategy's run; the chosen strategy's must come first.
+        """Prepare to track a strategy's run; the chosen strategy's must come first.
+
+        The tracker hears of it with its first round, or its end: a run that is refused changes nothing there.
 
         Parameters
         ----------
@@ -160,28 +163,35 @@ class Tracking:
 
         def follow(record: Mapping[str, Any]) -> None:
             with self._attempt(name):
+                self._start(name)
                 if name in self._open:
                     self._open[name][0].log(int(record["round"]), round_metrics(record))
 
         with self._attempt(name):
-            saved, file = SavedRun(folder), folder / _ID
-            ids = (
-                json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-            )  # by the tracker's class
-            settings, title = flat_settings(saved.config), f"{self._group}/{name}"
-            rounds, tracker = len(saved.rounds), self._make()
+            saved = SavedRun(folder)
+            title, settings = f"{self._group}/{name}", flat_settings(saved.config)
+            self._ready[name] = TrackedRun(title, self._group, folder, settings, None, len(saved.rounds))
+        return follow
+
+    def _start(self, name: str) -> None:
+        """Start a run that is ready, after the chosen strategy's."""
+        for each in dict.fromkeys([*[*self._ready][: self._chosen is None], name]):
+            if (run := self._ready.pop(each, None)) is None:
+                continue
+            file, tracker = run.folder / _ID, self._make()
+            ids = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}  # by tracker's class
             if "id" in ids:  # as version 0.3 wrote it
                 ids = {ids["tracker"]: ids["id"]}
-            kept = ids.get(self._kind)
-            run = TrackedRun(title, self._group, folder, settings, kept, rounds, self._chosen)
-            number = tracker.start(run)
-            self._open[name], self._chosen = (tracker, folder), self._chosen or number
+            number = tracker.start(replace(run, kept=ids.get(self._kind), parent=self._chosen))
+            self._open[each], self._chosen = (tracker, run.folder), self._chosen or number
             replace_file(file, dumps(ids | {self._kind: number}) + "\n")
-        return follow
 
     def end(self, name: str, failed: bool = False) -> None:
         """Stop tracking a strategy's run, with the results that its folder has now."""
         with self._attempt(name):
+            if not failed:
+                self._start(name)
+            self._ready.pop(name, None)
             if name in self._open:
                 tracker, folder = self._open.pop(name)
                 # A failed run may be a resumed one, whose folder has results from before.
@@ -194,7 +204,10 @@ class Tracking:
         try:
             yield
         except Exception as error:  # a broken tracker must not end the run
-            self._open.pop(name, None)
+            tracker, _ = self._open.pop(name, (None, None))
+            if tracker is not None:
+                with suppress(Exception):
+                    tracker.finish({}, [], True)
             reason = " ".join(str(error).split())[:300] or type(error).__name__
             if not self._warned:
                 self._say(f"{name}: warning: no longer tracked, results are in its folder: {reason}")

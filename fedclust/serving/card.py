@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Sequence
-from functools import cache
+from functools import cache, partial
+from html import escape
 from importlib import resources
 from itertools import compress
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ def _template() -> jinja2.Template:
     """Compile the card's template once: an export has a card for each cluster."""
     environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
     environment.filters |= {"plain": _name, "number": _number, "few": few}
-    environment.filters |= {"compress": compress, "repr": repr}
+    environment.filters |= {"compress": compress, "repr": repr, "escaped": partial(escape, quote=False)}
     text = (resources.files("fedclust.serving") / "card.md").read_text(encoding="utf-8")
     return environment.from_string(text)
 

@@ -121,7 +121,7 @@ def write_export(
             kept = {key: value for key, value in asdict(part).items() if key not in _SPARSE or value}
             _json(folder / CLUSTER, kept)
             for name in formats:
-                write_format(name, network, folder, shaped, example, served.target)
+                write_format(name, network, folder, shaped, example, served.target, len(names))
             if site not in own:
                 (folder / CARD).write_text(card(served, run, cluster), encoding="utf-8")
         index = {"format": FORMAT, "strategy": run.strategy, "clusters": list(served.clusters)}
@@ -145,13 +145,13 @@ def _json(path: Path, values: Mapping[str, Any]) -> None:
 class _Predictions(nn.Module):
     """A network with what makes predictions of its outputs."""
 
-    def __init__(self, network: nn.Module, target: Target) -> None:
+    def __init__(self, network: nn.Module, target: Target, classes: int | None) -> None:
         super().__init__()
-        self.network, self.target = network, target
+        self.network, self.target, self.classes = network, target, classes
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return predictions for encoded rows."""
-        return self.target.predictions(self.network(inputs))
+        """Return predictions for encoded rows, which a network may change in place."""
+        return self.target.predictions(self.network(inputs.clone()), num_bins=self.classes)
 
 
 def write_format(
@@ -161,6 +161,7 @@ def write_format(
     encoder: InputEncoder,
     example: torch.Tensor | None = None,
     target: Target = CLASSES,
+    classes: int | None = None,
 ) -> Path:
     """Write a network in another format, and compare the file with the network on some rows.
 
@@ -181,6 +182,8 @@ def write_format(
         Encoded rows for the comparison, at least 2; random ones unless given.
     target
         What is predicted.
+    classes
+        Number of classes, of which a network may have more outputs; None for all outputs.
 
     Raises
     ------
@@ -192,7 +195,7 @@ def write_format(
     rows = _example(encoder) if example is None else example
     if len(rows) < 2:
         raise ValueError(f"example must have at least 2 rows, got {len(rows)}")
-    module = _Predictions(network, target).eval()
+    module = _Predictions(network, target, classes).eval()
     try:
         with torch.no_grad():
             expected = module(rows).numpy()

@@ -82,7 +82,12 @@ def view_run(folder: Path) -> dict[str, Any]:
     width = 0 if run.label_counts is None else run.label_counts.shape[1]
     named = small.get("class_names", ())
     classes = [str(name) for name in (named if len(named) >= width else range(width))]
-    settings = [(key, value) for key, value in saved_run.flat(run.config) if key != "overrides"]
+    settings = [
+        (key, value)
+        for key, value in saved_run.flat(run.config)
+        if key != "overrides"
+        and not key.startswith("tracker.")  # addresses and tokens; a page is shown to others
+    ]
     return {
         "kind": "run",
         "run": run,

@@ -90,7 +90,7 @@ def test_first_jobs_of_two_sweeps_are_two_groups(tmp_path) -> None:
         (tmp_path / sweep / "multirun.yaml").touch()
         folder = tmp_path / sweep / "0"
         with Recorder(folder, {}), module.Tracking(lambda: Memory(calls), folder, print) as tracking:
-            tracking.begin("fmcl", folder)
+            tracking.begin("fmcl", folder)(record(1))
     assert [call[1] for call in calls if call[0] == "start"] == ["12-00-00/0/fmcl", "13-00-00/0/fmcl"]
 
 
@@ -116,7 +116,7 @@ def test_another_tracker_does_not_take_the_id(tmp_path, ids) -> None:
     (tmp_path / "tracker.json").write_text(json.dumps(ids))  # as version 0.3 wrote it, and now
     calls: list = []
     with Recorder(tmp_path, {}), module.Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
-        tracking.begin("fmcl", tmp_path)
+        tracking.begin("fmcl", tmp_path)(record(1))
     assert calls[0][2] is None
     kept = json.loads((tmp_path / "tracker.json").read_text())  # either goes on when it is given again
     assert kept["another.Tracker"] == "7"
@@ -133,8 +133,9 @@ def test_a_tracker_that_fails_costs_one_line_and_is_left_alone(tmp_path, broken)
                 follow(record(number))
             recorder.summary({})
             tracking.end("fmcl")
-        assert [call[0] for call in calls].count(broken) == 1
-        assert calls[-1][0] == broken
+        assert [call[0] for call in calls if call[0] != "finish"].count(broken) == (broken != "finish")
+        # It is told that the run has failed, if it knows of it.
+        assert calls[-1] == {"start": calls[0], "finish": calls[-1]}.get(broken, ("finish", {}, [], True))
     assert said == [
         "fmcl: warning: no longer tracked, results are in its folder: no route to host second line"
     ]
@@ -144,9 +145,31 @@ def test_a_run_that_fails_ends_as_failed(tmp_path) -> None:
     calls: list = []
     tracking = module.Tracking(lambda: Memory(calls), tmp_path, print)
     with Recorder(tmp_path, {}):
-        tracking.begin("fmcl", tmp_path)
+        tracking.begin("fmcl", tmp_path)(record(1))
         tracking.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     assert calls[-1] == ("finish", {}, [], True)
+
+
+def test_a_run_that_is_refused_changes_nothing(tmp_path) -> None:
+    calls: list = []
+    with Recorder(tmp_path, {}), module.Tracking(lambda: Memory(calls), tmp_path, print) as tracking:
+        tracking.begin("fmcl", tmp_path)  # of a run that has ended; settings that do not fit are found later
+    assert calls == []
+
+
+def test_a_compared_run_that_goes_on_alone_has_its_parent(tmp_path) -> None:
+    calls: list = []
+    with (
+        Recorder(tmp_path, {}),
+        Recorder(tmp_path / "fedavg", {}),
+        module.Tracking(lambda: Memory(calls), tmp_path, print) as tracking,
+    ):
+        tracking.begin("fmcl", tmp_path)
+        tracking.begin("fedavg", tmp_path / "fedavg")(record(2))
+    assert [call[1:4:2] for call in calls if call[0] == "start"] == [
+        (f"{tmp_path.name}/fmcl", None),
+        (f"{tmp_path.name}/fedavg", f"id of {tmp_path.name}/fmcl"),
+    ]
 
 
 def test_what_is_no_tracker_is_refused(tmp_path) -> None:

@@ -519,7 +519,11 @@ def test_a_network_may_change_its_inputs_and_have_more_outputs(tmp_path: Path, o
     inputs = clients[0][0]
     assert result.predict(0, inputs).shape == (20, 3)
     served = result.served()
-    assert served.probabilities(inputs, cluster=int(result.assignment[0])).shape == (20, 3)
+    chances = served.probabilities(inputs, cluster=(cluster := int(result.assignment[0])))
+    assert chances.shape == (20, 3)
+    folder = result.export(tmp_path / "export", formats=["torch"]) / f"cluster-{cluster}"
+    file = torch.export.load(folder / "model.pt2").module()
+    np.testing.assert_allclose(file(torch.from_numpy(inputs.copy())).detach(), chances, atol=1e-6)
     for (now, _), then in zip(clients, before, strict=True):
         np.testing.assert_array_equal(now, then)
 

@@ -273,6 +273,12 @@ def test_a_sweep_says_with_what_it_was_made(finished_run: Path) -> None:
     ]
 
 
+def test_a_page_has_the_settings_but_those_of_a_tracker(finished_run: Path) -> None:
+    token = "choices: {tracker: mlflow}\ntracker: {tracking_uri: https://me:secret@host}\nseed: 7\n"
+    (finished_run / "config.yaml").write_text(token)
+    assert view_run(finished_run)["settings"] == [["choices.tracker", "mlflow"], ["seed", "7"]]
+
+
 def test_a_sweep_of_several_settings_names_none_of_them_the_best(finished_run: Path) -> None:
     for number in range(2):
         shutil.copytree(finished_run, run := finished_run.parent / str(number))

@@ -112,18 +112,16 @@ class OwnSites:
     def stated(self, key: str = "") -> Stated:
         """Describe each site for the common encoding, or explain why it cannot take part.
 
-        In the run with a key, a site with rules describes itself in one way only: the cache notes how.
+        A site with rules that has taken part in the run with this key describes itself as it did, or not at
+        all: the difference of two statements is that of their rows.
         """
         from fedclust.data.sites.rows import describe
 
         def stated(site: str) -> "Statement":
-            found = replace(describe(self.rows(site)), embedding=self._embedding())
-            if key and self.rules is not None:
-                note = _Note.of({"statement": cache.digest(asdict(found))}, key, site, "statement")
-                if not note.fits:
-                    raise SiteError(f"its data, and the rules by which it states them, {_UNCHANGED}")
-                note.write()
-            return found
+            found = describe(self.rows(site))
+            if key and self.rules is not None and not _stated(found, key, site).fits:
+                raise SiteError(f"its data, and the rules by which it states them, {_UNCHANGED}")
+            return replace(found, embedding=self._embedding())
 
         return Stated(*_each(self.paths, stated))
 
@@ -193,9 +191,12 @@ class OwnSites:
         its inputs under that and the site's rules.
         """
         if agreed.key and self.rules is not None:  # in the user's own process resuming is refused
+            from fedclust.data.sites.rows import describe
+
             parts, encoding = cache.checksums(Path(folder)), agreed.agreement.digest()
             labels, inputs = ({name: parts.pop(name)} for name in (_LABELS, _INPUTS))
             notes = [
+                _stated(describe(self.rows(site)), agreed.key, site),
                 _Note.of(parts, agreed.key, site, "parts"),
                 _Note.of(labels, agreed.key, site, encoding, "labels"),
                 _Note.of(inputs, agreed.key, site, encoding, self.rules.to_json()),
@@ -242,6 +243,11 @@ class _Note:
     def write(self) -> None:
         """Write them, unless they are there."""
         cache.prepared(self.folder, lambda scratch: (scratch / _NOTE).write_text(self.text, encoding="utf-8"))
+
+
+def _stated(statement: "Statement", key: str, site: str) -> _Note:
+    """Note what a site has said of its rows in a run."""
+    return _Note.of({"statement": cache.digest(asdict(statement))}, key, site, "statement")
 
 
 def _each(sites: Iterable[str], work: Callable[[str], Result]) -> tuple[dict[str, Result], dict[str, str]]:

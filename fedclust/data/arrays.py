@@ -83,9 +83,10 @@ def from_arrays(
         raise ValueError(f"num_classes must be None for {kind}, got {num_classes}")
     pairs: list[Pair] = []
     parts: tuple[list[IntArray], ...] = ([], [], [])
-    start, first, content = 0, "", hashlib.sha256()
+    start, first, content, drawn = 0, "", hashlib.sha256(), False
     for client, given in enumerate(clients):
         read = _read(client, given, kind)
+        drawn |= len(read) == 1
         content.update(repr([len(x) for x, _ in read]).encode())
         for tensor in (each for pair in read for each in pair):
             content.update(tensor.contiguous().numpy().data)
@@ -122,7 +123,8 @@ def from_arrays(
         mean=mean,
         std=std,
         class_names=names,
-        fingerprint=f"{content.hexdigest()}-{seed}-{validation_fraction}",
+        fingerprint=_fingerprint(inputs, truth, parts),
+        content=content.hexdigest() + f"-{seed}" * drawn,
         target=agreed,
         values=truth if agreed.bin_names() else None,
         named_groups=named,
@@ -268,3 +270,12 @@ def _statistics(train: torch.Tensor) -> tuple[tuple[float, ...], tuple[float, ..
     pixels = train.double().div(255).transpose(0, 1).flatten(1)
     std = pixels.std(dim=1, correction=0)
     return tuple(pixels.mean(dim=1).tolist()), tuple(torch.where(std > 0, std, 1.0).tolist())
+
+
+def _fingerprint(inputs: torch.Tensor, labels: torch.Tensor, parts: Sequence[Sequence[IntArray]]) -> str:
+    content = hashlib.sha256()
+    for tensor in (inputs, labels):
+        content.update(tensor.contiguous().numpy().data)
+    for rows in parts:
+        content.update(np.array([len(client) for client in rows]).tobytes())
+    return content.hexdigest()

@@ -312,7 +312,7 @@ class FederatedData:
     class_names
         Names in label order, shape (C,).
     fingerprint
-        Changes with the data, the partition and the seed; what comes before a hyphen does not with the seed.
+        Changes with the data, the partition and the seed.
     client_names
         Name of each client, shape (K,), if every client is a writer, user or region of the data; else None.
     left_out
@@ -329,6 +329,9 @@ class FederatedData:
         a person of its own. No split of a client's rows may divide a person.
     source_rows
         Number of each row in its site's own file, from 0, shape (N,); None without such files.
+    content
+        Tells the clients' rows from those of other data, and ends in a hyphen and the seed that drew parts of
+        them, if one did; empty if unknown.
     embedded_by
         Fingerprint of the frozen encoder that made `inputs` of the rows, see
         :mod:`fedclust.models.embeddings`; empty if they are the rows themselves.
@@ -372,6 +375,7 @@ class FederatedData:
     values: "torch.Tensor | None" = None
     named_groups: tuple[str, ...] = ()
     grouped_by: str = ""
+    content: str = ""
 
     def __post_init__(self) -> None:
         clients = len(self.train)

@@ -68,7 +68,7 @@ def load(
     data = make_builder(dataset).load(cache_dir)
     seed = seed if partition.get("seed") is None else partition["seed"]
     fingerprint = _fingerprint(data, partition, seed)
-    folder = cache.cache_folder("federations", data.name, cache.digest(fingerprint), cache_dir)
+    folder = cache.cache_folder("federations", data.name, fingerprint, cache_dir)
     try:
         cache.prepared(folder, lambda scratch: _write(scratch, data, partition, seed))
     except ValueError as error:  # its rule names the setting
@@ -89,6 +89,7 @@ def load(
             groups=clients.get("groups"),
             class_names=target.bin_names() or data.class_names,
             fingerprint=fingerprint,
+            content=f"{_fingerprint(data, partition, None)}-{seed}",
             client_names=_client_names(data, parts["train"]),
             encoder=partial(data.encoder, trained, folder) if data.encoder else None,
             left_out={
@@ -147,7 +148,7 @@ def make_builder(dataset: Mapping[str, Any]) -> DatasetBuilder:
     return get_class(dataset["_target_"])(**arguments)
 
 
-def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
+def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int | None) -> str:
     settings = {key: _plain(value) for key, value in partition.items() if key not in _NOT_IN_SETTINGS}
     file = partition.get("file")
     # A saved partition is identified by its content, not its path.
@@ -155,7 +156,7 @@ def _fingerprint(data: Dataset, partition: Mapping[str, Any], seed: int) -> str:
     # Without validation rows, the fingerprint stays what it was before they were introduced.
     fraction = fraction_of(partition.get(_VALIDATION, 0))
     held_out = [{_VALIDATION: fraction}] if fraction else []
-    return f"{cache.digest(FORMAT, data.fingerprint, settings, saved, *held_out)}-{seed}"
+    return cache.digest(FORMAT, data.fingerprint, settings, saved, seed, *held_out)
 
 
 def _plain(value: Any) -> Any:

@@ -161,14 +161,13 @@ def embed(
     for part in filter(Path.exists, parts.values()):  # not in a cache that others wrote and we may only read
         part.with_name(f".{part.name}.lock").unlink(missing_ok=True)
         shutil.rmtree(part, ignore_errors=True)
-    content, _, split = data.fingerprint.partition("-")
     return replace(
         data,
         inputs=map_tensor(folder / "inputs.npy"),
         mean=(),
         std=(),
         encoder=data.input_encoder,
-        fingerprint=f"{digest(content, encoder.fingerprint)}-{split}",
+        fingerprint=digest(data.fingerprint, encoder.fingerprint),
         embedded_by=encoder.fingerprint,
     )
 

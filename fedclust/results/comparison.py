@@ -295,7 +295,7 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
         if not {"strategy", "seed"} <= run.summary.keys():
             path, found = run.folder / "summary.json", list(run.summary)
             raise ValueError(f"{path} must have the keys strategy and seed, got {found}")
-    configs = _without_copies({run: _config(run) for run in runs})
+    configs = _without_splits({run: _config(run) for run in runs})
     if not any(run.summary.get("capped") for run in runs):  # then no client has more rows than any cap
         for config in configs.values():
             config.pop(_CAP, None)
@@ -315,20 +315,32 @@ def compare(runs: Sequence[SavedRun]) -> ComparedRuns:
     return ComparedRuns(titles, tuple(rows), tuple(sorted(repeats)))
 
 
-def _without_copies(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun, dict[str, str]]:
-    """Drop keys such as ``partition.seed`` where all runs have their own seed in them, or none."""
+def _without_splits(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun, dict[str, str]]:
+    """Drop what of the configurations follows from each run's own seed: copies of it, and drawn test rows."""
+    seeds = {run: str(run.summary["seed"]) for run in configs}
     keys = {key for config in configs.values() for key in config if key.endswith(".seed")}
-    copies = {
-        key
-        for key in keys
-        if all(
-            config.get(key, "null") in ("null", str(run.summary["seed"])) for run, config in configs.items()
-        )
-    }
-    return {
-        run: {key: value for key, value in config.items() if key not in copies}
-        for run, config in configs.items()
-    }
+    dropped = {key for key in keys if all(config.get(key) == seeds[run] for run, config in configs.items())}
+    known = all("content" in config or "data" not in config for config in configs.values())  # 0.3 wrote none
+    if not known:
+        dropped.add("content")
+    dropped |= {"data"} if known or not _differ(configs) else set()
+    found = {}
+    for run, config in configs.items():
+        found[run] = own = {key: value for key, value in config.items() if key not in dropped}
+        if own.get("partition.seed") in ("null", seeds[run]):
+            del own["partition.seed"]
+        if "content" in own:
+            own["content"] = own["content"].removesuffix(f"-{seeds[run]}")
+    return found
+
+
+def _differ(configs: Mapping[SavedRun, dict[str, str]]) -> bool:
+    """Return whether runs with one seed have different data, or a different split of them."""
+    found: dict[tuple[object, ...], set[str]] = {}
+    for run, config in configs.items():
+        rest = frozenset((key, value) for key, value in config.items() if key not in ("data", "content"))
+        found.setdefault((run.strategy, run.summary["seed"], rest), set()).add(config.get("data", ""))
+    return any(len(each) > 1 for each in found.values())
 
 
 @dataclass(frozen=True)

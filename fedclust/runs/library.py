@@ -932,7 +932,8 @@ def simulate(
         "training": {**rules, "loss": _name(training.loss)},
         "metrics": {each: _name(metric) for each, metric in metrics.items()},
         "clients": data.num_clients,
-        "data": data.fingerprint.partition("-")[0],  # without the split, which follows from the seed
+        "data": data.fingerprint,
+        "content": data.content,
         "rows": len(data.labels),
         "validation_fraction": fraction,
         "encoder": None,

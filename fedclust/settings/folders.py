@@ -15,10 +15,10 @@ from fedclust.support.untrusted import read_yaml
 
 # Settings that a resumed run may change: its number of rounds, where it runs, and what is done after it.
 _FREE = (
-    "checkpoint_every choices.engine choices.personal choices.tracker client_app compare device engine hosts "
-    "keep_matrices max_outage min_clients min_replies objective output_dir overrides partition.min_clients "
-    "partition.settle personal proof resume rounds save_predictions searchpath serve strategy.device timeout "
-    "tracker wait"
+    "checkpoint_every choices.engine choices.personal choices.tracker client_app compare content device "
+    "engine hosts keep_matrices max_outage min_clients min_replies objective output_dir overrides "
+    "partition.min_clients partition.settle personal proof resume rounds save_predictions searchpath serve "
+    "strategy.device timeout tracker wait"
 )
 
 

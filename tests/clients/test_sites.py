@@ -339,20 +339,23 @@ def test_a_run_s_rows_are_noted_at_the_site(tmp_path: Path) -> None:
 def test_a_site_states_its_data_in_one_way_in_a_run(tmp_path: Path) -> None:
     """From two means and sums of squares whoever corrects a cell tells what it was, and what it is."""
     path = patients(tmp_path)
-    first = deployed(path, [])[0].stated("one run").statements["north"]
-    before = path.read_text()
-    header, row, *rest = before.splitlines()
-    path.write_text("\n".join([header, row.replace("30.5", "99.5"), *rest]) + "\n")
+    right = path.read_text()
+    path.write_text(corrected := right.replace("30.5", "99.5", 1))
+    assert deployed(path, [])[0].stated("one run").refused == {}
+    path.write_text(right)  # mended before it takes part
+    found, about = deployed(path, [])
+    first = found.stated("one run").statements["north"]
+    agreed = Agreement(("ill", "well"), ("ill", "well"), (1,), (NumberColumn("age", 40.0, 40.0, 5.0),), ())
+    assert found.agree(about, encode(Agreed(agreed, {"north": 0}, 1, "one run"))).refused == {}
+    path.write_text(corrected)
     found = deployed(path, [])[0]
     rule = "its data, and the rules by which it states them, must not change during a run"
     assert found.stated("one run").refused["north"].startswith(rule)
     assert found.stated("another run").statements["north"] != first
-    path.write_text(before)
-    assert deployed(path, [])[0].stated("one run").statements["north"] == first
-    (rules := tmp_path / "site.toml").write_text("min_cell = 4")
-    assert (
-        deployed(path, [], rules=str(rules))[0].stated("one run").statements["north"] == first
-    )  # nothing is of 4
+    path.write_text(right)
+    (rules := tmp_path / "site.toml").write_text("min_cell = 4")  # nothing is of 4 rows
+    for node in ({}, {"rules": str(rules)}):
+        assert deployed(path, [], **node)[0].stated("one run").statements["north"] == first
 
 
 def test_an_encoding_must_use_what_the_site_has_described(tmp_path: Path) -> None:

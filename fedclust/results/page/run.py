@@ -521,7 +521,8 @@ def _cost(name: str, run: SavedRun) -> list[Any]:
 
 
 def command_line(overrides: Sequence[object]) -> str:
-    """Write a command line with the overrides, except those of the results folder."""
-    given = [str(text) for text in overrides]
-    kept = [text for text in given if text.partition("=")[0].lstrip("+") not in ("output_dir", "resume")]
+    """Write a command line with the overrides, except those of the results folder and a tracker's own."""
+    keys = {str(text): str(text).partition("=")[0].lstrip("+") for text in overrides}
+    left_out = ("output_dir", "resume")
+    kept = [text for text, key in keys.items() if key not in left_out and not key.startswith("tracker.")]
     return " ".join(["fedclust", *map(shlex.quote, kept)])

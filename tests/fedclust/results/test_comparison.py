@@ -210,6 +210,12 @@ def test_a_seed_of_something_else_is_a_setting(tmp_path: Path) -> None:
             run(tmp_path / f"{encoder}{seed}", "fedavg", seed, encoder + seed / 2, config)
     assert compare(find_runs([tmp_path])[0]).settings == ("encoder.seed",)
     assert table(tmp_path) == {("fedavg", "0"): [0.0, 0.5], ("fedavg", "1"): [1.0, 1.5]}
+    run(tmp_path / "fixed", "fedavg", 0, 9.0, {"encoder": {"seed": 0}, "partition": {"seed": 99}})
+    assert table(tmp_path) == {
+        ("fedavg", "0", ""): [0.0, 0.5],
+        ("fedavg", "0", "99"): [9.0],
+        ("fedavg", "1", ""): [1.0, 1.5],
+    }
 
 
 def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:
@@ -244,7 +250,7 @@ def test_runs_from_python_are_compared_like_others(tmp_path: Path) -> None:
     # Other data with the same number of rows, with a seed of its own: not a third seed of the first.
     fedclust.simulate("fmcl", network, clients[::-1], **{**given, "seed": 2, "folder": tmp_path / "other"})
     other = compare(find_runs([tmp_path])[0])
-    assert other.settings == ("data",)
+    assert other.settings == ("content",)
     assert sorted(len(row.runs) for row in other.rows if row.strategy == "fmcl") == [1, 2]
 
 

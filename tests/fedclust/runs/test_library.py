@@ -18,6 +18,7 @@ import fedclust
 from fedclust import strategies
 from fedclust.clustering import ifca
 from fedclust.data.arrays import from_arrays
+from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
 from fedclust.runs.library import one_for_all
 from fedclust.selection import PowerOfChoice, Uniform
@@ -299,6 +300,10 @@ def test_only_the_same_run_can_be_resumed(tmp_path: Path) -> None:
             simulate(**{"strategy": "fedgwc", **changes}, folder=tmp_path, resume=True)
     with pytest.raises(ValueError, match="rounds must be >= 3, the rounds that .* has, got 2"):
         simulate("fedgwc", rounds=2, folder=tmp_path, resume=True)
+    # The same rows, of which others test.
+    simulate("fedavg", clients=from_arrays(CLIENTS, seed=1), folder=tmp_path / "split")
+    with pytest.raises(ConfigError, match="resume must have the configuration of .*data was "):
+        simulate("fedavg", clients=from_arrays(CLIENTS, seed=2), folder=tmp_path / "split", resume=True)
     with pytest.raises(ValueError, match="folder must be that of the run to resume, got None"):
         simulate("fedgwc", resume=True)
     with pytest.raises(ConfigError, match="resume must be the folder of a run"):

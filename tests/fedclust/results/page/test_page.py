@@ -16,6 +16,7 @@ from fedclust.results import Recorder
 from fedclust.results.page import run
 from fedclust.results.page.run import labels_apart, misread, tally, view_run
 from fedclust.results.page.sweep import view_sweep
+from fedclust.results.page.write import live_part
 from fedclust.results.saved_run import evenly, pack, shorts
 
 from .conftest import Page
@@ -274,9 +275,13 @@ def test_a_sweep_says_with_what_it_was_made(finished_run: Path) -> None:
 
 
 def test_a_page_has_the_settings_but_those_of_a_tracker(finished_run: Path) -> None:
+    told = "overrides: [tracker=mlflow, 'tracker.tracking_uri=https://me:secret@host', +tracker.token=secret]"
     token = "choices: {tracker: mlflow}\ntracker: {tracking_uri: https://me:secret@host}\nseed: 7\n"
-    (finished_run / "config.yaml").write_text(token)
-    assert view_run(finished_run)["settings"] == [["choices.tracker", "mlflow"], ["seed", "7"]]
+    (finished_run / "config.yaml").write_text(token + told)
+    view = view_run(finished_run)
+    assert view["settings"] == [["choices.tracker", "mlflow"], ["seed", "7"]]
+    assert "tracker=mlflow" in (whole := live_part(view))
+    assert "secret" not in whole
 
 
 def test_a_sweep_of_several_settings_names_none_of_them_the_best(finished_run: Path) -> None:

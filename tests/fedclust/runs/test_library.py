@@ -18,7 +18,6 @@ import fedclust
 from fedclust import strategies
 from fedclust.clustering import ifca
 from fedclust.data.arrays import from_arrays
-from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
 from fedclust.runs.library import one_for_all
 from fedclust.selection import PowerOfChoice, Uniform

@@ -761,6 +761,8 @@ def _compared(
         sides.append((assignment, list(trial.models)))
     known = members[(one.labels >= 0) & (other.labels >= 0)]
     known = known if asked is None else np.intersect1d(known, asked)
+    # Anybody's ClientApp has the same rows for both: whoever chose its part by losses would vote for it.
+    known = known[~np.isin(known, list(getattr(federation.clients, "chose", ())))]
     measured, _ = ask_differences(federation, sides[0], sides[1], known.tolist(), min_gain)
     return compare(list(measured.values()), min_gain)
 

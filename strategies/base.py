@@ -406,9 +406,11 @@ class ClusteredStrategy(Strategy):
             only = Placement(int(serving[0]), "there is one model for all")
             return dict.fromkeys(map(int, newcomers), only)
         rule = unpacked(self.findings(clusters).placing)
-        if rule is not None:
-            return by_rule(rule, newcomers, federation)
-        return by_least_loss(clusters, newcomers, federation)
+        if rule is None:
+            return by_least_loss(clusters, newcomers, federation)
+        placed = by_rule(rule, newcomers, federation)
+        left = [client for client, each in placed.items() if each.cluster not in {None, *serving.tolist()}]
+        return placed | (by_least_loss(clusters, left, federation) if left else {})  # its clients have moved
 
     def join(self, clusters: Clusters, newcomers: Sequence[int], federation: Federation) -> Clusters:
         """Add clients that join before a round; those that were there keep their clusters.
@@ -616,6 +618,8 @@ class ClusteredStrategy(Strategy):
             result.verdict = self.tested() or self._proved(
                 everyone, app, initial_arrays, timeout, *sent, buffers
             )
+        if isinstance(app, AnyApp):  # before any cap
+            num_train = app.num_train
         run, number = self.run, len(result.nodes)
         result.ended = Ended(
             "fedavg" if type(self) is ClusteredStrategy else type(self).__name__.lower(),

@@ -45,14 +45,17 @@ class KnownGroups(ClusteredStrategy):
         self, clusters: Clusters, newcomers: Sequence[int], server_round: int, federation: Federation
     ) -> dict[int, Placement]:
         """Place each newcomer in the cluster of the group that it names, if there is one."""
-        known = federation.describe().groups
-        assignment = clusters.assignment.tolist()
+        described, assignment = federation.describe(), clusters.assignment.tolist()
         # A newcomer that joins a running federation is described by now, too.
-        groups = {} if known is None else dict(zip(known.tolist(), assignment, strict=False))
-        placed = {
-            client: Placement(groups.get(each.group), f"it names group {each.group}")
-            for client, each in federation.describe_newcomers(newcomers).items()
-        }
+        known = () if described.groups is None else described.groups.tolist()
+        numbers = dict(zip(known, assignment, strict=False))
+        names = dict(zip(described.named_groups, assignment, strict=False))  # that people gave
+        placed = {}
+        for client, each in federation.describe_newcomers(newcomers).items():
+            if each.group is None and each.named_group is not None:
+                placed[client] = Placement(names.get(each.named_group), f"it names group {each.named_group}")
+            else:
+                placed[client] = Placement(numbers.get(each.group), f"it names group {each.group}")
         return with_unanswered(newcomers, placed)
 
 

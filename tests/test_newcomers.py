@@ -6,15 +6,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from flwr.app import ArrayRecord
 
 import fedclust
 from fedclust import data
+from fedclust.clustering import clust_psi_pfl
+from fedclust.clustering.placement import LabelRule
 from fedclust.data.dataset import newcomers_last
 from fedclust.federation import FederationError
+from fedclust.federation.clusters import Clusters, Findings
+from fedclust.messages.description import Description
+from fedclust.newcomers.placing import Placement, packed
 from fedclust.results import SavedRun
 from fedclust.runs.place import main as place
 from fedclust.settings.checks import check
 from fedclust.settings.composition import ConfigError, compose, plain
+from fedclust.strategies import ClustPSIPFL
 
 pytestmark = pytest.mark.usefixtures("without_pages")
 
@@ -179,3 +186,45 @@ def test_raw_rows_are_placed_with_their_times_or_amounts(tmp_path: Path, capsys,
             result.place(table, wrong)
     with pytest.raises(ValueError, match="^targets must not be a column that the model reads, got age$"):
         place([str(folder), str(tmp_path / "new.csv"), "--label", "age"])
+
+
+def test_newcomers_are_placed_in_the_group_that_people_named(tmp_path: Path) -> None:
+    draws, parts = np.random.default_rng(0), []
+    for site in range(8):
+        vendor = ("ge", "siemens")[site % 2]
+        dose = draws.normal(size=30)
+        ill = np.where((dose > 0) == (vendor == "ge"), "yes", "no")
+        parts.append(pd.DataFrame({"dose": dose, "ill": ill, "site": f"s{site}", "vendor": vendor}))
+    pd.concat(parts).to_csv(tmp_path / "rows.csv", index=False)
+    result = _run(
+        tmp_path / "run", "dataset=csv", f"dataset.path={tmp_path / 'rows.csv'}", "dataset.label=ill",
+        "dataset.natural=site", "dataset.groups=vendor", "partition=natural", "strategy=known_groups",
+        "holdout_clients=3", "rounds=1",
+    )  # fmt: skip
+    groups = {f"s{site}": site % 2 for site in range(8)}
+    trained = result.clients.set_index("name")["cluster"].to_dict()
+    of_group = {groups[name]: cluster for name, cluster in trained.items() if name in groups}
+    found = result.saved.newcomers.set_index("name")["cluster"].to_dict()
+    assert len(found) == 3
+    assert found == {name: of_group[groups[name]] for name in found}
+
+
+def test_a_rule_places_nobody_in_a_cluster_whose_clients_have_moved() -> None:
+    counts = np.array([[90, 5, 5]] * 2 + [[5, 90, 5]] * 2 + [[5, 5, 90]] * 2)
+    rule = LabelRule(counts, np.array([0, 0, 1, 1, 2, 2]), clust_psi_pfl.Parameters())
+    models = tuple(ArrayRecord([np.full(2, each, np.float32)]) for each in range(3))
+    clusters = Clusters(np.array([0, 0, 1, 1, 1, 1]), models, Findings(placing=packed(rule)))
+
+    class Told:
+        """One newcomer, whose labels are those of the cluster without clients."""
+
+        def describe_newcomers(self, _: object) -> dict[int, Description]:
+            return {6: Description.of(np.array([5, 5, 90]), np.zeros(3, int))}
+
+    def placed(clusters: Clusters, newcomers: object, _: object) -> dict[int, Placement]:
+        assert newcomers == [6]
+        return {6: Placement(1, "its model has the least loss")}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedclust.strategies.base.by_least_loss", placed)
+        assert ClustPSIPFL().place(clusters, [6], 3, Told())[6].cluster == 1  # type: ignore[arg-type]

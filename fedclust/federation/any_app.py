@@ -130,6 +130,8 @@ class AnyApp:
         What a verdict says of these clients' comparisons.
     chose
         Clients whose cluster was chosen by their losses, by which they cannot also compare models.
+    num_train
+        Rows that each client has said it trained on, last.
     """
 
     plain = True
@@ -158,6 +160,7 @@ class AnyApp:
                 raise ValueError(f"{rule}, got {evaluate_config[name]!r}")
         self._compare_rows = compare_rows
         self.chose = set[int]()
+        self.num_train = dict[int, int]()
         self.words: Words = CLASSES if compare_rows else LOSSES
         self._grid, self._model, self._buffers = grid, model, frozenset(buffers)
         self._instruction, self._evaluate_config = instruction, dict(evaluate_config)
@@ -278,10 +281,11 @@ class AnyApp:
             projected = None
             if each.projection is not None:
                 projected = self._projected(each.projection, model, each.arrays, at(client))
+            self.num_train[client] = _rows(metrics, at(client))
             return _Trained(
                 client,
                 model,
-                _rows(metrics, at(client)),
+                self.num_train[client],
                 _step_losses(content, at(client)) if each.step_losses else np.zeros(0),
                 projected=projected,
                 reported=math.nan if loss is None else loss,
@@ -331,7 +335,10 @@ class AnyApp:
             client: (each.arrays, {**each.extra, SERVER_ROUND: each.server_round})
             for client, each in asked.items()
         }
-        return self._ask(contents, MessageType.EVALUATE, timeout, _evaluation(at))
+        beyond = set[str]()
+        answers = self._ask(contents, MessageType.EVALUATE, timeout, _evaluation(at, beyond))
+        replies = {client: _without(each, beyond) for client, each in answers.replies.items()}
+        return Answers(replies, answers.failures)
 
     def _measured(self, models: Mapping[int, ArrayRecord], timeout: float, at: Any) -> Answers[Evaluation]:
         """Have clients evaluate a model each."""
@@ -566,11 +573,20 @@ def _numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) if abs(value) < 1e300 else math.nan for name, value in numbers.items()}
 
 
-def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Evaluation]:
+def _without(evaluation: Evaluation, beyond: Collection[str]) -> Evaluation:
+    """Return figures as numbers of the app's own, where they are no shares of others."""
+    metrics = {f"{OWN}{name}" if name in beyond else name: each for name, each in evaluation.metrics.items()}
+    return replace(evaluation, metrics=metrics)
+
+
+def _evaluation(
+    at: Callable[[int], Reading], beyond: set[str] | None = None
+) -> Callable[[RecordDict, int], Evaluation]:
     """Return what reads a reply to an evaluation.
 
     Numbers that are not figures of every client's get :data:`OWN` before their names, so that none takes the
-    place of what a round's record or a summary has by that name.
+    place of what a round's record or a summary has by that name. Figures above 1, as accuracies in percent,
+    are added to `beyond`: those of the others are no shares either.
     """
 
     def read(content: RecordDict, client: int) -> Evaluation:
@@ -584,9 +600,13 @@ def _evaluation(at: Callable[[int], Reading]) -> Callable[[RecordDict, int], Eva
             _lacks('metrics["loss"]', 'metrics["loss"] = loss', metrics, at(client))
         if math.isfinite(loss) and abs(loss) > LARGEST_NUMBER:  # one that is not may be the model's fault
             raise at(client).bad(f"{LOSS} must be at most {LARGEST_NUMBER:g}, got {loss}")
-        usual: dict[str, float | None] = {name: numbers[name] for name in CLIENT_FIGURES if name in numbers}
+        usual: dict[str, float | None] = {
+            name: numbers[name] for name in CLIENT_FIGURES[2:] if name in numbers
+        }
         usual["accuracy"] = _only(numbers, "accuracy", "accuracy", "acc")
         shares = {name: each for name, each in usual.items() if each is not None and 0 <= each <= 1}
+        if beyond is not None:
+            beyond.update(name for name, each in usual.items() if each is not None and each > 1)
         figures = {**shares, NUM_EXAMPLES: rows, LOSS: loss}
         own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in figures}
         return Evaluation(client, {**own, **figures})

@@ -104,7 +104,10 @@ class UpdateBounds(Layer):
 
     def screen(self, run: Run, now: Round) -> Round:
         """Leave out updates that are too long, and replies of clusters whose model had no finite loss."""
-        replies, long = within(now.replies, now.number, self.caps, run.federation.bounds.num_train)
+        described = run.federation.bounds.num_train
+        if described is None and run.federation.clients.plain:  # its replies alone say how many rows it has
+            described = np.zeros(run.federation.num_clients, dtype=np.int64)
+        replies, long = within(now.replies, now.number, self.caps, described)
         failures = sorted([*now.failures, *long], key=failure_order)
         lost = at_fault(failures, now.cohort) if self._before and self._blames else []
         return replace(
@@ -214,7 +217,8 @@ def within(
     replies, server_round, caps
         The replies to a round of training, and what limits them.
     described
-        Training rows of each client, as it says, shape (K,); None if nobody asked: then none are capped.
+        Training rows of each client, as it says, shape (K,); None if nobody asked: then none are capped. If
+        all are 0, as of anybody's ClientApp, those of the replies count.
 
     Returns
     -------
@@ -222,6 +226,9 @@ def within(
     """
     if caps == ANY:
         return list(replies), []
+    if described is not None and not described.any():
+        described = np.zeros_like(described)
+        described[[each.client for each in replies]] = [each.num_examples for each in replies]
     if described is not None and (most := caps.most_rows(described)) is not None:
         replies = [
             replace(each, num_examples=min(each.num_examples, most))

@@ -122,7 +122,7 @@ def canonical(arrays: ArrayRecord, template: ArrayRecord, *, means: bool = False
         array = arrays[name]
         if same_layout(array, wanted):
             values = to_numpy(array)
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
+            if values.dtype.kind in "fc" and not np.isfinite(values).all():
                 raise ValueError(f"model must be finite, array {name!r} is not")
             made[name] = array
             continue

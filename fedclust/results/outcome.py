@@ -98,7 +98,9 @@ class Outcome(Result):
         from fedclust.results import client_table
 
         end, number = self._ended, len(self.assignment)
-        figures = end.measured.figures
+        # Who came after the last evaluation has none.
+        late = {name: np.full(number - len(of), np.nan) for name, of in end.measured.figures.items()}
+        figures = {name: np.append(of, late[name]) for name, of in end.measured.figures.items()}
         tested = np.nan_to_num(figures.get(NUM_EXAMPLES, np.zeros(number))).astype(np.int64)
         columns: dict[str, Any] = {} if end.traffic is None else {**end.traffic.by_client(number)}
         for found in end.findings:

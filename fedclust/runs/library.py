@@ -207,14 +207,7 @@ class Result:
 
     def _kept_for(self, cluster: int) -> Mapping[int, Own]:
         """Return what clients keep of the run whose model serves a cluster; nothing if that is elsewhere."""
-        table = self.saved.clients
-        if (
-            table is not None
-            and "served" in table
-            and ((table["cluster"] == cluster) & (table["served"] == "common")).any()
-        ):
-            return self._kept_in_common
-        return self._kept
+        return self._kept_in_common if cluster in self._with_common else self._kept
 
     @cached_property
     def _kept(self) -> Mapping[int, Own]:
@@ -501,7 +494,8 @@ class Result:
                 own = mean_embedding(rows, self._embedding_of(rows), mean, std)
                 remote = remoteness(own, embeddings, self.assignment, serving)
             with torch.no_grad():
-                found = [self.target.log_chances(self.model_of(int(each))(x.clone())) for each in serving]
+                models = map(self._grouped().model_of, map(int, serving))
+                found = [self.target.log_chances(model(x.clone())) for model in models]
             logs = [each for each in found if each is not None]
             if not logs:
                 return nearest_inputs(remote, serving)
@@ -515,7 +509,7 @@ class Result:
             return most_confident(certain, serving, predicted, counts, remote=remote)
         truth, target = self._targets(inputs, targets), self.target
         if rule is None:
-            losses = self.losses(inputs, targets)[serving]
+            losses = self._grouped().losses(inputs, targets)[serving]
             if not np.isfinite(losses).any():
                 raise ValueError("some cluster's model must have a finite loss on the rows, none has")
             known = self._loss is cross_entropy
@@ -612,12 +606,26 @@ class Result:
     @cached_property
     def _serving(self) -> list[Any]:
         """The model that serves each cluster."""
-        served, table = list(self._state.models), self.saved.clients
-        if table is not None and "served" in table:
-            common = (table["served"] == "common") & (table["cluster"] >= 0)  # not of newcomers in no cluster
-            for cluster in np.unique(table.loc[common, "cluster"]):
-                served[int(cluster)] = _newest(Recorder.compared_folder(self.folder, COMMON)).models[0]
+        served = list(self._state.models)
+        for cluster in self._with_common:
+            served[cluster] = _newest(Recorder.compared_folder(self.folder, COMMON)).models[0]
         return served
+
+    @cached_property
+    def _with_common(self) -> frozenset[int]:
+        """The clusters that the model for all serves."""
+        table = self.saved.clients
+        if table is None or "served" not in table:
+            return frozenset()
+        common = (table["served"] == "common") & (table["cluster"] >= 0)  # not of newcomers in no cluster
+        return frozenset(map(int, np.unique(table.loc[common, "cluster"])))
+
+    def _grouped(self) -> "Result":
+        """Return the run with each cluster's own model, by which the run itself placed newcomers."""
+        made = copy.copy(self)
+        made.__dict__.pop("_serving", None)
+        made.__dict__["_with_common"] = frozenset()
+        return made
 
     def _num_classes(self, inputs: Any) -> int:
         if "label_counts" in self.clients:

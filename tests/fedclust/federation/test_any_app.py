@@ -482,6 +482,48 @@ def test_a_node_that_comes_late_and_cannot_evaluate_takes_part_without_a_vote() 
     assert why == {(9, "RuntimeError: no rows yet")}
 
 
+def test_rows_that_a_node_claims_count_up_to_the_cap() -> None:
+    def claims(content: RecordDict, message: Message, node: int) -> None:
+        if node == 2:
+            content["metrics"]["num-examples"] = 10**14
+
+    result = Apart(3, claims).start(ClusteredStrategy(row_cap=2.0), 1)
+    # Twice the median client's two rows are four: (0.5, 0), (-0.5, 0.005) and (0.5, 0.01) by 1, 2 and 4 of 7.
+    np.testing.assert_allclose(weights(result.models[0]), [1.5 / 7, 0.05 / 7])
+    assert result.clients["num_train"].tolist() == [1, 2, 10**14]
+
+
+def test_of_accuracies_in_percent_none_is_a_share() -> None:
+    percent = (97.0, 88.0, 93.0, 0.0)
+
+    def measured(content: RecordDict, message: Message, node: int) -> None:
+        if message.metadata.message_type == "evaluate":
+            content["metrics"]["accuracy"] = percent[node]
+
+    result = Apart(4, measured).start(ClusteredStrategy(), 1)
+    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 69.5  # of (97 + 88 + 93 + 0) / 4
+    assert "global_accuracy" not in result.rounds[0]
+
+
+def test_a_node_that_comes_after_the_last_evaluation_has_no_figures() -> None:
+    apart = Apart(4)
+    apart.grid = Away(apart.app, 4, {3: range(2)})
+    stops = {"should_stop": lambda number, _: number == 3, "min_available_nodes": 3}
+    result = apart.start(ClusteredStrategy(evaluate_every=2), 9, **stops)
+    assert result.rounds[-1]["joined"] == [3]
+    assert result.clients["num_test"].tolist() == [1, 2, 3, 0]
+    assert result.summary["num_clients"] == 4
+
+
+def test_who_was_placed_by_its_losses_does_not_vote() -> None:
+    apart = Apart(10)
+    apart.grid = Away(apart.app, 10, {9: range(3)})
+    result = apart.start(GROUPED[0], 8, min_available_nodes=9)
+    assert [line["round"] for line in result.rounds if "joined" in line] == [4]  # during the trial
+    assert result.assignment.tolist() == [0, 1] * 5
+    assert "for 9 of 9 clients" in result.verdict.text
+
+
 def _without(record: str, key: str | None = None) -> Change:
     def change(content: RecordDict, message: Message, node: int) -> None:
         if node == 1 and message.metadata.message_type == ("evaluate" if key == "eval_loss" else "train"):

@@ -19,6 +19,8 @@ from fedclust import strategies
 from fedclust.clustering import ifca
 from fedclust.data.arrays import from_arrays
 from fedclust.federation import RunFailed
+from fedclust.messages.models import to_state
+from fedclust.results.checkpoints import Checkpoints
 from fedclust.runs.library import one_for_all
 from fedclust.selection import PowerOfChoice, Uniform
 from fedclust.settings.composition import ConfigError
@@ -90,6 +92,23 @@ def test_models_and_what_they_predict(result: fedclust.Result) -> None:
             result.model_for(client)
     with pytest.raises(IndexError, match="cluster must be in 0 to 1, got 2"):
         result.model_of(2)
+
+
+def test_a_new_client_is_placed_by_the_clusters_models_where_the_one_for_all_serves() -> None:
+    """As the run itself places newcomers, whatever its proof decides to serve."""
+    found = simulate("fesem", serve="best", proof=True)  # three rounds and few rows show nothing
+    assert set(found.clients["served"]) == {"common"}
+    newest = Checkpoints(found.folder / "checkpoints", 3).newest()
+    assert newest is not None
+    assert len(newest.models) > 1
+    for x, y in (table(2, rows=7), table(103, rows=7)):
+        losses = []
+        for model in newest.models:
+            (net := network()).load_state_dict(to_state(model))
+            losses.append(-net(torch.from_numpy(x)).log_softmax(-1)[range(7), y].mean().item())
+        assert len(set(losses)) > 1
+        assert found.place(x, y).cluster == int(np.argmin(losses))
+        assert len(set(found.losses(x, y))) == 1  # of what serves them
 
 
 def test_a_new_client(result: fedclust.Result) -> None:

@@ -2,6 +2,7 @@
 
     python benchmarks/chains.py FOLDER [--write]              EMNIST62
     python benchmarks/chains.py FOLDER --reads …              and SENSG-A, of reads by benchmarks/sensg.py
+    python benchmarks/chains.py FOLDER --images               only draws the images
 
 Each run is the first round of FedGMCC. The loss is that of Eq. 4, on Monte Carlo inputs, as in the paper's
 "average training loss for our curve-fitting approach"; its mean is over the 45 pairs of clients. Bends are
@@ -109,7 +110,11 @@ def main() -> None:
     """Run what is missing, and write the table."""
     parser = arguments(__doc__, page="CLAIMS", folder=True)
     parser.add_argument("--reads", action="store_true", help="reads of a random genome, too")
+    parser.add_argument("--images", action="store_true", help="only draw the images, into FOLDER")
     given = parser.parse_args()
+    if given.images:
+        images(given.folder)
+        return
     folder = given.folder.resolve() / "chains"
     note_commit(folder)
     found, lines = {}, []

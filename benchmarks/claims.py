@@ -314,21 +314,21 @@ def _pair(figures: Sequence[float]) -> str:
 
 
 def commands(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequence[Claim]) -> list[str]:
-    """List the commands that make all runs, one for each experiment and way, and before them their reads."""
+    """List the commands that make all runs, one for each experiment and way, and before them their data."""
     rows: dict[tuple[str, str], list[str]] = {}
     for way, claim in ((way, claim) for way in ways for claim in claims if way in claim.ways):
         there = rows.setdefault((way, claim.experiment), [])
         there += [row for row in (claim.ahead, *claim.behind) if row not in there]
-    reads = {f"fedgmcc_sensg_{each}": folder / f"reads-{each}" for each in ("a", "r")}
-    made = [
-        shlex.join(["python", "benchmarks/sensg.py", str(reads[experiment]), which, *READS])
-        for experiment, which in (("fedgmcc_sensg_a", "S"), ("fedgmcc_sensg_r", "R"))
-        if ("reads", experiment) in rows
-    ]
-    return made + [
+    made = {
+        ("reads", "fedgmcc_sensg_a"): ["benchmarks/sensg.py", str(folder / "reads-a"), "S", *READS],
+        ("reads", "fedgmcc_sensg_r"): ["benchmarks/sensg.py", str(folder / "reads-r"), "R", *READS],
+        ("images", "fedgmcc_emnist62"): ["benchmarks/chains.py", str(folder / "images-20000"), "--images"],
+    }
+    return [shlex.join(["python", *command]) for runs, command in made.items() if runs in rows] + [
         shlex.join([
             "python", "benchmarks/paper_table.py", str(folder / way), experiment, "--rows", *asked,
-            "--seeds", *map(str, SEEDS), *(["--data", str(reads[experiment])] if way == "reads" else []),
+            "--seeds", *map(str, SEEDS),
+            *(["--data", made[way, experiment][1]] if (way, experiment) in made else []),
             *(["--set", *overrides] if (overrides := ways[way][1]) else []),
         ])
         for (way, experiment), asked in rows.items()
@@ -345,8 +345,8 @@ def run(folder: Path, ways: Mapping[str, tuple[str, list[str]]], claims: Sequenc
     ]
     for command in commands(folder, ways, of_rows):
         _, script, *rest = shlex.split(command)
-        if script.endswith("sensg.py") and Path(rest[0]).is_dir():
-            continue
+        if not script.endswith("paper_table.py") and Path(rest[0]).is_dir():
+            continue  # the data are there
         if subprocess.run([sys.executable, script, *rest], cwd=ROOT).returncode:
             print(f"failed: {command}", file=sys.stderr)
 

@@ -97,6 +97,9 @@ def optional(module: str, extra: str) -> ModuleType:
         ) from error
 
 
+FAILURES = "failures"
+"""The number of clients that failed, which every round has."""
+
 _ID = "tracker.json"
 _KEPT = ("summary.json", "clients.parquet", "report.html", "plots")
 _NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath")
@@ -221,7 +224,7 @@ def round_metrics(record: Mapping[str, Any]) -> dict[str, float]:
     clients.
     """
     numbers = {key: value for key, value in record.items() if key != "round"}
-    numbers["failures"] = len(record.get("failures") or ())
+    numbers[FAILURES] = len(record.get("failures") or ())
     for part, source in (("accuracy", "cluster_accuracy"), ("size", "cluster_sizes")):
         numbers |= {f"cluster_{at}/{part}": each for at, each in enumerate(record.get(source) or ())}
     return final_figures(numbers)
@@ -271,6 +274,7 @@ class MLflow:
         self._uri, self._experiment = tracking_uri, experiment
         self._client: Any = None
         self._id = ""
+        self._there = 0  # the last round that the server has
 
     def start(self, run: TrackedRun) -> str:
         """Create the run, or continue the earlier one, which keeps its parameters."""
@@ -278,6 +282,8 @@ class MLflow:
         if run.kept is not None:
             self._client.update_run(run.kept, status="RUNNING")
             self._id = run.kept
+            every_round = self._client.get_metric_history(self._id, FAILURES)
+            self._there = max((each.step for each in every_round), default=0)
             return self._id
         there = self._client.get_experiment_by_name(self._experiment)
         made = there.experiment_id if there else self._client.create_experiment(self._experiment)
@@ -289,9 +295,13 @@ class MLflow:
         return self._id
 
     def log(self, server_round: int, metrics: Mapping[str, float]) -> None:
-        """Log the metrics of a round."""
+        """Log the metrics of a round; a resumed run's only if the server does not have it."""
+        if server_round > self._there:
+            self._log(server_round, metrics)
+
+    def _log(self, step: int, metrics: Mapping[str, float]) -> None:
         now, make = int(time.time() * 1000), self._module.entities.Metric
-        self._send("metrics", [make(key, value, now, server_round) for key, value in metrics.items()])
+        self._send("metrics", [make(key, value, now, step) for key, value in metrics.items()])
 
     def _send(self, kind: str, values: Sequence[Any]) -> None:
         for begin in range(0, len(values), _AT_ONCE):
@@ -299,7 +309,7 @@ class MLflow:
 
     def finish(self, figures: Mapping[str, float], files: Sequence[Path], failed: bool) -> None:
         """Log the final figures as ``final/…``, upload the files, and end the run."""
-        self.log(0, {f"final/{name}": value for name, value in figures.items()})
+        self._log(0, {f"final/{name}": value for name, value in figures.items()})
         for path in files:
             if path.is_dir():
                 self._client.log_artifacts(self._id, str(path), path.name)
@@ -381,7 +391,18 @@ class WandB:
         self._run: Any = None
 
     def start(self, run: TrackedRun) -> str:
-        """Start the run, or continue the earlier one by its id."""
+        """Start the run, or continue the earlier one by its id.
+
+        Of itself Weights & Biases would also send the command line, what is printed, and the machine's facts.
+        """
+        nothing_else = self._module.Settings(
+            console="off",
+            save_code=False,
+            disable_git=True,
+            x_disable_meta=True,
+            x_disable_stats=True,
+            x_save_requirements=False,
+        )
         self._run = self._module.init(
             **self._given,
             dir=str(run.folder),
@@ -391,6 +412,7 @@ class WandB:
             id=run.kept,
             resume="allow",
             allow_val_change=True,  # such as more rounds
+            settings=nothing_else,
             reinit="create_new",  # the chosen strategy's run stays open while compared ones run
         )
         return str(self._run.id)

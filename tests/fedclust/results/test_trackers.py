@@ -1,4 +1,5 @@
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -213,12 +214,14 @@ def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
     (tmp_path / "summary.json").write_text("{}")
     first = MLflow(where)
     number = first.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 3}))
-    first.log(1, {"loss": 0.25})
+    first.log(1, {"loss": 0.25, module.FAILURES: 0})
+    first.log(2, {"loss": 0.5, module.FAILURES: 0})  # after the checkpoint
     first.finish({}, [], failed=True)
     second = MLflow(where)
     again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path, {"seed": 4}, number, 1))
     assert again == number
-    second.log(2, {"loss": 0.5})
+    second.log(2, {"loss": 0.5, module.FAILURES: 0})
+    second.log(3, {"loss": 0.75, module.FAILURES: 0})
     nested = MLflow(where).start(module.TrackedRun("run/fedavg", "run", tmp_path, {}, parent=number))
     second.finish({"auc": 0.5}, [tmp_path / "summary.json"], failed=False)
     client = mlflow.MlflowClient(where)
@@ -227,7 +230,7 @@ def test_mlflow_reads_back_what_was_logged(tmp_path, monkeypatch) -> None:
     assert read.data.params == {"seed": "3"}
     assert read.data.metrics["final/auc"] == 0.5
     points = [(each.step, each.value) for each in client.get_metric_history(number, "loss")]
-    assert points == [(1, 0.25), (2, 0.5)]
+    assert points == [(1, 0.25), (2, 0.5), (3, 0.75)]
     assert [each.path for each in client.list_artifacts(number)] == ["summary.json"]
     assert client.get_run(nested).data.tags["mlflow.parentRunId"] == number
 
@@ -237,8 +240,10 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
     from fedclust.results.trackers import WandB
 
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr("sys.argv", ["fedclust", "--an-argument"])
     first = WandB(mode="offline")
     number = first.start(module.TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
+    print("a printed line")
     first.log(1, {"loss": 0.25})
     first.finish({}, [], failed=False)
     second = WandB(mode="offline")
@@ -247,3 +252,8 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
     assert again == number
     for folder in ("before", "after"):
         assert len(list((tmp_path / folder).glob(f"wandb/offline-run-*/run-{number}.wandb"))) == 1
+    files = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix != ".log"]
+    sent = b"".join(each.read_bytes() for each in files)
+    assert b"loss" in sent
+    for word in ("--an-argument", "a printed line", sys.executable, "scikit-learn=="):
+        assert word.encode() not in sent, word

@@ -4,6 +4,7 @@ Further formats, ONNX and ``torch.export``, are each compared with the network a
 """
 
 import json
+import logging
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
@@ -151,7 +152,8 @@ class _Predictions(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return predictions for encoded rows, which a network may change in place."""
-        return self.target.predictions(self.network(inputs.clone()), num_bins=self.classes)
+        outputs = self.network(inputs.clone()).float()  # as Served does: halves of amounts are coarse
+        return self.target.predictions(outputs, num_bins=self.classes)
 
 
 def write_format(
@@ -225,6 +227,7 @@ def _write_onnx(module: "_Predictions", rows: torch.Tensor, path: Path) -> list[
         advice = f"formats=['onnx'] needs further packages: pip install 'fedclust[onnx]' ({error})"
         raise ModuleNotFoundError(advice) from error
     many = torch.export.Dim("rows", min=1)
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it names operators of packages that are missing
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

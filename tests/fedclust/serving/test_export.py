@@ -463,6 +463,32 @@ def test_onnx_predicts_what_the_network_does(tmp_path) -> None:
     np.testing.assert_allclose(found, network(rows).softmax(-1).detach().numpy(), atol=1e-6)
 
 
+class Halves(torch.nn.Linear):
+    """A layer that computes in halves."""
+
+    def forward(self, inputs):
+        return super().forward(inputs).to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("name", ["onnx", "torch"])
+def test_predictions_of_a_network_of_halves_are_no_halves(name, tmp_path) -> None:
+    """A half's output is exact as a float, but not multiplied by 5,000: 1/3 g would be off by up to 10 g."""
+    pytest.importorskip("onnxruntime") if name == "onnx" else None
+    network, target = Halves(3, 1).eval(), Amounts(0, 5000, (), unit="g")
+    path = formats.write_format(name, network, tmp_path, ArrayEncoder((3,), "float32"), target=target)
+    rows = torch.randn(7, 3, generator=torch.Generator().manual_seed(1))
+    if name == "torch":
+        found = torch.export.load(path).module()(rows).detach()
+    else:
+        import onnxruntime
+
+        found = torch.from_numpy(
+            onnxruntime.InferenceSession(str(path)).run(None, {"inputs": rows.numpy()})[0]
+        )
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, target.predictions(network(rows).float()).detach())
+
+
 class FixedRows(torch.nn.Module):
     """Broadcasting makes the exporter take the example's number of rows for a constant."""
 

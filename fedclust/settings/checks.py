@@ -171,6 +171,8 @@ def check_built(config: DictConfig) -> None:
     for name in (chosen, *settings.compare):
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
         text = str(OmegaConf.to_container(node, resolve=False))
-        if not (own and re.search(r"\$\{(dataset|features)\.", text)):
+        if own and re.search(r"\$\{(dataset|features|model)\b", text):
+            composition.build(node.parameters)
+        else:
             given = RunOptions(participation=settings.participation, seed=settings.seed)
             composition.build_strategy(node, given)

@@ -5,7 +5,14 @@ import pytest
 
 from fedclust.settings.allowed import node_settings
 from fedclust.settings.checks import check, check_built, run_settings
-from fedclust.settings.composition import ConfigError, build_strategy, compose, to_run_config, with_strategy
+from fedclust.settings.composition import (
+    ConfigError,
+    build_strategy,
+    compose,
+    options,
+    to_run_config,
+    with_strategy,
+)
 from fedclust.settings.run_options import RunOptions
 from fedclust.strategies import ClusteredStrategy
 
@@ -105,6 +112,15 @@ def test_a_value_is_given_once(tmp_path: Path) -> None:
 def test_what_a_server_builds(overrides: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_built(compose(overrides.split()))
+
+
+@pytest.mark.parametrize("name", options("strategy"))
+def test_a_server_builds_any_strategy_before_sites_have_said_how_large_their_rows_are(name: str) -> None:
+    own = [f"strategy={name}", "compare=[]", "dataset=csv", "dataset.label=y", "partition=own"]
+    check_built(compose(own))
+    if name == "ifca":
+        with pytest.raises(ConfigError, match="num_clusters must be >= 1 or null, got 0"):
+            check_built(compose([*own, "strategy.parameters.num_clusters=0"]))
 
 
 @pytest.mark.parametrize(

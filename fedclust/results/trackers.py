@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -271,6 +272,9 @@ class MLflow:
 
     def __init__(self, tracking_uri: str | None = None, experiment: str = "fedclust") -> None:
         self._module = optional("mlflow", "mlflow")
+        # A server that has gone would hold up training for minutes: by default there are seven retries.
+        for name, value in (("MAX_RETRIES", "1"), ("TIMEOUT", "30")):
+            os.environ.setdefault(f"MLFLOW_HTTP_REQUEST_{name}", value)
         self._uri, self._experiment = tracking_uri, experiment
         self._client: Any = None
         self._id = ""
@@ -402,6 +406,7 @@ class WandB:
             x_disable_meta=True,
             x_disable_stats=True,
             x_save_requirements=False,
+            host="-",
         )
         self._run = self._module.init(
             **self._given,

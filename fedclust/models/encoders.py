@@ -267,7 +267,8 @@ class CheckpointEncoder:
         self._input_shape = tuple(model["input_shape"])
         self._mean, self._std = tuple(mean), tuple(std)
         self.dimension = network.width
-        settings = hashlib.sha256(f"{dict(model)} {self._mean} {self._std}".encode()).hexdigest()[:8]
+        about = f"{sorted(model.items())} {self._mean} {self._std}"  # at sites, keys have another order
+        settings = hashlib.sha256(about.encode()).hexdigest()[:8]
         self.fingerprint = f"checkpoint-{settings}-{state_digest(network.state_dict())}"
 
     @torch.inference_mode()

@@ -238,6 +238,10 @@ def test_the_fingerprint_names_weights_and_normalisation(saved: Path, tmp_path: 
     torch.save(build(MODEL, seed=4).state_dict(), other)
     prints = [encoder(saved), encoder(other), encoder(saved, mean=[0.4, 0.5, 0.5])]
     assert len({each.fingerprint for each in prints}) == 3
+    # A site reads the run's settings in another order.
+    turned = dict(reversed(MODEL.items()))
+    assert [*turned] != [*MODEL]
+    assert encoder(saved, model=turned).fingerprint == prints[0].fingerprint
     assert encoder(saved).fingerprint == prints[0].fingerprint
 
 

@@ -8,6 +8,7 @@ import io
 import math
 import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -191,8 +192,14 @@ class CategoryColumn:
     def codes(self, values: "pd.Series[Any]") -> IntArray:
         """Return the number of each value's category, -1 for an unknown one."""
         numbers = {name: number for number, name in enumerate(self.values)}
+        # Training read the column as numbers or truth values, which a file of new rows holds as texts.
+        typed = all(_typed(name) == name for name in self.values if name != MISSING)
         texts = category_texts(values)
-        codes = {text: _number_of(normalize("NFC", text), numbers) for text in dict.fromkeys(texts)}
+        codes = {}
+        for text in dict.fromkeys(texts):
+            composed = normalize("NFC", text)
+            code = _number_of(composed, numbers)
+            codes[text] = numbers.get(_typed(composed) or "", -1) if code < 0 and typed else code
         return np.array([codes[text] for text in texts], dtype=np.int64)
 
 
@@ -561,6 +568,8 @@ def numbers_of(values: "pd.Series[Any]") -> FloatArray:
     try:
         if types.is_string_dtype(values.dtype):  # or of objects: may hold pandas' NA, unlike None no number
             values = values.astype(object).where(values.notna(), np.nan).map(lambda one: _TRUTH.get(one, one))
+            if any("_" in one for one in values if isinstance(one, str)):  # which Python allows in a number
+                raise ValueError("1_000")
         numbers: FloatArray = values.astype(np.float64).to_numpy()
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"column {values.name} must hold numbers") from error
@@ -589,6 +598,17 @@ def _number_of(text: str, numbers: Mapping[str, int]) -> int:
     """Look up a category; depending on a column's other rows, a whole number may or may not end in ``.0``."""
     other = text.removesuffix(".0") if text.endswith(".0") else f"{text}.0"
     return numbers.get(text, numbers.get(other, -1))
+
+
+def _typed(text: str) -> str | None:
+    """Write a number or truth value as a column of them has it, ``01`` as 1, ``TRUE`` as True; else None."""
+    if text in _TRUTH:
+        return str(_TRUTH[text])
+    for kind in (int, float):
+        with suppress(ValueError, OverflowError):
+            if "_" not in text and math.isfinite(number := kind(text)):
+                return str(int(number) if number == int(number) else number)
+    return None
 
 
 def decode(

@@ -772,7 +772,7 @@ class SourcedDataset(Source, DatasetBuilder):
     @contextmanager
     def opened(self) -> Iterator[list[Part]]:
         """Open the training part and, if there is one, the test part; errors about them name the files."""
-        parts = [part for part in self.open() if part is not None]
+        parts = [part for part in self.open(self.texts) if part is not None]
         try:
             if self.sha256 is not None and (got := rows_digest(parts, self.columns)) != self.sha256:
                 rule = f"the rows' SHA-256 must be {self.sha256}, got {got or 'other columns'}"
@@ -783,6 +783,11 @@ class SourcedDataset(Source, DatasetBuilder):
                 raise
             places = " and ".join(part.place for part in parts)
             raise SourceError(f"{error} (read from {places})") from error
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Columns that hold texts, whatever they look like."""
+        return ()
 
     @property
     def columns(self) -> list[str]:

@@ -51,12 +51,17 @@ class Text(SourcedDataset):
     vocabulary_size: Annotated[int, ">= 3"]  # padding, unknown, and a word
     tokenizer: str | None = None
 
-    format: ClassVar[int] = 2
+    format: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if len(self.input_shape) != 1:
             raise ValueError(f"dataset.input_shape must be [number of tokens], got {list(self.input_shape)}")
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text column, by any of its names: codes such as ``007`` are no numbers."""
+        return (self.text,) if isinstance(self.text, str) else tuple(self.text)
 
     def encode(self, parts: Sequence[Part], labels: Labels, folder: Path) -> Statistics:
         """Tokenise the texts, with the training part's vocabulary or a pretrained tokenizer's."""
@@ -95,8 +100,7 @@ class Text(SourcedDataset):
 
     def encoder(self, tokenizer: str) -> TextEncoder:
         """Return the encoder of texts, from the content of a ``tokenizer.json``."""
-        columns = (self.text,) if isinstance(self.text, str) else tuple(self.text)
-        return TextEncoder(columns, int(self.input_shape[0]), tokenizer)
+        return TextEncoder(self.texts, int(self.input_shape[0]), tokenizer)
 
     def refitting(self, folder: Path) -> Refit | None:
         """Return a function that rebuilds the vocabulary from other rows; None for a pretrained tokenizer."""

@@ -37,8 +37,10 @@ def main(argv: Sequence[str]) -> int:
     print(f"{models} for {clients}{own}: {given.target / 'README.md'}")
     if left := [site for site in served.sites if site.note]:
         print(f"{plural(len(left), 'client')} such as {left[0].label}: {left[0].note}")
-    first = shlex.join([str(given.target), "ROWS", "--site", served.sites[0].label])
-    print(f"to predict: fedclust predict {first}")
+    # Where layers stay with each client, only a client whose own are here.
+    if ready := [site for site in served.sites if site.is_tuned or not served.stays]:
+        first = shlex.join([str(given.target), "ROWS", "--site", ready[0].label])
+        print(f"to predict: fedclust predict {first}")
     return 0
 
 

@@ -17,7 +17,7 @@ import torch
 from hydra.errors import InstantiationException
 from torch import nn
 
-from fedclust.data.input_encoders import ImageEncoder, InputEncoder, encoder_from
+from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TextEncoder, encoder_from
 from fedclust.data.source import IMAGE_SUFFIXES, TABLE_SUFFIXES, Source, SourceError, table_of, walk
 from fedclust.data.targets import CLASSES, Target, from_values
 from fedclust.models import construction
@@ -381,6 +381,7 @@ class Served:
             raise ValueError(f"rows must be a file that ends in {', '.join(TABLE_SUFFIXES)}, got {path}")
         try:
             texts = [each.name for each in getattr(self.encoder, "categories", ())]
+            texts += self.encoder.columns if isinstance(self.encoder, TextEncoder) else ()
             part, _ = Source(str(path), csv_options={**self.csv_options, **csv_options}).open(texts)
         except SourceError as error:
             what, *settings = _OF_A_RUN.split(str(error), maxsplit=1)

@@ -602,7 +602,7 @@ class Times(Numbers):
             at = np.array(given, dtype=np.float64)
         except (TypeError, ValueError):
             at = np.zeros(0)
-        if at.ndim != 1 or not len(at) or not (at > 0).all():
+        if at.ndim != 1 or not len(at) or not ((at > 0) & np.isfinite(at)).all():
             raise ValueError(f"times must be numbers > 0, at least one, got {given!r}")
         logits = outputs[..., : self.num_intervals]
         if self.base:

@@ -67,6 +67,25 @@ def test_a_category_that_is_a_number_is_found_with_and_without_a_point() -> None
     assert grade.encode(pd.DataFrame({"grade": [1.0, 1e30, np.inf]})).tolist() == [[1], [0], [0]]
 
 
+@pytest.mark.parametrize(
+    ("known", "texts", "codes"),
+    [
+        (
+            ("1", "10", "2", input_encoders.MISSING),
+            ["01", "2", "+10", "3", "1_0", "x"],
+            [0, 2, 1, -1, -1, -1],
+        ),
+        (("False", "True"), ["TRUE", "false", "True", "1"], [1, 0, 1, -1]),
+        (("1.5", "2"), ["1.50", "2.0", "02", "inf"], [0, 1, 1, -1]),
+        (("1", "A1"), ["01", "1", "A1"], [-1, 0, 1]),  # a column of texts: 01 is not 1
+    ],
+)
+def test_a_category_is_found_as_training_read_its_column(known, texts, codes) -> None:
+    """Training reads 01 of a column of numbers as 1; a file of new rows holds categories as texts."""
+    column = input_encoders.CategoryColumn("ward", known, (True,) * len(known))
+    assert column.codes(pd.Series(texts)).tolist() == codes
+
+
 def test_a_missing_number_may_be_any_of_pandas() -> None:
     for missing in (None, np.nan, pd.NA, pd.NaT):
         found = input_encoders.numbers_of(pd.Series([1, missing, "2.5"], dtype=object))
@@ -91,6 +110,7 @@ def test_a_missing_number_may_be_any_of_pandas() -> None:
             pd.DataFrame({"age": [-1e39], "sex": ["f"]}),
             "column age must hold numbers that are finite as float32, got -inf",
         ),
+        (pd.DataFrame({"age": ["4_0"], "sex": ["f"]}), "column age must hold numbers$"),
         ([[1.0, "f"]], "pandas DataFrame, got list"),
         (pd.DataFrame([[1.0, 2.0, "f"]], columns=["age", "age", "sex"]), "each column once, got age"),
     ],

@@ -1,4 +1,5 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -7,6 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from fedclust.data.dataset import Dataset, SourceError
 from fedclust.data.text import Text
+from fedclust.serving.served import Served
 
 
 def write(folder: Path, train: list[str | None], test: list[str] | None = None) -> Path:
@@ -53,6 +55,18 @@ def test_the_tokenizer_is_kept_for_new_text(tmp_path: Path) -> None:
     load(write(tmp_path, ["a b", "c"]), 2)
     (saved,) = (tmp_path / "cache").rglob("tokenizer.json")
     assert Tokenizer.from_file(str(saved)).encode("B A").ids == [3, 2]
+
+
+def test_codes_are_texts_even_if_they_look_like_numbers(tmp_path: Path) -> None:
+    file = tmp_path / "codes.csv"
+    file.write_text("text,label\n007,0\n007,1\n0815,1\n")
+    data = builder(file, 1).load(tmp_path / "cache")
+    assert data.inputs.tolist() == [[2], [2], [3]]  # not all unknown, as 7 and 815 would be below
+    (saved,) = (tmp_path / "cache").rglob("tokenizer.json")
+    words = builder(file, 1).encoder(saved.read_text())
+    assert words.encode(["007", "7", "0815"]).tolist() == [[2], [1], [3]]
+    rows, _ = Served.read(SimpleNamespace(encoder=words, csv_options={}), file)
+    assert words.encode(rows).tolist() == [[2], [2], [3]]
 
 
 VOCABULARY = ("[PAD]", "[UNK]", "cat", "dog")

@@ -33,7 +33,7 @@ def test_it_prints_what_was_written(monkeypatch, capsys, sites: list[Any], lines
     monkeypatch.setattr(
         "fedclust.runs.library.load", lambda *given, **how: asked.append((given, how)) or result
     )
-    served = SimpleNamespace(clusters=(0, 1), sites=sites)
+    served = SimpleNamespace(clusters=(0, 1), sites=sites, stays=())
     monkeypatch.setattr(
         "fedclust.serving.load_export", lambda *given, **how: asked.append((given, how)) or served
     )
@@ -49,10 +49,11 @@ def test_further_formats_and_sites_are_asked_for_only_by_name(monkeypatch, capsy
     asked: list[Any] = []
     result = SimpleNamespace(export=lambda target, **how: asked.append(how) or target)
     monkeypatch.setattr("fedclust.runs.library.load", lambda *_, **__: result)
-    served = SimpleNamespace(clusters=(0,), sites=[_site("0")])
+    served = SimpleNamespace(clusters=(0,), sites=[_site("0")], stays=("head.weight",))
     monkeypatch.setattr("fedclust.serving.load_export", lambda *_, **__: served)
     main(["run", "out"])
     main(["run", "out", "--sites"])  # no client's
     assert asked == [{"formats": [], "sites": None}, {"formats": [], "sites": []}]
+    assert "predict" not in capsys.readouterr().out  # the client has not yet added its head
     with pytest.raises(SystemExit, match="2"):
         main(["run", "out", "--formats", "pickle"])

@@ -245,7 +245,7 @@ def test_survival_is_predicted_by_tensors_as_by_arrays(moments: list[float] | No
             survival.append(kept)
         expected.append(survival)
     np.testing.assert_allclose(found, expected)
-    for wrong in ([0.0], 30, "30", ["a"]):
+    for wrong in ([0.0], [np.inf], 30, "30", ["a"]):
         with pytest.raises(ValueError, match="times must be numbers > 0, at least one, got"):
             target.table(torch.from_numpy(outputs), (), wrong)
 

@@ -172,7 +172,8 @@ def check_built(config: DictConfig) -> None:
         node = config.strategy if name == chosen else with_strategy(config, name).strategy
         text = str(OmegaConf.to_container(node, resolve=False))
         if own and re.search(r"\$\{(dataset|features|model)\b", text):
-            composition.build(node.parameters)
+            if node.get("parameters"):  # one of people's own may have none
+                composition.build(node.parameters)
         else:
             given = RunOptions(participation=settings.participation, seed=settings.seed)
             composition.build_strategy(node, given)

@@ -119,6 +119,7 @@ def test_a_server_builds_any_strategy_before_sites_have_said_how_large_their_row
     own = [f"strategy={name}", "compare=[]", "dataset=csv", "dataset.label=y", "partition=own"]
     check_built(compose(own))
     if name == "ifca":
+        check_built(compose([*own, "~strategy.parameters"]))
         with pytest.raises(ConfigError, match="num_clusters must be >= 1 or null, got 0"):
             check_built(compose([*own, "strategy.parameters.num_clusters=0"]))
 

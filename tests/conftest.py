@@ -44,6 +44,7 @@ from fedclust.messages.evaluation import (
 from fedclust.models.class_prototypes import ClassPrototypes, pooled
 from fedclust.proof import evidence
 from fedclust.proof.figure import Rows
+from fedclust.results.page.write import LivePage
 from tests.compositions import each_choice_once
 
 # A machine with other work to do takes longer for a single example than hypothesis allows by default.
@@ -54,6 +55,7 @@ os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 collect_ignore = ["forked.py"]  # a script, which --doctest-modules would import
 _HERE = Path(__file__).parent
+_WRITE = LivePage.write
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -89,11 +91,19 @@ def _each_choice_once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def without_pages() -> Iterator[None]:
+@pytest.fixture(scope="session", autouse=True)
+def _without_pages() -> Iterator[None]:
     """Let runs end without their page, whose charts take a fifth of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedclust.results.page.write.LivePage.write", lambda self: None)
+        patch.setattr(LivePage, "write", lambda self: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def pages(_without_pages: None) -> Iterator[None]:
+    """Let runs end with their page, for tests that look at it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LivePage, "write", _WRITE)
         yield
 
 

@@ -41,7 +41,7 @@ def _write(folder: Path, **tables: pd.DataFrame) -> str:
     return f"partition.sites={folder}"
 
 
-def test_sites_whose_data_have_errors_are_left_out_and_named(tmp_path: Path) -> None:
+def test_sites_whose_data_have_errors_are_left_out_and_named(tmp_path: Path, pages: None) -> None:
     stray = _table(100, 3).astype({"age": object})
     stray.loc[::20, "age"] = "unknown"
     shouting = _table(80, 4).replace({"y": {"bad": "BAD"}})

@@ -25,7 +25,7 @@ def _run(folder: Path, *overrides: str, num_nodes: int = 1) -> SavedRun:
 
 
 @pytest.fixture(scope="module")
-def default_run(tmp_path_factory: pytest.TempPathFactory) -> SavedRun:
+def default_run(tmp_path_factory: pytest.TempPathFactory, pages: None) -> SavedRun:
     """The default federation, auto and FedAvg; evaluated only at the end."""
     return _run(tmp_path_factory.mktemp("default"), "seed=1", "evaluate_every=1000")
 

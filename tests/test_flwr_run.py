@@ -1,9 +1,7 @@
 """``flwr run`` from the command line: Flower's own simulation, in separate processes."""
 
 import importlib
-import json
 import os
-import re
 import subprocess
 import sysconfig
 from collections.abc import Iterator
@@ -68,14 +66,6 @@ class Flower:
             patch.chdir(self.folder)
             return CliRunner().invoke(flwr, arguments).output
 
-    def state(self, printed: str) -> dict:
-        """Get the state of the run that a command's output names."""
-        found = re.search(r"started run (\d+)", printed)
-        assert found, printed
-        process = self.start("list", "local", "--run-id", found[1], "--format", "json")
-        (state,) = json.loads(process.communicate(timeout=600)[0])["runs"]
-        return state
-
 
 @pytest.fixture(scope="module")
 def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
@@ -88,12 +78,6 @@ def flower(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flower]:
     quick = {"OMP_NUM_THREADS": "1", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05"}
     with deployment.flower(folder / "home", 0, os.environ | quick) as started:
         yield Flower(started.env, folder)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def refused(flower: Flower) -> subprocess.Popen:
-    """Start a run with a wrong override; it goes on while the other tests do."""
-    return flower.start("run", str(APP), "--stream", "--run-config", 'overrides="stratgy=fedavg"')
 
 
 @pytest.fixture(scope="module")
@@ -167,30 +151,3 @@ def test_a_run_is_resumed_by_the_bundle_on_flowers_nodes(
     told = from_run_config({"overrides": f"resume={results} rounds=6"})
     written = {"output_dir": None, "overrides": None}  # in other words
     assert {**plain(told), **written} == {**run.config, **written}
-
-
-def test_the_example_of_a_flower_app_finds_its_groups(flower: Flower) -> None:
-    """Its ServerApp and its PyTorch clients, as ``flwr run`` starts them."""
-    given = (
-        "--run-config",
-        'num-server-rounds=17 report="example"',
-        "--federation-config",
-        "num-supernodes=10 client-resources-num-cpus=2",
-    )
-    process = flower.start("run", str(APP / "examples" / "flower_app"), "--stream", *given)
-    printed, _ = process.communicate(timeout=600)
-    summary = SavedRun(flower.folder / "home" / "example").summary
-    # Node ids are random, so that clients' numbers are, too: five nodes of one cluster, five of the other.
-    assert summary["cluster_sizes"] == [5, 5], printed
-    assert summary["mean_client_accuracy"] > 0.9
-    assert "for 10 of 10 clients" in summary["verdict"]["text"]
-    assert summary["failed_replies"] == 0
-
-
-def test_a_wrong_override_fails_with_one_line(flower: Flower, refused: subprocess.Popen) -> None:
-    printed, _ = refused.communicate(timeout=600)
-    state = flower.state(printed)
-    assert state["status"] == "finished:failed"
-    # Not in the run's details: these are of whichever of Flower's two processes ends first.
-    assert printed.count("unknown key 'stratgy': did you mean 'strategy'?") == 1
-    assert "hydra" not in printed  # nothing of what led to it

@@ -21,8 +21,6 @@ from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import expand
 from fedclust.support.flower import ErrorCode
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SITES = ("bad", "east", "north", "south")  # in the order of their nodes
 
 

@@ -14,8 +14,6 @@ from fedclust.results.charts.run import pictures
 from fedclust.settings.composition import compose, plain
 from fedclust.support.rng import generator
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 
 def _run(folder: Path, *overrides: str) -> dict:
     return fedclust.run(["compare=[]", "evaluate_every=100", *overrides, f"output_dir={folder}"]).summary

@@ -23,8 +23,6 @@ from fedclust.settings.checks import check
 from fedclust.settings.composition import ConfigError, compose, plain
 from fedclust.strategies import ClustPSIPFL
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 LEFT_OUT = 0.2
 CONVENTIONS = ["partition=conventions"]
 TWO = ["strategy=fmcl", "strategy.parameters.num_clusters=2", "compare=[]"]

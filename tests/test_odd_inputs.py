@@ -31,8 +31,6 @@ OWN = (*ONE, "partition=own", "partition.sites=sites")
 TABLE = ("dataset=csv", "dataset.label=y")
 TEXT = ("dataset=text", "dataset.path=a.csv", "partition=iid", "partition.num_clients=4")
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

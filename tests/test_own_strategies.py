@@ -65,7 +65,7 @@ def _results(folder: Path) -> tuple[pd.DataFrame, list[dict], dict]:
     return pd.read_parquet(folder / "clients.parquet"), clusters, config
 
 
-def test_clusters_formed_once(folder: Path, run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clusters_formed_once(folder: Path, run, monkeypatch: pytest.MonkeyPatch, pages: None) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr(sys, "path", [*sys.path])  # the command adds the folder to it
     _, *words = _blocks("by_size", "sh")[0].split()

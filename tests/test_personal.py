@@ -33,8 +33,6 @@ from fedclust.support.layout import CONF
 from fedclust.support.rng import generator
 from tests.fedclust.results.page.conftest import Page
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 # -- Two classes, by hand --------------------------------------------------------------------------------
 
 # The model answers class 1 where x > 0: its logits are 0 and x. Training hardly moves it.

@@ -22,8 +22,6 @@ from fedclust.strategies import ClusteredStrategy, KnownGroups
 from fedclust.support.reasons import RunFailed
 from fedclust.training import LocalTraining
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SMALL = ["partition.num_clients=6", "partition.groups=[4,2]", "rounds=3", "compare=[]", "training.steps=2"]
 PATIENTS = [*SMALL, "privacy=patient_dp", "privacy.sampling=0.5"]
 PRIVATE = [*SMALL, "privacy=client_dp", "privacy.delta=1e-3", "participation=0.5"]

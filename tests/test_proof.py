@@ -37,8 +37,6 @@ from fedclust.support.reasons import FederationError
 from fedclust.training import LocalTraining
 from fedclust.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 FRACTION = "partition.validation_fraction"
 
 

@@ -22,8 +22,6 @@ from fedclust.settings.composition import ConfigError, compose
 from fedclust.settings.folders import check_same_run, expand
 from fedclust.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SMALL = [
     "partition.num_clients=8",
     "partition.groups=[5,3]",

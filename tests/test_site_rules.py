@@ -27,8 +27,6 @@ from fedclust.settings.composition import compose, to_run_config
 from fedclust.settings.folders import expand
 from fedclust.support.reasons import FederationError, RunFailed
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SITES = {"north": 60, "east": 80, "south": 100}  # rows
 REFUSES = 'questions = ["description", "train", "evaluate"]\nown_models = false\n'
 

@@ -5,6 +5,7 @@ import platform
 import subprocess
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,16 @@ def made_with() -> dict[str, Any]:
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS and Windows
     return {
         "versions": versions | {"python": platform.python_version()},
-        "commit": commit_of(_PACKAGE.parent),
+        "commit": _own_commit(),
         "cpu": _cpu(),
         "cores": len(affinity(0)) if affinity else os.cpu_count(),
         "time": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     }
+
+
+@cache  # what a process has imported stays as it was, and Git takes as long as a small run
+def _own_commit() -> str | None:
+    return commit_of(_PACKAGE.parent)
 
 
 def commit_of(folder: Path) -> str | None:

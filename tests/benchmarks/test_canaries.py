@@ -11,7 +11,6 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fedclust.support.array_bytes import from_numpy
 
 SCRIPT = "canaries"
-pytestmark = pytest.mark.usefixtures("without_pages")
 
 NUMBERS, ROWS = np.array([5.0, 700_000.125]), np.array([[0.5, 0.5, 0.5, 0.5], [0.6, 0.8, 0.0, 0.0]])
 

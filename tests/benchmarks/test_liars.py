@@ -93,10 +93,9 @@ def test_three_of_thirty_cannot_vote_groups_away(run, scripts, tmp_path: Path) -
     assert json.loads((tmp_path / "none_0" / "summary.json").read_text())["failed_replies"] == 0
 
 
-@pytest.mark.parametrize("lie", ["sign_flip", "all_reversed"])
-def test_one_of_four_sites_cannot_reverse_the_model_for_all(lie: str, run, scripts, tmp_path: Path) -> None:
-    liars, accuracies, named = scripts("liars"), [], []
-    for where in ("none_0", f"{lie}_1"):
+def test_one_of_four_sites_cannot_reverse_the_model_for_all(run, scripts, tmp_path: Path) -> None:
+    liars, accuracies, named, reasons = scripts("liars"), [], [], []
+    for where in ("none_0", "sign_flip_1", "all_reversed_1"):
         outcome = run(
             *("strategy=auto", "partition=iid", "partition.num_clients=4", "rounds=20", "compare=[]"),
             *("evaluate_every=99", "seed=1", f"client_app=liars.{where}", f"output_dir={where}"),
@@ -107,11 +106,12 @@ def test_one_of_four_sites_cannot_reverse_the_model_for_all(lie: str, run, scrip
         summary = json.loads((tmp_path / where / "summary.json").read_text())
         found = [each for each in summary["site_findings"] if each["kind"] == "harmful"]
         named.append([each["client"] for each in found])
-    assert named == [[], [*liars.who(1)]]
-    assert accuracies[1] > accuracies[0] - 0.05
-    rounds = map(json.loads, (tmp_path / where / "rounds.jsonl").read_text().splitlines())
-    reasons = {each["reason"].split(": ", 1)[1] for one in rounds for each in one.get("failures", [])}
+        rounds = map(json.loads, (tmp_path / where / "rounds.jsonl").read_text().splitlines())
+        failures = (each["reason"] for one in rounds for each in one.get("failures", []))
+        reasons.append({each.split(": ", 1)[1] for each in failures})
+    assert named == [[], [*liars.who(1)], [*liars.who(1)]]
+    assert min(accuracies[1:]) > accuracies[0] - 0.05
     turned = "updates must point the same way as those without a fold of its rows, they point the other way"
     # Read without objection; whoever lies about all models is found by the others' scores alone.
-    assert (turned in reasons) == (lie == "sign_flip")
-    assert lie != "sign_flip" or reasons == {turned}
+    assert reasons[1] == {turned}
+    assert turned not in reasons[2]

@@ -59,7 +59,6 @@ def _bytes(folder: Path, *overrides: str) -> tuple[dict, list[dict]]:
     return run.summary, run.rounds.to_dict("records")
 
 
-@pytest.mark.usefixtures("without_pages")
 def test_questions_are_counted_in_bytes(tmp_path: Path) -> None:
     found = {
         name: _bytes(tmp_path / name, "strategy=fedavg", f"selection={name}", "rounds=2", "participation=1")

@@ -5,6 +5,7 @@ import io
 import logging
 import math
 import re
+import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -827,14 +828,32 @@ def test_what_the_page_says_runs() -> None:
     )
 
 
-@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "pytorch_client", "jax_client"])
+EXAMPLE = ROOT / "examples" / "flower_app"
+
+
+@pytest.mark.parametrize("client", ["numpy_client", "sklearn_client", "jax_client"])
 def test_the_example_finds_its_groups(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(
         "jax", reason="needs JAX, which fedclust does not"
     ) if client == "jax_client" else None
-    monkeypatch.syspath_prepend(ROOT / "examples" / "flower_app")
+    monkeypatch.syspath_prepend(EXAMPLE)
     grid = LocalGrid(importlib.import_module(f"flower_app.{client}").app, {}, 10)
     model = ArrayRecord([np.zeros((10, 64), np.float32), np.zeros(10, np.float32)])
     result = Auto().start(grid, model, 17, train_config=ConfigRecord({"lr": 0.5}))
     assert result.assignment.tolist() == [0, 1] * 5
     assert result.rounds[-1]["test_loss"] < 0.6 < 1.0 < result.rounds[9]["test_loss"]
+
+
+def test_the_example_s_own_server_and_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.syspath_prepend(EXAMPLE)
+    told = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    names = (told["components"][part].split(":") for part in ("serverapp", "clientapp"))
+    server, client = (getattr(importlib.import_module(module), app) for module, app in names)
+    config = {**told["config"], "num-server-rounds": 17, "report": str(tmp_path / "example")}
+    server(LocalGrid(client, {}, 10), Context(1, 2, {}, RecordDict(), config))
+    summary = SavedRun(tmp_path / "example").summary
+    assert summary["assignment"] == [0, 1] * 5
+    assert summary["mean_client_accuracy"] > 0.9
+    assert "for 10 of 10 clients" in summary["verdict"]["text"]
+    assert summary["failed_replies"] == 0
+    assert capsys.readouterr().out.startswith("clusters: [0, 1, 0, 1, 0, 1, 0, 1, 0, 1]\nverdict: ")

@@ -261,7 +261,7 @@ def test_a_resume_that_finds_no_room_leaves_the_run(tmp_path: Path, monkeypatch:
     assert not list(folder.glob("partial.*"))
 
 
-def test_a_resumed_run_that_stops_early_has_the_page_of_its_last_round(tmp_path: Path) -> None:
+def test_a_resumed_run_that_stops_early_has_the_page_of_its_last_round(tmp_path: Path, pages: None) -> None:
     pytest.importorskip("altair")
     folder = tmp_path / "run"
     _simulate(folder, rounds=2)

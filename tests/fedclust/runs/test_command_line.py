@@ -26,8 +26,6 @@ from fedclust.results import comparable
 from fedclust.settings.composition import compose_with_hydra, plain
 from tests.conftest import Outcome
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 QUICK = ("rounds=2", "compare=[]", "training.mode=sequential")
 
 

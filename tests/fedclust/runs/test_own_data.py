@@ -27,8 +27,6 @@ from fedclust.settings.composition import ConfigError, compose, plain, to_run_co
 from fedclust.support.flower import assume_identity
 from fedclust.support.reasons import RunFailed
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 COLUMNS = "age,sex,stage,diagnosis"
 SHORT = [
     "strategy=fedavg",

@@ -11,7 +11,7 @@ from tests.fedclust.runs.test_check import example_table, write_tables
 
 
 def test_first_rules_are_written_and_a_run_is_rehearsed_under_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, without_pages: None
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = example_table(120, 1).assign(patient_id=[f"P{row}" for row in range(120)])
     (file,), rules = write_tables(tmp_path, patients=table), tmp_path / "site.toml"

@@ -1,6 +1,7 @@
 """A run's plan: what strategies, privacy and clients must fit; which rows train; what is said at the end."""
 
 import io
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from rich.console import Console
 from torch import nn
 
@@ -19,6 +21,7 @@ from fedclust.privacy import ClientDP, NoPrivacy
 from fedclust.results import Progress
 from fedclust.runs.server import (
     Plan,
+    app,
     check_delta,
     check_network,
     check_strategy,
@@ -199,3 +202,12 @@ def test_a_superlinks_run_names_its_whole_folder(tmp_path: Path, monkeypatch: py
     out = io.StringIO()
     federate(config, Answered(make_engine(config)), tmp_path / "run", Console(file=out))
     assert f"all figures: fedclust report {tmp_path / 'run'}" in out.getvalue()
+
+
+def test_flwr_run_ends_with_one_line_for_a_wrong_override(toy) -> None:
+    with pytest.raises(ConfigError, match="^unknown key 'stratgy': did you mean 'strategy'?") as caught:
+        app(toy().nodes(1), Context(1, 2, {}, RecordDict(), {"overrides": "stratgy=fedavg"}))
+    # Flower prints its traceback, which has nothing of what led to it.
+    printed = "".join(traceback.format_exception(caught.value))
+    assert printed.count("unknown key") == 1
+    assert "hydra" not in printed

@@ -128,7 +128,7 @@ def test_the_version_is_fedclusts(run) -> None:
     assert run("--version").printed == f"fedclust {fedclust.__version__}\n"
 
 
-def test_a_run_says_little_and_its_report_all(run) -> None:
+def test_a_run_says_little_and_its_report_all(run, pages: None) -> None:
     small = ("partition.num_clients=3", "partition.groups=[2,1]", "training.steps=1")
     code, printed, _ = run("run", "rounds=18", "output_dir=here", *small)
     lines = printed.splitlines()

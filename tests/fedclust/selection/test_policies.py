@@ -179,7 +179,7 @@ def test_cohorts_are_as_likely_as_in_a_literal_loop(candidates, seed: int) -> No
         (HACCS(rho, None, near), _haccs(own, losses, alike, 1, near, size)),
     ]
     for policy, chances in expected:
-        drawn = Counter(tuple(policy.select(found, size, draws).tolist()) for _ in range(400))
+        drawn = Counter(tuple(policy.select(found, size, draws).tolist()) for _ in range(200))
         assert drawn.keys() <= {cohort for cohort in chances if chances[cohort] > 0}
         for cohort, chance in chances.items():  # within five standard deviations
-            assert abs(drawn[cohort] / 400 - chance) <= 5 * np.sqrt(chance * max(1 - chance, 0) / 400) + 1e-9
+            assert abs(drawn[cohort] / 200 - chance) <= 5 * np.sqrt(chance * max(1 - chance, 0) / 200) + 1e-9

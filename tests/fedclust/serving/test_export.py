@@ -25,8 +25,6 @@ from fedclust.settings.composition import build as build_settings, compose, plai
 from fedclust.training.cohort import Job
 from fedclust.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("without_pages")
-
 SITES = ["north", "south", "west"]
 
 

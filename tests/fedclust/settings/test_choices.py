@@ -9,28 +9,11 @@ from typing import Annotated, Any
 
 import pytest
 import yaml
-from omegaconf import OmegaConf
 
 from fedclust.clustering import fmcl
 from fedclust.settings.choices import GROUP, arguments_of, defaults_of, wrong_option
 from fedclust.settings.composition import CONF, ConfigError, build, compose, with_strategy
 from fedclust.training import LocalTraining
-
-# What conf/ composed to when every YAML file still listed every value, training as changes of its default.
-# Presets whose rules have changed since are left out.
-BEFORE: dict[str, dict] = json.loads((Path(__file__).parent / "composed_values.json").read_text())
-EXPERIMENT_NEEDS = {"experiment=clust_psi_pfl_serengeti": ["dataset.input_shape=[3]"]}
-
-
-@pytest.mark.parametrize("choice", BEFORE)
-def test_every_choice_has_the_values_it_had(choice: str) -> None:
-    config = compose([choice, *EXPERIMENT_NEEDS.get(choice, [])])
-    found = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(found, dict)
-    if choice.startswith(("strategy=", "experiment=")):  # others leave the strategy to the user
-        assert found["strategy"].get("parameters") == BEFORE[choice].get("parameters")
-    training = BEFORE["training=default"]["training"] | BEFORE[choice]["training"]
-    assert {**found["training"], "loss": None} == {**training, "loss": None}
 
 
 def repeated(path: Path) -> list[str]:

@@ -19,6 +19,8 @@ from fedclust.results.page.write import template
 
 from .conftest import HOSTILE, Page
 
+pytestmark = pytest.mark.usefixtures("pages")
+
 
 def test_hostile_names_stay_text(hostile_run: Path) -> None:
     view = view_run(hostile_run)

@@ -28,6 +28,12 @@ GROUPS = ("encoder", "model", "tracker")
 CHOICES = [f"{group}={path.stem}" for group in GROUPS for path in sorted((CONF / group).glob("*.yaml"))]
 
 
+@pytest.fixture(autouse=True)
+def _anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here Hydra composes every time anew."""
+    monkeypatch.setattr("tests.compositions.active", False)
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_every_choice_composes(choice: str) -> None:
     config = compose([choice, *["dataset=sentiment140"] * (choice in OF_TEXTS)])

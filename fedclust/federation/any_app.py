@@ -574,8 +574,13 @@ def _numbers_of(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _without(evaluation: Evaluation, beyond: Collection[str]) -> Evaluation:
-    """Return figures as numbers of the app's own, where they are no shares of others."""
-    metrics = {f"{OWN}{name}" if name in beyond else name: each for name, each in evaluation.metrics.items()}
+    """Return figures without those that are no shares of others; what was sent stays, as the app's own."""
+    figures = {name for name in evaluation.metrics if not name.startswith(OWN)} - {*beyond}
+    metrics = {
+        name: each
+        for name, each in evaluation.metrics.items()
+        if name in figures or (name.startswith(OWN) and name.removeprefix(OWN) not in figures)
+    }
     return replace(evaluation, metrics=metrics)
 
 
@@ -608,7 +613,8 @@ def _evaluation(
         if beyond is not None:
             beyond.update(name for name, each in usual.items() if each is not None and each > 1)
         figures = {**shares, NUM_EXAMPLES: rows, LOSS: loss}
-        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in figures}
+        keeps = {NUM_EXAMPLES, LOSS} if beyond is not None else {*figures}  # the others may have to go
+        own = {f"{OWN}{name}": each for name, each in numbers.items() if name not in keeps}
         return Evaluation(client, {**own, **figures})
 
     return read

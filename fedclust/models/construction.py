@@ -10,6 +10,7 @@ import torch
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fedclust.support.checks import few
 from fedclust.support.hydra_versions import TRUSTED
@@ -133,7 +134,8 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     ------
     ValueError
         If the network raises on the example, or returns anything but a tensor with at least C outputs for
-        each label; if it has numbers that no message holds, such as complex ones.
+        each label; if it has numbers that no message holds, such as complex ones, or that are not finite, or
+        nothing to train.
     """
     for name, each in model.state_dict().items():
         if each.dtype not in _SENT:
@@ -141,6 +143,10 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
             raise ValueError(
                 f"model must hold {kinds}, got {name} of {each.dtype}; model.float() makes float32"
             )
+        if not is_lazy(each) and not each.isfinite().all():
+            raise ValueError(f"model must be finite, array {name!r} is not")
+    if not any(each.requires_grad for each in model.parameters()):
+        raise ValueError("model must have a parameter to train, got none with requires_grad=True")
     if not len(example):
         return num_classes
     training = model.training
@@ -152,8 +158,8 @@ def check_outputs(model: nn.Module, example: Tensor, labels: Tensor, num_classes
     # The model is the user's code.
     except Exception as error:
         rule = f"model must take examples of shape {tuple(example.shape[1:])}"
-        what = "; whole numbers are tokens, as for model=embedding_lstm, other inputs are float32"
-        hint = what if inputs.dtype == torch.int64 else ""
+        tokens = "; whole numbers are tokens, as for model=embedding_lstm, other inputs are float32"
+        hint = tokens if inputs.dtype == torch.int64 else "; inputs are float32"
         raise ValueError(f"{rule}, it raises {type(error).__name__}: {error}{hint}") from error
     finally:
         model.train(training)

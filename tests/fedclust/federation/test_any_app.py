@@ -494,15 +494,20 @@ def test_rows_that_a_node_claims_count_up_to_the_cap() -> None:
     assert result.clients["num_train"].tolist() == [1, 2, 10**14]
 
 
-def test_of_accuracies_in_percent_none_is_a_share() -> None:
+@pytest.mark.parametrize("name", ["accuracy", "eval_acc"])
+def test_of_accuracies_in_percent_none_is_a_share(name: str) -> None:
     percent = (97.0, 88.0, 93.0, 0.0)
 
     def measured(content: RecordDict, message: Message, node: int) -> None:
         if message.metadata.message_type == "evaluate":
-            content["metrics"]["accuracy"] = percent[node]
+            content["metrics"][name] = percent[node]
 
     result = Apart(4, measured).start(ClusteredStrategy(), 1)
-    assert result.evaluate_metrics_clientapp[1]["accuracy"] == 69.5  # of (97 + 88 + 93 + 0) / 4
+    means = dict(result.evaluate_metrics_clientapp[1])
+    assert means[name] == 69.5  # of (97 + 88 + 93 + 0) / 4
+    assert result.clients[f"own_{name}"].tolist() == list(percent)
+    assert result.clients["accuracy"].isna().all()
+    assert ("accuracy" in means) == ("own_accuracy" in result.clients) == (name == "accuracy")
     assert "global_accuracy" not in result.rounds[0]
 
 

@@ -149,6 +149,18 @@ def test_numbers_that_no_message_holds_are_refused(dtype) -> None:
         construction.check_outputs(network, torch.ones(1, 4), ONE, 3)
 
 
+def test_a_network_without_a_start_is_refused() -> None:
+    network = nn.Linear(4, 3)
+    network.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+    for kept, said in (
+        (network, "'mask' is not"),
+        (nn.Linear(4, 3).requires_grad_(False), "to train, got none"),
+    ):
+        with pytest.raises(ValueError, match=f"^model must (be finite|have a parameter).*{said}"):
+            construction.check_outputs(kept, torch.ones(1, 4), ONE, 3)
+    construction.check_outputs(nn.LazyLinear(3), torch.ones(1, 4), ONE, 3)  # the example makes its weights
+
+
 def test_a_parameter_that_no_layer_draws_is_named() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:

@@ -441,7 +441,7 @@ def test_what_is_refused_before_round_1(changes: dict, said: str, tmp_path: Path
 
 def test_a_run_that_fails_says_where_its_rounds_are() -> None:
     broken = network()
-    nn.init.constant_(next(broken.parameters()), torch.nan)
+    nn.init.constant_(next(broken.parameters()), torch.finfo(torch.float32).max)  # overflows at once
     with pytest.raises(RunFailed, match="no client was trained.*its rounds are in ") as failed:
         simulate("fedavg", model=broken)
     folder = Path(str(failed.value).rpartition(" in ")[2])

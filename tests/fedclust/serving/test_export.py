@@ -143,6 +143,7 @@ def test_the_folder_says_what_was_measured_and_nothing_else(exported, local) -> 
     alone = (exported / "cluster-1" / "README.md").read_text()
     assert "| south |" in alone
     assert "| north |" not in alone
+    assert "\n- clients of the whole run: 3, with " in alone  # its table has one
     one = fedclust.load_export(exported / "cluster-1")
     assert one.clusters == (1,)
     assert one.sites == ()

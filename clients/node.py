@@ -36,6 +36,7 @@ from fedclust.support.reasons import RAISED, Sendable, about, reason_of
 from fedclust.training import LocalTraining
 from fedclust.training.cohort import Job
 from fedclust.training.evaluation import Metric
+from fedclust.training.losses import check_loss
 from fedclust.training.trainer import Trainer
 from fedclust.typing import State
 
@@ -393,12 +394,13 @@ def _node(
     encoder: Callable[[], Encoder],
     metrics: Mapping[str, Metric],
 ) -> Node:
-    construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
+    width = construction.check_outputs(model, data.inputs[:1], data.labels[:1], data.num_outputs)
     device = device_here(device)
     most = threads = _most_threads()
     if device == "cpu":
         threads = worthwhile_threads(model, data.inputs[:1], training.batch_size, most)
     trainer = Trainer(model, data, training, seed, device=device, threads=most, metrics=metrics)
+    check_loss(trainer.training.loss, torch.zeros(1, *data.labels.shape[1:], width), data.truth[:1])
     return Node(data, trainer, device, threads, seed, encoder)
 
 

@@ -67,7 +67,7 @@ def measure_own(metrics: Mapping[str, Metric], outputs: Tensor, labels: Tensor) 
     Raises
     ------
     ValueError
-        If a metric returns neither a number nor one per example.
+        If a metric raises, or returns neither a number nor one per example.
     """
     return {name: _number(name, metric, outputs, labels) for name, metric in metrics.items()}
 
@@ -75,8 +75,11 @@ def measure_own(metrics: Mapping[str, Metric], outputs: Tensor, labels: Tensor) 
 def _number(name: str, metric: Metric, outputs: Tensor, labels: Tensor) -> float:
     if not len(labels):
         return float("nan")
-    value = torch.as_tensor(metric(outputs, labels))
+    rule = f"metrics.{name} must return a number, or one per example, shape [{len(labels)}]"
+    try:
+        value = torch.as_tensor(metric(outputs, labels))
+    except Exception as error:  # the metric is the user's code
+        raise ValueError(f"{rule}: {type(error).__name__}: {error}") from error
     if value.shape not in ((), labels.shape[:1]):
-        wanted = f"a number, or one per example, shape [{len(labels)}]"
-        raise ValueError(f"metrics.{name} must return {wanted}, got shape {list(value.shape)}")
+        raise ValueError(f"{rule}, got shape {list(value.shape)}")
     return float(value.double().mean())

@@ -170,6 +170,48 @@ def example_losses(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cro
     return losses
 
 
+def check_loss(loss: Loss, outputs: torch.Tensor, labels: torch.Tensor) -> None:
+    """Check with one example, taken twice, that a loss can be trained with.
+
+    Parameters
+    ----------
+    loss
+        The loss, which may be the user's.
+    outputs
+        Possible outputs for the example, shape (1, C), or (1, positions, C).
+    labels
+        What it has, of length 1; of length 0 for no example, which passes.
+
+    Raises
+    ------
+    ValueError
+        If the loss raises, does not return one number per example, or none that depends on the outputs.
+
+    Examples
+    --------
+    >>> import torch
+    >>> check_loss(lambda outputs, labels: outputs.detach().sum(1), torch.zeros(1, 3), torch.zeros(1))
+    Traceback (most recent call last):
+        ...
+    ValueError: loss must have a gradient by the outputs, as of PyTorch's operations on them, got one without
+    """
+    import torch
+
+    if not len(labels):
+        return
+    outputs, labels = torch.cat([outputs, outputs]).requires_grad_(), torch.cat([labels, labels])
+    try:
+        losses = loss(outputs, labels)
+    except Exception as error:  # the loss may be the user's code
+        rule = (
+            f"loss must take outputs of shape {list(outputs.shape)} and labels of shape {list(labels.shape)}"
+        )
+        raise ValueError(f"{rule}, it raises {type(error).__name__}: {error}") from error
+    if not example_losses(outputs, labels, lambda *_: losses).requires_grad:
+        rule = "loss must have a gradient by the outputs, as of PyTorch's operations on them"
+        raise ValueError(f"{rule}, got one without")
+
+
 def mean_loss(outputs: torch.Tensor, labels: torch.Tensor, loss: Loss = cross_entropy) -> torch.Tensor:
     """Average the loss over examples, and cross-entropy over positions if labels have them.
 

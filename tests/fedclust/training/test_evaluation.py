@@ -304,6 +304,8 @@ def test_names_and_functions(metrics: dict, said: str) -> None:
 def test_a_metric_of_another_shape() -> None:
     with pytest.raises(ValueError, match=r"metrics.all must return a number, or one per example, shape .3."):
         measure_own({"all": lambda outputs, labels: outputs}, OUTPUTS, LABELS)
+    with pytest.raises(ValueError, match=r"^metrics.none must return a number, .*: RuntimeError: Could not"):
+        measure_own({"none": lambda outputs, labels: None}, OUTPUTS, LABELS)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize("full", [False, True])

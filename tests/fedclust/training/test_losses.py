@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+import fedclust
 from fedclust.data.arrays import from_arrays
 from fedclust.training import LocalTraining, losses
 from fedclust.training.cohort import Job
@@ -44,6 +45,30 @@ def test_what_is_no_loss() -> None:
         losses.example_losses(logits, labels, lambda outputs, targets: 1.0)  # type: ignore[arg-type,return-value]
     with pytest.raises(ValueError, match="^loss must be a function of outputs and labels, got 'focal'$"):
         LocalTraining(learning_rate=0.1, batch_size=8, steps=1, loss="focal")  # type: ignore[arg-type]
+
+
+def _raises(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    raise ValueError("mine")
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (torch.nn.CrossEntropyLoss(), r"return one number per example, shape \[2\], got \[\]"),
+        (lambda outputs, labels: None, r"return one number per example, shape \[2\], got NoneType"),
+        (_raises, r"take outputs of shape \[2, 3\] and labels of shape \[2\], it raises ValueError: mine$"),
+        (
+            lambda outputs, labels: outputs.detach().sum(1),
+            "have a gradient by the outputs, .* got one without",
+        ),
+        (lambda outputs, labels: labels, "have a gradient by the outputs, .* got one without"),
+    ],
+)
+def test_a_loss_that_cannot_be_trained_with_is_refused_before_round_1(loss, said: str) -> None:
+    network, rows = torch.nn.Linear(4, 3), (torch.zeros(5, 4), torch.tensor([0, 1, 2, 0, 1]))
+    training = LocalTraining(learning_rate=0.1, batch_size=8, steps=1, loss=loss)
+    with pytest.raises(ValueError, match=f"^loss must {said}"):
+        fedclust.simulate("fedavg", network, [(rows, None, rows)] * 2, rounds=1, training=training)
 
 
 def test_weights_of_classes() -> None:

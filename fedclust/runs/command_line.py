@@ -47,7 +47,7 @@ from fedclust.support.streams import lasting
 
 _EXTRAS = {"altair": "charts", "vl_convert": "charts", "transformers": "encoders", "ray": "simulation"}
 _EXTRAS |= dict.fromkeys(("datasets", "flwr_datasets"), "hub")
-_COLLAPSED = 3  # exit code
+_COLLAPSED, _ENDED = 3, 128 + signal.SIGTERM  # exit codes
 
 _failures: Path | None = None  # those of the sweep that this process runs or works for
 
@@ -61,6 +61,8 @@ def main() -> None:
     the end, and the exit code is 1 if one failed, else 3.
     """
     global _failures
+    # So that temporary folders are deleted; a run that has begun says how to go on, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_ENDED))
     if os.getcwd() not in sys.path:  # it is there with python -m
         sys.path.append(os.getcwd())  # so that a user's own package is found
     atexit.register(gc.freeze)  # collecting what PyTorch made, object by object, takes half a second at exit
@@ -225,7 +227,7 @@ def _job(
         else:
             raise
     except KeyboardInterrupt as error:
-        ended, code = ("terminated", 143) if isinstance(error, _Terminated) else ("interrupted", 130)
+        ended, code = ("terminated", _ENDED) if isinstance(error, _Terminated) else ("interrupted", 130)
         further = str(error) or f"to resume: fedclust resume={shlex.quote(str(folder))}"
         print(f"fedclust: {ended}; {further}", file=sys.stderr)
         sys.exit(code)  # as shells do

@@ -336,6 +336,19 @@ def test_a_run_that_is_ended_says_how_to_go_on(
     assert (outcome.code, outcome.complained) == (code, f"fedclust: {said.format(tmp_path / folder)}\n")
 
 
+def test_a_verb_that_is_terminated_leaves_no_temporary_folder(
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def exporting(*_: object) -> None:
+        with tempfile.TemporaryDirectory(dir=tmp_path):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
+    monkeypatch.setattr("fedclust.runs.command_line._answer", exporting)
+    assert run("export", "run") == (143, "", "")
+    assert not [*tmp_path.iterdir()]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "composed", "rounds"),
     [

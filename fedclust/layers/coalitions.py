@@ -147,6 +147,14 @@ class Chosen:
     mends: Mapping[str, tuple[Mend, ...]] = field(default_factory=dict)
     informing: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def corrects(self) -> list[bool]:
+        """Whether each site's model is corrected; where sites are alike, the correction is zero."""
+        return [
+            choice is not None and choice.arm.corrected and bool(shift.any())
+            for choice, shift in zip(self.choices, self.shifts, strict=True)
+        ]
+
 
 @dataclass(frozen=True, eq=False)
 class CoalitionModels:
@@ -273,7 +281,7 @@ class Coalitions(Layer):
         if (chosen := state.chosen) is None:
             return now
         if run.over:
-            if not self._may_correct() and any(each and each.arm.corrected for each in chosen.choices):
+            if not self._may_correct() and any(chosen.corrects):
                 raise FederationError(
                     "personal must include the label-prior correction (auto or prior), with which sites of "
                     "the finished run chose their models; rounds= lets them choose anew after further rounds"
@@ -506,8 +514,9 @@ class Coalitions(Layer):
         classes = described.class_names or [str(each) for each in range(described.num_classes)]
         counts, tests = described.train_counts, described.test_counts
         sites, words = [], described.target.words
-        for client, choice in enumerate(chosen.choices):
-            if choice is not None:
+        for client, taken in enumerate(chosen.choices):
+            if taken is not None:
+                choice = replace(taken, arm=Arm(taken.arm.coalition, chosen.corrects[client]))
                 answer = chosen.compared.get(str(client))
                 figures = _figures_of(chosen.figures.get(str(client)), tests[client], words)
                 rows = int(described.num_test[client]), tests[client]
@@ -521,7 +530,7 @@ class Coalitions(Layer):
         learnt = verdicts.have_learnt(sites, counts)
         crossed = chosen.fits, chosen.together, counts, classes
         found = verdicts.findings(sites, *crossed, chosen.harmful.tolist(), mends, learnt=learnt)
-        layers = [PRIOR if each is not None and each.arm.corrected else NONE for each in chosen.choices]
+        layers = [PRIOR if corrects else NONE for corrects in chosen.corrects]
         table = []
         for site in sites:
             odd = {one["kind"]: one["text"] for one in found if one["client"] == site.client}

@@ -568,6 +568,8 @@ class ClusteredStrategy(Strategy):
         for setting, value in whole.items():
             check_value(setting, value, "a whole number >= 1")
         check_value("timeout", timeout, "> 0 or None")
+        if not isinstance(initial_arrays, ArrayRecord):
+            raise ValueError(f"initial_arrays must be an ArrayRecord, got a {type(initial_arrays).__name__}")
         if buffers is None:
             buffers = aggregation.statistics_in(initial_arrays)
         _check_first(initial_arrays, buffers)

@@ -553,6 +553,7 @@ MISNAMED = "network must be the one that clients train, with arrays 0, its own a
         (Auto(), {"num_rounds": 2.5}, "num_rounds must be a whole number >= 1, got 2.5"),
         (Auto(), {"min_available_nodes": 0}, "min_available_nodes must be a whole number >= 1, got 0"),
         (Auto(), {"timeout": -1}, "timeout must be > 0 or None, got -1"),
+        (Auto(), {"initial_arrays": {}}, "initial_arrays must be an ArrayRecord, got a dict"),
         (
             Auto(),
             {"initial_arrays": ArrayRecord()},

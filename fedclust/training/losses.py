@@ -201,7 +201,8 @@ def check_loss(loss: Loss, outputs: torch.Tensor, labels: torch.Tensor) -> None:
         return
     outputs, labels = torch.cat([outputs, outputs]).requires_grad_(), torch.cat([labels, labels])
     try:
-        losses = loss(outputs, labels)
+        with torch.enable_grad():  # as training does
+            losses = loss(outputs, labels)
     except Exception as error:  # the loss may be the user's code
         rule = (
             f"loss must take outputs of shape {list(outputs.shape)} and labels of shape {list(labels.shape)}"

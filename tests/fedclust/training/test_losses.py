@@ -71,6 +71,11 @@ def test_a_loss_that_cannot_be_trained_with_is_refused_before_round_1(loss, said
         fedclust.simulate("fedavg", network, [(rows, None, rows)] * 2, rounds=1, training=training)
 
 
+def test_a_run_may_be_started_where_gradients_are_off() -> None:
+    with torch.no_grad():
+        losses.check_loss(losses.cross_entropy, LOGITS[:1], LABELS[:1])
+
+
 def test_weights_of_classes() -> None:
     assert losses.WeightedCrossEntropy().fitted([2, 6]).class_weights == pytest.approx((2, 2 / 3))
     # A class without rows does not count: 4/(2·1), 4/(2·3).

@@ -69,6 +69,7 @@ from fedclust.support.rng import cohort_size, generator, torch_seed
 from fedclust.typing import FloatArray, IntArray
 
 SomeLayer = TypeVar("SomeLayer", bound=Layer)
+_MOST_UNTRAINED = 3  # rounds that asked somebody, before a run in which nobody has trained is given up
 
 
 def _fedavg() -> Strategy:
@@ -562,7 +563,7 @@ class ClusteredStrategy(Strategy):
         FederationError
             If anybody's ClientApp cannot answer what the method asks, or no client gives what it needs.
         RunFailed
-            If none of them was trained in any round.
+            If none of them was trained in any round, or in the first three that asked somebody.
         """
         whole = {"num_rounds": num_rounds, "min_available_nodes": min_available_nodes}
         for setting, value in whole.items():
@@ -575,7 +576,7 @@ class ClusteredStrategy(Strategy):
         _check_first(initial_arrays, buffers)
         aggregation.check_aggregator(self.make_aggregator())
         sent: tuple[Mapping[str, Any], Mapping[str, Any]] = train_config or {}, evaluate_config or {}
-        everyone, result, began = federation, Outcome(), time.perf_counter()
+        everyone, result, began, untrained = federation, Outcome(), time.perf_counter(), 0
         if everyone is None:
             waits: dict[str, Any] = {"min_nodes": min_available_nodes, "compare_rows": compare_rows}
             facts = initial_arrays, *sent, num_rounds
@@ -602,6 +603,9 @@ class ClusteredStrategy(Strategy):
                 means = {name: mean_of_known(found[name]) for name in usual if name in found}
                 own: dict[str, Any] = {name.removeprefix(OWN): each for name, each in figures.items()}
                 result.evaluate_metrics_clientapp[number] = MetricRecord({**own, **means})
+            untrained += bool(record.get("cohort") and not num_train)
+            if isinstance(everyone.clients, AnyApp) and untrained == _MOST_UNTRAINED:
+                break
             if evaluate_fn is not None or should_stop is not None:
                 result.arrays = join_models(self.clusters.models)
             if evaluate_fn is not None and (metrics := evaluate_fn(number, result.arrays)) is not None:
@@ -698,20 +702,20 @@ class ClusteredStrategy(Strategy):
             common = ClusteredStrategy(options=replace(self.options, selection=None, evaluate_every=10**9))
             for _ in common.run_rounds(everyone, model, *rounds, buffers=buffers):
                 record = common.run.now.record
-                self._count(app, record.get("failures", ()))
+                self._count(app, record.get("failures", ()), "one model for all, ")
                 if common.run.server_round and not common.run.now.replies:  # groups have trained for longer
                     text = f"No verdict: in round {record['round']} nobody trained the one model for all: "
                     return Verdict(text + _why_untrained(record), grouped=False)
             one, groups = ((each.assignment, each.clusters.models) for each in (common, self))
             answers, _ = ask_differences(federation, one, groups, margin=MARGIN)
-            self._count(app, federation.take_failures())
+            self._count(app, federation.take_failures(), "comparison, ")
             measured = {client: each for client, each in answers.items() if client not in chose}
         return prove_grouping(self.assignment, measured, {}, method=name, words=app.words).verdict
 
-    def _count(self, app: AnyApp, failures: Sequence[Failure]) -> None:
+    def _count(self, app: AnyApp, failures: Sequence[Failure], when: str) -> None:
         """Count failures after the last round, and name them in the log."""
         self.run.failed_replies += len(failures)
-        app.log_failures(failures)
+        app.log_failures(failures, when)
 
     def run_rounds(
         self,

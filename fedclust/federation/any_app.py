@@ -232,10 +232,12 @@ class AnyApp:
         for each in record.get("went_back", ()):
             logger.warning("cluster %d went back to an earlier model: %s", each["cluster"], each["reason"])
 
-    def log_failures(self, failures: Sequence[Failure]) -> None:
-        """Name each client that failed in Flower's log."""
+    def log_failures(self, failures: Sequence[Failure], when: str = "") -> None:
+        """Name each client that failed in Flower's log, after words for when it was."""
         for each in failures:
-            logger.warning("%s: %s", each["phase"], self.prefixed(int(each["client"]), str(each["reason"])))
+            logger.warning(
+                "%s%s: %s", when, each["phase"], self.prefixed(int(each["client"]), str(each["reason"]))
+            )
 
     # -- Questions ------------------------------------------------------------------------------------------
 

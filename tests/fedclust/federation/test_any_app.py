@@ -323,10 +323,11 @@ class Trainings:
                 raise RuntimeError("disk full")
 
 
-def test_a_run_in_which_nobody_trains_has_no_result() -> None:
-    why = "the run failed in round 3 of 3, no client was trained in any round: 4 of 4 clients: Runtime"
+@pytest.mark.parametrize(("rounds", "last"), [(2, 2), (3, 3), (100, 3)])
+def test_a_run_in_which_nobody_trains_has_no_result(rounds: int, last: int) -> None:
+    why = f"in round {last} of {rounds}, no client was trained in any round: 4 of 4 clients: RuntimeError: d"
     with pytest.raises(RunFailed, match=why):
-        Apart(4, Trainings(0)).start(GROUPED[0], 3)
+        Apart(4, Trainings(0)).start(GROUPED[0], rounds)
 
 
 BEFORE_PROOF = 6 + 1  # in 6 rounds FLHC's clients train, and once more for their updates
@@ -351,7 +352,7 @@ def test_who_fails_to_train_the_model_for_all_is_named_and_counted(caplog: pytes
     with caplog.at_level(logging.WARNING, "flwr"):
         result = Apart(10, Trainings(BEFORE_PROOF, lambda node: node == 9)).start(flhc, 6)
     assert result.summary["failed_replies"] == 6
-    named = f"train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full"
+    named = f"one model for all, train: client 9 (node {FIRST_NODE_ID + 9}): RuntimeError: disk full"
     assert caplog.text.count(named) == 6
     assert "for 10 of 10 clients" in result.verdict.text
 

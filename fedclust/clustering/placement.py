@@ -3,7 +3,7 @@
 - By label counts: the centres are those of the K-means that formed the clusters, in the same features
   (Clust-PSI-PFL, Section III-B); the client's features are relative to the federation that was clustered,
   which it does not change.
-- Without labels, by confidence: the cluster whose model is most certain of the rows.
+- Without labels, by confidence: the cluster on whose clients' rows the models are as certain.
 - By the paper's distances (FMCL, Algorithm 3) from the clusters' pooled prototypes.
 - By the angles between subspaces (PACFL, Section 3.2, which lets newcomers send their singular vectors and
   join the cluster of the least distance; here that is the mean over clients, as in average linkage).
@@ -14,7 +14,7 @@
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -355,14 +355,18 @@ def most_confident(
     counts: Mapping[int, IntArray],
     level: float = 0.001,
     remote: FloatArray | None = None,
+    known: Sequence[FloatArray] | None = None,
 ) -> Placement:
-    """Place a client without labels in the cluster whose model is the most certain of its rows.
+    """Place a client without labels in the cluster by whose own clients' rows its rows look to the models.
 
-    Models are less certain of rows unlike those that they were trained on. The most certain one must beat
-    every other in a paired t-test over the rows, with Holm's correction, and the label shares that it
+    Models are less certain of rows unlike those that they were trained on. But one model may be more certain
+    of any rows than another, as that of many clients is: it is in which rows a model is more certain of than
+    another model is that clusters differ. So the client must be nearer to its cluster's clients than to any
+    other's in how much more certain the one model is than the other, and differ from that other cluster's
+    clients in Welch's t-test over the rows, with Holm's correction. And the label shares that the model
     predicts must not be farther from its cluster's than those of every client there, in total variation;
     otherwise the client is in no cluster. Clusters that name the same rows differently cannot be told apart
-    in this way: their models are equally certain.
+    in this way: of either's rows, their models are as certain.
 
     If the clients' inputs are known, they replace the check of label shares. The client's inputs must be at
     most 1.25 times as far from its cluster's as those of the clients there. If it is more than 2 times as far
@@ -387,50 +391,81 @@ def most_confident(
     remote
         How far the client's inputs are from those of each cluster's clients, see :func:`remoteness`, shape
         (G,); None or NaN if unknown.
+    known
+        The same as `confidences` of rows of each cluster's clients that no model was trained on, G arrays of
+        shape (G, rows); None if they are not here, and then models do not tell clusters apart.
 
     Examples
     --------
-    >>> unsure, sure = [-1.0, -1.1, -0.9, -1.0], [-0.1, -0.1, -0.1, -0.1]
-    >>> predicted = np.array([[4, 0], [0, 4]])
-    >>> most_confident(np.array([unsure, sure]), np.arange(2), predicted, counts={}).cluster
+    >>> of_0 = np.array([[-0.1, -0.2, -0.1, -0.1], [-0.4, -0.5, -0.6, -0.4]])
+    >>> of_1 = np.array([[-0.9, -1.0, -1.1, -1.0], [-0.4, -0.5, -0.4, -0.4]])
+    >>> predicted, rows = np.array([[4, 0], [0, 4]]), np.array([[-1.1, -1.0, -0.9, -0.9], [-0.5] * 4])
+    >>> most_confident(rows, np.arange(2), predicted, counts={}, known=[of_0, of_1]).cluster
     1
     """
-    from scipy.special import stdtr
-
     if len(clusters) == 1:
         return Placement(int(clusters[0]), ONE_MODEL)
-    means, size = confidences.mean(axis=1), confidences.shape[1]
-    best = int(means.argmax())
     evidence: dict[str, Any] = {
-        "confidences": {str(each): float(mean) for each, mean in zip(clusters, means, strict=True)}
+        "confidences": {
+            str(each): float(mean) for each, mean in zip(clusters, confidences.mean(axis=1), strict=True)
+        }
     }
-    unknown = "without labels, no cluster's model is clearly the most certain of the rows"
-    why, p_value = "the client's rows are like those of cluster {}'s clients alone", 1.0
     if remote is not None and np.isfinite(remote).all():
         evidence["remoteness"] = {str(each): float(far) for each, far in zip(clusters, remote, strict=True)}
         if remote.min() > _ALIKE:
             return Placement(None, "the client's rows are unlike those of every cluster's clients", evidence)
     else:
         remote = None
-    if size > 1:
-        gains = confidences[best] - np.delete(confidences, best, axis=0)
-        spread = gains.std(axis=1, ddof=1) / np.sqrt(size)
-        ratios = np.divide(gains.mean(axis=1), spread, out=np.zeros(len(spread)), where=spread > 0)
-        p_value = evidence["p_value"] = float(holm(stdtr(size - 1, -ratios)).max())
-    if p_value <= level:
-        why = f"without labels, the model of cluster {{}} is the most certain of the rows (p = {p_value:.2g})"
+    why = "the client's rows are like those of cluster {}'s clients alone"
+    best, p_value = (None, 1.0) if known is None else _told_apart(confidences, known)
+    if known is not None:
+        evidence["p_value"] = p_value
+    if best is not None and p_value <= level:
+        why = (
+            f"without labels, by how certain the models are the client is in cluster {{}} (p = {p_value:.2g})"
+        )
         if remote is not None and remote[best] > _ALIKE:
-            but = "but they are unlike those of its clients"
+            but = "but its rows are unlike those of the clients there"
             return Placement(None, f"{why.format(clusters[best])}, {but}", evidence)
     elif remote is not None and np.sum(remote <= _UNLIKE) == 1:
         best = int(remote.argmin())
     else:
-        tested = f" (p = {p_value:.2g}, above {level:g})" if size > 1 else ""
+        unknown = "without labels, the models do not tell in which cluster the client is"
+        tested = f" (p = {p_value:.2g}, above {level:g})"
+        if known is None:
+            tested = ": how certain they are of their own clients' rows is not known here"
         return Placement(None, unknown + tested, evidence)
-    if remote is None and (known := counts.get(int(clusters[best]))) is not None:
-        shares = known / known.sum(axis=1, keepdims=True)
-        whole, own = known.sum(axis=0) / known.sum(), predicted[best] / predicted[best].sum()
+    if remote is None and (counted := counts.get(int(clusters[best]))) is not None:
+        shares = counted / counted.sum(axis=1, keepdims=True)
+        whole, own = counted.sum(axis=0) / counted.sum(), predicted[best] / predicted[best].sum()
         if np.abs(own - whole).sum() > np.abs(shares - whole).sum(axis=1).max():
-            but = "but it predicts label shares that no client of the cluster has"
+            but = "but its model predicts label shares that no client there has"
             return Placement(None, f"{why.format(clusters[best])}, {but}", evidence)
     return Placement(int(clusters[best]), why.format(clusters[best]), evidence)
+
+
+def _told_apart(confidences: FloatArray, known: Sequence[FloatArray]) -> tuple[int | None, float]:
+    """Return the position of the cluster whose clients' rows a client's are nearest to, and the p-value.
+
+    Between clusters a and b, rows are compared by the difference of their two models' confidences: the
+    client must be nearer to the mean over a's rows than over b's, and differ from b's.
+    """
+    from scipy.stats import ttest_ind
+
+    if min(confidences.shape[1], *(each.shape[1] for each in known)) < 2:
+        return None, 1.0
+    for a, own in enumerate(known):
+        others = [b for b in range(len(known)) if b != a]
+        gains = [confidences[a] - confidences[b] for b in others]
+        theirs = [known[b][a] - known[b][b] for b in others]
+        if all(
+            2 * gain.mean() > (own[a] - own[b]).mean() + their.mean()
+            for b, gain, their in zip(others, gains, theirs, strict=True)
+        ):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                tests = [
+                    ttest_ind(gain, their, equal_var=False, alternative="greater").pvalue
+                    for gain, their in zip(gains, theirs, strict=True)
+                ]
+            return a, float(holm(np.nan_to_num(tests, nan=1.0)).max())
+    return None, 1.0

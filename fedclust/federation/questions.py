@@ -431,6 +431,7 @@ def confuse_clusters(federation: Federation, clusters: Clusters) -> dict[str, In
 
 
 _MOST_MEANS = 500  # clients
+_MOST_OF_CLUSTER = 10
 FEWEST_ROWS = 5
 """Training rows of a client whose mean embedding is kept: one of fewer would reveal single rows."""
 
@@ -460,6 +461,42 @@ def mean_embeddings(federation: Federation) -> FloatArray | None:
         if len(row) == width:
             table[client] = row
     return table if width else None
+
+
+def certainties(
+    federation: Federation, members: Sequence[IntArray], models: Sequence[ArrayRecord]
+) -> list[FloatArray] | None:
+    """Ask clients in a simulation how certain every cluster's model is of their test rows.
+
+    Parameters
+    ----------
+    federation
+        The clients; of those with test rows, up to ten of each cluster and 500 in all are asked.
+    members
+        Ids of each cluster's clients.
+    models
+        Each cluster's model.
+
+    Returns
+    -------
+    For each cluster, the logarithm of the largest class probability of its clients' rows by every model,
+    shape (G, rows); None if nobody of some cluster answers, or the rows are elsewhere.
+    """
+    tested = federation.describe().num_test > 0
+    most, asked = min(_MOST_OF_CLUSTER, max(1, _MOST_MEANS // len(models))), list[list[int]]()
+    for clients in members:
+        having = clients[tested[clients]]
+        asked.append(having[np.linspace(0, len(having) - 1, min(len(having), most)).astype(int)].tolist())
+    found: dict[int, list[FloatArray]] = {client: [] for clients in asked for client in clients}
+    for model in models:
+        replies = federation.ask(evaluation.PredictionsQuestion(model), [*found]).replies
+        found = {
+            client: [*found[client], np.log(each.predicted.max(axis=-1)).ravel()]
+            for client, each in replies.items()
+            if each.predicted is not None
+        }
+    answered = [[np.stack(found[client]) for client in clients if client in found] for clients in asked]
+    return [np.concatenate(each, axis=1) for each in answered] if all(answered) else None
 
 
 # -- Predictions --------------------------------------------------------------------------------------------

@@ -460,6 +460,11 @@ class Run:
         self.failed_replies += len(record["failures"])
         return figures, record
 
+    def leave_out(self, seconds: float) -> float:
+        """Take time that was none of the run's, as a tracker's, out of the next round's; return it."""
+        self._began += seconds
+        return seconds
+
 
 def amended(asked: Mapping[int, Instruction], **fields: Any) -> dict[int, Instruction]:
     """Change fields of instructions; clients that share one still do."""

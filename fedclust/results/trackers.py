@@ -103,7 +103,7 @@ FAILURES = "failures"
 
 _ID = "tracker.json"
 _KEPT = ("summary.json", "clients.parquet", "report.html", "plots")
-_NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath")
+_NO_SETTINGS = ("overrides", "choices.tracker", "tracker", "resume", "searchpath", "output_dir")
 
 
 class Tracking:
@@ -186,7 +186,12 @@ class Tracking:
             ids = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}  # by tracker's class
             if "id" in ids:  # as version 0.3 wrote it
                 ids = {ids["tracker"]: ids["id"]}
-            number = tracker.start(replace(run, kept=ids.get(self._kind), parent=self._chosen))
+            try:
+                number = tracker.start(replace(run, kept=ids.get(self._kind), parent=self._chosen))
+            except Exception:
+                with suppress(Exception):  # what it has begun of a run is not left as a running one
+                    tracker.finish({}, [], True)
+                raise
             self._open[each], self._chosen = (tracker, run.folder), self._chosen or number
             replace_file(file, dumps(ids | {self._kind: number}) + "\n")
 

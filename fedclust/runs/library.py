@@ -34,11 +34,11 @@ from fedclust.data.dataset import FederatedData
 from fedclust.data.input_encoders import ImageEncoder, InputEncoder, TableEncoder, check_once, encoder_from
 from fedclust.data.targets import Amounts, Target
 from fedclust.federation import Federation, RunFailed
-from fedclust.federation.questions import mean_embeddings
+from fedclust.federation.questions import certainties, mean_embeddings
 from fedclust.federation.run import RunState
 from fedclust.layers.coalitions import Coalitions
 from fedclust.layers.staying import Stayed, completed
-from fedclust.messages.models import to_state
+from fedclust.messages.models import from_state, to_state
 from fedclust.messages.packer import unpack
 from fedclust.models import construction
 from fedclust.models.embeddings import Embedder, embed
@@ -463,7 +463,7 @@ class Result:
             Their classes, shape (n,); of raw rows their names, or the name of the file's column. Amounts,
             shape (n,), or times and events, shape (n, 2), where the run predicts these; of raw rows also the
             name of the amounts' column, or a pair of those of times and events. None if they are unknown: the
-            cluster whose model is most certain of the rows, see
+            cluster on whose clients' rows the models are as certain, see
             :func:`~fedclust.clustering.placement.most_confident`; without classes, the one whose clients'
             inputs are nearest.
 
@@ -481,9 +481,7 @@ class Result:
             isinstance(inputs, list) and inputs and isinstance(inputs[0], str | Path)
         ):
             inputs, targets = self._encoded(inputs, targets)
-        # Where clients chose privately, the assignment does not record what they chose.
-        serving = np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
-        rule = unpacked(self.saved.placing)
+        serving, rule = self._candidates, unpacked(self.saved.placing)
         mean, std = (self.saved.inputs.get(name) or () for name in ("mean", "std"))
         if targets is None:
             rows = self._rows(inputs)
@@ -506,7 +504,8 @@ class Result:
                 having, members = table[: len(self.assignment)].any(axis=1), self.assignment
                 of_cluster = {int(each): np.flatnonzero(having & (members == each)) for each in serving}
                 counts = {each: table[clients] for each, clients in of_cluster.items() if len(clients)}
-            return most_confident(certain, serving, predicted, counts, remote=remote)
+            there = self._certainties
+            return most_confident(certain, serving, predicted, counts, remote=remote, known=there)
         truth, target = self._targets(inputs, targets), self.target
         if rule is None:
             losses = self._grouped().losses(inputs, targets)[serving]
@@ -602,6 +601,23 @@ class Result:
             return found
         with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
             return mean_embeddings(federation) if federation.disclosed == "labels" else None
+
+    @cached_property
+    def _certainties(self) -> list[FloatArray] | None:
+        """How certain clusters' models are of their clients' test rows; None where these are not here."""
+        if self._clients is None or len(self._candidates) < 2:
+            return None
+        members = [np.flatnonzero(self.assignment == each) for each in self._candidates]
+        own = self._grouped()
+        models = [from_state(own.model_of(int(each)).state_dict()) for each in self._candidates]
+        with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
+            return certainties(federation, members, models) if federation.disclosed == "labels" else None
+
+    @cached_property
+    def _candidates(self) -> IntArray:
+        """The clusters that a newcomer may be in."""
+        # Where clients chose privately, the assignment does not record what they chose.
+        return np.asarray(self.summary.get("choose_among") or np.unique(self.assignment))
 
     @cached_property
     def _serving(self) -> list[Any]:
@@ -822,7 +838,7 @@ def simulate(
     device
         ``"auto"`` for a GPU if there is one, or a torch device.
     on_round
-        Called after every round with its record.
+        Called after every round that counts with its record; what it takes is none of the run's time.
     progress
         Whether to print the progress and, at the end, the report.
     folder

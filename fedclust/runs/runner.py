@@ -75,7 +75,7 @@ class StrategyRun(Observer):
     display
         Shows its progress; None to show nothing.
     on_round
-        Called after every round, in order.
+        Called after every round that counts, in order.
     confusion
         Whether to measure, after the last round, each cluster's model on the other clusters' clients.
     say
@@ -111,6 +111,7 @@ class StrategyRun(Observer):
         folder = self.recorder.folder / "checkpoints"
         self._checkpoints = Checkpoints(folder, self.settings.rounds, self.settings.checkpoint_every)
         self._done = self._figures_of_round = 0 if self.resume is None else self.resume.server_round
+        self._aside = 0.0  # seconds of callbacks
         self._late: Sequence[Mapping[str, Any]] = ()  # failures after the last round
         self._left_out: Sequence[str] = ()  # matrices that were too large to keep
         self._shown: tuple[pd.DataFrame, dict[str, object]] = pd.DataFrame(), {}
@@ -140,8 +141,6 @@ class StrategyRun(Observer):
             self.recorder.round(record)
         if self.display is not None:
             self.display.update(record)
-        for callback in self.on_round:
-            callback(dict(record))  # a copy, which the callback may change
         if "global_accuracy" in record:
             self._figures_of_round = number
         last = strategy.run.federation.num_rounds
@@ -151,6 +150,10 @@ class StrategyRun(Observer):
             accuracy = strategy.measured.figures.get("accuracy", np.full(len(tested), np.nan))
             measured = int(np.isfinite(accuracy[tested]).sum())
             check_answered(failures, measured, int(tested.sum()), self.progress, settings.min_replies)
+        began = time.perf_counter()
+        for callback in self.on_round:  # not of a round that does not count, which a resumed run has anew
+            callback(dict(record))  # a copy, which the callback may change
+        self._aside += strategy.run.leave_out(time.perf_counter() - began)
         if number == last or self._checkpoints.due(number):
             with self._writing():
                 self._checkpoints.save(self._state())
@@ -244,7 +247,7 @@ class StrategyRun(Observer):
                     pass
             except RunFailed as error:
                 raise RunFailed(f"{self.name}: {error}; {self._left()}") from error
-        self._seconds = earlier + time.perf_counter() - began
+        self._seconds = earlier + time.perf_counter() - began - self._aside
         described = strategy.run.federation.descriptions or described  # includes clients that joined
         self._described, num_clients = described, strategy.clusters.num_clients
         findings = strategy.findings(strategy.clusters)

@@ -85,20 +85,21 @@ def without(
     fitted = target.fits_correction  # which only the site itself can do
     for client, arm in chosen_without(trained, gone, counts, target.words, fitted=fitted).items():
         own, members = served.site(client), trained.trained_with[arm.coalition]
-        corrected, shift = arm.corrected, own.prior_shift
+        shift = own.prior_shift  # None, too, where a correction would change nothing
         tuned = own.personal not in (None, NONE, PRIOR)  # its figures and margins are those of its own model
         if arm == before[client]:
             if not tuned:
                 same.add(client)
         else:
             assignment = np.where(np.isin(np.arange(len(counts)), members), 0, -1)
-            shift = tuple(prior_shifts(counts, assignment)[client].tolist()) if corrected else None
+            found = prior_shifts(counts, assignment)[client] if arm.corrected else np.zeros(1)
+            shift = tuple(found.tolist()) if found.any() else None
         cluster = clusters.setdefault(arm.coalition, len(clusters))
-        layer = PRIOR if corrected else NONE
+        layer = NONE if shift is None else PRIOR
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         not_own = "; not the one fine-tuned to it" if tuned else ""
-        unfit = fitted and len(members) > 1 and before[client].corrected > corrected
+        unfit = fitted and len(members) > 1 and own.prior_shift is not None and shift is None
         lost = f"; without its {target.words.own_correction}" if unfit else ""
         lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}{lost}")
     lines += [

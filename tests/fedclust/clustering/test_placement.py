@@ -66,31 +66,51 @@ def test_a_client_that_was_there_goes_where_it_was(client) -> None:
 ANY = np.zeros((2, 4), dtype=int)
 
 
-def test_rows_without_labels_go_where_a_model_is_more_certain() -> None:
-    # Differences 1, 2, 3 and 2 in favour of cluster 4: mean 2, sample variance 2/3, t = 2/√(2/3/4) = √24.
-    certain, other = np.array([-0.5, -0.5, -0.5, -0.5]), np.array([-1.5, -2.5, -3.5, -2.5])
-    found = most_confident(np.stack([other, certain]), np.array([1, 4]), ANY, {}, level=0.01)
+# Log-confidences of rows of a client, and of clients of clusters 1 and 4, by the models of 1 and 4. Of the
+# first and the last the model of 4 is more certain, by 1, 2, 3 and 2; of those of 1's clients as much less.
+CERTAIN, OTHER = np.array([-0.5, -0.5, -0.5, -0.5]), np.array([-1.5, -2.5, -3.5, -2.5])
+ROWS, KNOWN = np.stack([OTHER, CERTAIN]), [np.stack([CERTAIN, OTHER]), np.stack([OTHER, CERTAIN])]
+BOTH = np.array([1, 4])
+
+
+def test_rows_without_labels_go_to_those_whose_rows_are_like_them_to_the_models() -> None:
+    found = most_confident(ROWS, BOTH, ANY, {}, known=KNOWN)
     assert found.cluster == 4
-    # Student's t with 3 degrees of freedom: P(T > t) = 1/2 − (arctan u + u/(1 + u²))/π with u = t/√3 = √8.
-    u = 8**0.5
-    assert found.evidence["p_value"] == pytest.approx(0.5 - (np.arctan(u) + u / 9) / np.pi)
+    # Welch's t of 1, 2, 3, 2 and their negatives: 4 / √(2/3/4 + 2/3/4) = √48 with 6 degrees of freedom.
+    # P(T > t) = (1 − s (1 + c²/2 + 3c⁴/8)) / 2 with t/√6 = √8 = tan θ, so that c² = 1/9 and s² = 8/9.
+    upper = (1 - (8 / 9) ** 0.5 * (1 + 1 / 18 + 3 / 8 / 81)) / 2
+    assert found.evidence["p_value"] == pytest.approx(upper)  # 0.0002
     assert found.evidence["confidences"] == {"1": -2.5, "4": -0.5}
-    assert (
-        most_confident(np.stack([other, certain]), np.array([1, 4]), ANY, {}).cluster is None
-    )  # 0.0081 > 0.001
-    assert most_confident(np.stack([certain, certain]), np.array([1, 4]), ANY, {}).cluster is None
-    assert most_confident(certain[None], np.array([3]), ANY[:1], {}).cluster == 3
-    # Gains 1 and 3: t = 2 with one degree of freedom, p = 1/2 − arctan(2)/π = 0.148.
-    near = most_confident(np.array([[-1.0, -1], [-2, -4]]), np.array([0, 1]), ANY, {})
-    assert near.reason.endswith(
-        "no cluster's model is clearly the most certain of the rows (p = 0.15, above 0.001)"
-    )
-    assert most_confident(np.array([[-1.0], [-2.0]]), np.array([0, 1]), ANY, {}).cluster is None
-    # The shares of cluster 0's clients, 3/4 and 1/4, are at most 2 · 1/4 from its own, 1/2 and 1/2.
-    sure, counts = np.stack([certain, other]), {0: COUNTS[:2]}
-    for few, cluster in ((12, 0), (8, None)):  # 2 · (1/2 − 12/40) = 0.4; 2 · (1/2 − 8/40) = 0.6
-        predicted = np.array([[40 - few, few, 0, 0], [0, 0, 20, 20]])
-        assert most_confident(sure, np.array([0, 1]), predicted, counts, level=0.01).cluster == cluster
+    tested = most_confident(ROWS, BOTH, ANY, {}, level=0.0001, known=KNOWN)
+    assert tested.cluster is None
+    assert tested.reason.endswith("in which cluster the client is (p = 0.00022, above 0.0001)")
+    assert most_confident(ROWS[:1], np.array([3]), ANY[:1], {}).cluster == 3
+    assert most_confident(ROWS[:, :1], BOTH, ANY, {}, known=KNOWN).cluster is None  # one row has no variance
+    # The shares of cluster 4's clients, 3/4 and 1/4, are at most 2 · 1/4 from its own, 1/2 and 1/2.
+    for few, cluster in ((12, 4), (8, None)):  # 2 · (1/2 − 12/40) = 0.4; 2 · (1/2 − 8/40) = 0.6
+        predicted = np.array([[0, 0, 20, 20], [40 - few, few, 0, 0]])
+        assert most_confident(ROWS, BOTH, predicted, {4: COUNTS[:2]}, known=KNOWN).cluster == cluster
+
+
+def test_a_model_that_is_more_certain_of_everybodys_rows_places_nobody() -> None:
+    alike = [np.tile(ROWS, 50)] * 2  # as of clusters that name the same rows differently
+    for rows in (np.tile(ROWS, 50), np.tile(ROWS, 50) - 0.1):
+        assert most_confident(rows, BOTH, ANY, {}, known=alike).cluster is None
+    unknown = most_confident(np.tile(ROWS, 50), BOTH, ANY, {})
+    assert unknown.cluster is None
+    assert unknown.reason.endswith("how certain they are of their own clients' rows is not known here")
+
+
+def test_of_three_clusters_rows_must_be_told_from_both_others() -> None:
+    # Each model is by 2 ± 1 more certain of its own clients' rows than both others are.
+    known = [np.where(np.arange(3)[:, None] == own, CERTAIN, OTHER) for own in range(3)]
+    clusters, predicted = np.arange(3), np.zeros((3, 4), dtype=int)
+    for own in range(3):
+        assert most_confident(known[own], clusters, predicted, {}, known=known).cluster == own
+    known[2] = known[1]  # whom the models do not tell apart
+    assert most_confident(known[1], clusters, predicted, {}, level=0.02, known=known).cluster is None
+    # From 2's, of whose rows the models of 0 and 2 are as certain: √24 with 3 degrees of freedom, p = 0.0081.
+    assert most_confident(known[0], clusters, predicted, {}, level=0.02, known=known).cluster == 0
 
 
 def test_how_far_inputs_are_is_measured_by_the_farthest_client() -> None:
@@ -118,10 +138,8 @@ def test_how_far_inputs_are_is_measured_by_the_farthest_client() -> None:
     ],
 )
 def test_inputs_and_models_must_not_contradict_each_other(remote, sure, cluster) -> None:
-    certain, other = np.full(4, -0.5), np.array([-1.5, -2.5, -3.5, -2.5])  # p = 0.0081, see above
-    level = 0.01 if sure else 0.001
-    given = np.stack([other, certain]), np.array([1, 4]), ANY, {}
-    assert most_confident(*given, level=level, remote=np.array(remote)).cluster == cluster
+    given = {"known": KNOWN if sure else None, "remote": np.array(remote)}
+    assert most_confident(ROWS, BOTH, ANY, {}, **given).cluster == cluster
 
 
 def test_the_papers_distance_to_pooled_clusters() -> None:

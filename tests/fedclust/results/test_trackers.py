@@ -135,8 +135,7 @@ def test_a_tracker_that_fails_costs_one_line_and_is_left_alone(tmp_path, broken)
             recorder.summary({})
             tracking.end("fmcl")
         assert [call[0] for call in calls if call[0] != "finish"].count(broken) == (broken != "finish")
-        # It is told that the run has failed, if it knows of it.
-        assert calls[-1] == {"start": calls[0], "finish": calls[-1]}.get(broken, ("finish", {}, [], True))
+        assert broken == "finish" or calls[-1] == ("finish", {}, [], True)  # which may have begun a run
     assert said == [
         "fmcl: warning: no longer tracked, results are in its folder: no route to host second line"
     ]

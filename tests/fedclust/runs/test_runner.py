@@ -1,12 +1,13 @@
 """One strategy's run: what it writes, what callbacks may do, who is served what, how a failed one ends."""
 
 import shlex
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 import fedclust
 from fedclust import strategies
@@ -55,6 +56,35 @@ def test_a_callback_that_changes_its_record_changes_nothing(tmp_path: Path) -> N
     result = _simulate(tmp_path / "run", on_round=greedy)
     assert len(result.rounds) == 2
     assert (result.rounds["global_accuracy"] <= 1).all()
+
+
+def test_a_round_that_does_not_count_is_told_to_nobody(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def metric(outputs: Tensor, targets: Tensor) -> float:
+        if seen:
+            raise RuntimeError("a full disk")
+        return 0.5
+
+    with pytest.raises(RunFailed, match="round 2 of 2, no client was evaluated: 4 of 4 clients: .*full disk"):
+        _simulate(tmp_path / "run", metrics={"own": metric}, on_round=lambda each: seen.append(each["round"]))
+    assert seen == [1]  # a tracker would keep its figures beside those of the resumed run's round 2
+    assert [line["round"] for line in SavedRun(tmp_path / "run").rounds] == [1, 2]
+
+
+def test_what_a_callback_takes_is_none_of_the_runs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, taken = time.perf_counter, [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now() + taken[0])
+
+    def slow(record: dict[str, Any]) -> None:
+        taken[0] += 1e6
+
+    result = _simulate(tmp_path / "run", on_round=slow)
+    assert taken == [2e6]
+    assert (result.rounds["seconds"].between(0, 1e5)).all()
+    assert 0 < result.summary["seconds"] < 1e5
 
 
 @pytest.mark.parametrize(("last", "left"), [(1, "it has no checkpoint yet, its rounds are in {}"), (2, None)])

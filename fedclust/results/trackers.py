@@ -435,8 +435,9 @@ class WandB:
         """Write the final figures into the run's summary, add the files as one artifact, and end the run."""
         self._run.summary.update({f"final/{name}": value for name, value in figures.items()})
         kept = self._module.Artifact(f"results-{self._run.id}", type="results")
+        here: dict[str, Any] = {"skip_cache": True, "policy": "immutable"}  # no copies in the home folder
         for path in files:
-            kept.add_dir(str(path), path.name) if path.is_dir() else kept.add_file(str(path))
+            kept.add_dir(str(path), path.name, **here) if path.is_dir() else kept.add_file(str(path), **here)
         if files:
             self._run.log_artifact(kept)
         self._run.finish(exit_code=int(failed))

@@ -11,7 +11,7 @@ from fedclust.support.checks import few, none_of
 _EXAMPLES = """
   fedclust place outputs/2026-01-31/12-00-00 new.csv
   fedclust place outputs/2026-01-31/12-00-00 new.csv --label diagnosis"""
-_NOTE = "Without a column of labels: the cluster whose model is most certain of the rows, if one clearly is."
+_NOTE = "Without a column of labels: the cluster whose clients' rows these are like, if one's clearly are."
 
 
 def main(argv: Sequence[str]) -> int:

@@ -239,7 +239,9 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
     from fedclust.results.trackers import WandB
 
     monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DATA_DIR", str(tmp_path / "home"))  # by default in the home folder
     monkeypatch.setattr("sys.argv", ["fedclust", "--an-argument"])
+    (tmp_path / "summary.json").write_text('{"a figure": 1}')
     first = WandB(mode="offline")
     number = first.start(module.TrackedRun("run/fmcl", "run", tmp_path / "before", {"rounds": 1}))
     print("a printed line")
@@ -247,8 +249,9 @@ def test_wandb_goes_on_offline_with_the_same_id(tmp_path: Path, monkeypatch: pyt
     first.finish({}, [], failed=False)
     second = WandB(mode="offline")
     again = second.start(module.TrackedRun("run/fmcl", "run", tmp_path / "after", {"rounds": 2}, number, 1))
-    second.finish({}, [], failed=False)
+    second.finish({}, [tmp_path / "summary.json"], failed=False)
     assert again == number
+    assert not [each for each in (tmp_path / "home").rglob("*") if each.is_file()]
     for folder in ("before", "after"):
         assert len(list((tmp_path / folder).glob(f"wandb/offline-run-*/run-{number}.wandb"))) == 1
     files = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix != ".log"]

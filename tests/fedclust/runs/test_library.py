@@ -511,6 +511,31 @@ def test_a_newcomer_without_labels_is_compared_with_clients_rows_that_are_here(t
     assert "remoteness" not in elsewhere.place(rows).evidence
 
 
+@pytest.mark.parametrize("shifted", [False, True], ids=["labels", "inputs"])
+def test_a_newcomer_without_labels_is_in_no_cluster_if_only_labels_differ(shifted: bool) -> None:
+    draws = np.random.default_rng(3)
+
+    def rows(group: int, number: int) -> tuple[np.ndarray, np.ndarray]:
+        x = draws.normal(size=(number, 2)).astype(np.float32)
+        y = (x[:, 0] > 0).astype(int) if group == 0 else (x[:, 0] < 0).astype(int)
+        if shifted:  # to where the other group's model knows nothing
+            x[:, group] += 6
+        return x, y
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    groups = [0, 0, 0, 0, *([1] * (4 if shifted else 1))]  # the model of four is surer of any rows
+    how = fedclust.LocalTraining(learning_rate=0.1, batch_size=10, epochs=1)
+    clients, given = [rows(each, 60) for each in groups], {"groups": groups, "rounds": 8, "training": how}
+    result = fedclust.simulate("known_groups", network(), clients, **given)
+    assert result.assignment.tolist() == groups
+    for group in (0, 1):
+        x, y = rows(group, 400)
+        assert result.place(x, y).cluster == group
+        assert result.place(x).cluster == (group if shifted else None)
+
+
 def test_a_newcomer_in_no_cluster_changes_no_cluster_s_model(tmp_path: Path) -> None:
     before = simulate(rounds=1, proof=True, serve="cluster", folder=tmp_path / "run")
     newcomer = before.clients.tail(1).assign(client=len(before.clients), cluster=-1, served="common")

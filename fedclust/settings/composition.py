@@ -641,7 +641,10 @@ def _explain(error: Exception, overrides: Sequence[str], name: str = "config") -
         (deciding if decides else others).append(override)
     # Choices that cannot be combined, a file that is no YAML: their own message, below.
     with suppress(HydraException, yaml.YAMLError):
-        base = hydra.compose(name, [str(each.input_line) for each in deciding], return_hydra_config=True)
+        given = [str(each.input_line) for each in deciding]
+        base = hydra.compose(name, given, return_hydra_config=True)
+        if name == "config" and (brought := own_partition(base, overrides)):
+            base = hydra.compose(name, [*given, brought], return_hydra_config=True)
         for override in others:
             if problem := _unknown(base, override):
                 return problem

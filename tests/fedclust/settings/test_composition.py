@@ -115,6 +115,8 @@ def test_keys_are_those_of_the_choice() -> None:
         ConfigError, match="unknown key 'partition.self_balancing': partition=conventions has .*groups"
     ):
         compose(["partition.self_balancing=true"])
+    with pytest.raises(ConfigError, match="unknown key 'partition.groups': .*partition=iid has file, "):
+        compose(["dataset=csv", "dataset.path=a.csv", "partition.groups=2"])  # which choose iid
 
 
 def test_the_network_has_the_shape_of_what_it_is_trained_on() -> None:

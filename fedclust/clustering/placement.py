@@ -14,6 +14,7 @@
 "None" is ours, see :func:`~fedclust.clustering.shared.placement.nearest`.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -454,18 +455,23 @@ def _told_apart(confidences: FloatArray, known: Sequence[FloatArray]) -> tuple[i
 
     if min(confidences.shape[1], *(each.shape[1] for each in known)) < 2:
         return None, 1.0
-    for a, own in enumerate(known):
-        others = [b for b in range(len(known)) if b != a]
+    # A model that has overflowed is certain of nothing, and nobody is in its cluster.
+    usable: list[int] = np.flatnonzero(
+        np.isfinite([confidences.sum(axis=1), *(each.sum(axis=1) for each in known)]).all(axis=0)
+    ).tolist()
+    for a, own in ((a, known[a]) for a in usable):
+        others = [b for b in usable if b != a]
         gains = [confidences[a] - confidences[b] for b in others]
         theirs = [known[b][a] - known[b][b] for b in others]
-        if all(
+        if others and all(
             2 * gain.mean() > (own[a] - own[b]).mean() + their.mean()
             for b, gain, their in zip(others, gains, theirs, strict=True)
         ):
-            with np.errstate(divide="ignore", invalid="ignore"):
+            with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # of rows of which models are equally certain
                 tests = [
                     ttest_ind(gain, their, equal_var=False, alternative="greater").pvalue
                     for gain, their in zip(gains, theirs, strict=True)
                 ]
-            return a, float(holm(np.nan_to_num(tests, nan=1.0)).max())
+            return int(a), float(holm(np.nan_to_num(tests, nan=1.0)).max())
     return None, 1.0

@@ -24,6 +24,9 @@ from fedclust.typing import FloatArray, IntArray
 FILES = ("rounds.jsonl", "summary.json", "clients.parquet")
 """Files of which a run's folder has at least one."""
 
+FAILED = "failed.txt"
+"""Says why a run has failed."""
+
 
 @dataclass(frozen=True, eq=False)
 class SavedRun:
@@ -69,6 +72,12 @@ class SavedRun:
             If it is not a YAML mapping.
         """
         return self._mapping("config.yaml", read_yaml)
+
+    @cached_property
+    def failed(self) -> str:
+        """Why the run has failed; empty unless it has, and was not resumed since."""
+        path = self.folder / FAILED
+        return path.read_text(encoding="utf-8").strip() if path.is_file() else ""
 
     def _mapping(self, name: str, read: Callable[[Path], Any]) -> dict[str, Any]:
         path = self.folder / name

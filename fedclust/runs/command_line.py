@@ -231,10 +231,11 @@ def _job(
         further = str(error) or f"to resume: fedclust resume={shlex.quote(str(folder))}"
         print(f"fedclust: {ended}; {further}", file=sys.stderr)
         sys.exit(code)  # as shells do
-    if sweep_folder is not None:
-        from fedclust.results.page import write_sweep_page
+    finally:
+        if sweeps or (folder.parent / "multirun.yaml").is_file():  # a job that was resumed by itself
+            from fedclust.results.page import write_sweep_page
 
-        write_sweep_page(sweep_folder)
+            write_sweep_page(sweep_folder or folder.parent)
     return returned
 
 

@@ -193,7 +193,10 @@ def end_sweep(folder: Path) -> None:
 
     from fedclust.results import comparison as results
 
-    comparison, metric = results.compare(results.runs_below([folder])[0]), _SHORT[0]
+    found, kind, others, metric = results.runs_below([folder])[0], "", list[Path](), _SHORT[0]
+    if found:
+        kind, found, others = results.of_one_kind(found)
+    comparison = results.compare(found)
     best = results.ranked(comparison.rows, metric)
     if not best:  # none has finished, or they are not of methods
         return
@@ -202,6 +205,7 @@ def end_sweep(folder: Path) -> None:
     tests, against = results.differences(comparison, metric), results.reference(comparison, metric)
     shown = results.best_first(replace(comparison, rows=tuple(best[:_MOST])), metric)
     _print(shown, metrics, tests, against)
+    _print_left_out(f"not of {kind}, as the newest run", others)
     more = [f"{len(best) - _MOST} more: fedclust compare {shlex.quote(str(folder))}"] * (len(best) > _MOST)
     page = folder.resolve() / "report.html"
     last = f"page: {page}" if page.is_file() else f"results: {page.parent}"

@@ -597,21 +597,30 @@ class Result:
         Unless the method kept it, it is computed of the rows of a simulation, which are on this machine.
         """
         found = next((each for name, each in self.saved.matrices() if name == "mean_embeddings"), None)
-        if found is not None or self._clients is None or self.num_clusters < 2:
+        if found is not None or self.num_clusters < 2:
             return found
-        with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
-            return mean_embeddings(federation) if federation.disclosed == "labels" else None
+        return self._asked(mean_embeddings)
 
     @cached_property
     def _certainties(self) -> list[FloatArray] | None:
         """How certain clusters' models are of their clients' test rows; None where these are not here."""
-        if self._clients is None or len(self._candidates) < 2:
+        if len(self._candidates) < 2:
             return None
         members = [np.flatnonzero(self.assignment == each) for each in self._candidates]
         own = self._grouped()
         models = [from_state(own.model_of(int(each)).state_dict()) for each in self._candidates]
-        with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
-            return certainties(federation, members, models) if federation.disclosed == "labels" else None
+        return self._asked(lambda federation: certainties(federation, members, models))
+
+    def _asked(self, ask: Callable[[Federation], Any]) -> Any:
+        """Ask a simulation's clients; None if they disclose less, or their data are no longer here."""
+        if self._clients is None:
+            return None
+        try:
+            with tempfile.TemporaryDirectory() as where, self._clients(Path(where)) as federation:
+                return ask(federation) if federation.disclosed == "labels" else None
+        except ValueError as error:
+            logger.info("clients' rows cannot be asked: %s", error)
+            return None
 
     @cached_property
     def _candidates(self) -> IntArray:

@@ -37,7 +37,7 @@ _WIDTH = 100
 _CODES = (
     "0; 1 if the run, or a job of a sweep, fails after it has started; 2 if a setting is wrong; 3 if the "
     "models predict no better than each client's class shares after five passes over a client's rows or "
-    "more, which a sweep's jobs only print; 130 or 143 if it is interrupted"
+    "more, or those of a sweep's job, and no job fails; 130 or 143 if it is interrupted"
 )
 _EXAMPLES = {
     "run": """

@@ -21,7 +21,7 @@ _PORT = 8777
 _EXAMPLES = """
   fedclust watch outputs/2026-01-31/12-00-00
   fedclust watch outputs/sweep --port 0"""
-_WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", "config.yaml")
+_WATCHED = ("rounds.jsonl", "summary.json", "clusters.json", "clients.parquet", "config.yaml", "failed.txt")
 
 
 class Watch(ThreadingHTTPServer):

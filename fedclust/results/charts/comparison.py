@@ -282,7 +282,7 @@ def ranks(panels: Panels, width: Width) -> Made:
     shows += "(setting and seed); a bar joins methods within Nemenyi's critical difference at 0.05; "
     shows += f"Friedman's p {friedman(scores):.2g}"
     if left_out := len(federations) - len(complete):
-        shows += f"; without {left_out} federations in which a method is missing"
+        shows += f"; without {plural(left_out, 'federation')} in which a method is missing"
     return rank_diagram(methods, mean_ranks(scores), difference, title, WIDTHS[width]), shows
 
 

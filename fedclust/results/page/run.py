@@ -95,6 +95,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "document": " · ".join(str(each) for each in page_of if each),
         "finished": finished,
         "done": done,
+        "failed": "" if finished else run.failed,
         "total": int(total or 0),
         "verdict": [*headline(verdict[0]), *verdict[1:]] if verdict else [],
         "noted": [str(note) for note in noted if note],

@@ -5,8 +5,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import numpy as np
-
 from fedclust.results import report
 from fedclust.results.charts.chart import Line, Picture, curves, strip
 from fedclust.results.comparison import (
@@ -16,6 +14,8 @@ from fedclust.results.comparison import (
     compare,
     find_runs,
     guesses_line,
+    of_one_kind,
+    ranked,
     runs_below,
 )
 from fedclust.results.names import paper_name
@@ -60,7 +60,8 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     runs, unfinished = runs_below([folder])
     if not unfinished:
         find_runs([folder])  # raises unless there is one that has finished
-    comparison, jobs = compare(runs), []
+    kind, alike, others = of_one_kind(runs) if runs else ("", [], [])
+    comparison, jobs = compare(alike), []
     for run in [*runs, *map(SavedRun, unfinished)]:
         if run.folder.parent.name != "compare":
             jobs.append((run.folder.resolve().relative_to(folder.resolve()), run))
@@ -71,7 +72,10 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     lines = headline(best[0]) if len(best) == 1 else several if best else []
     if left:
         lines.append(f"{left} of {len(jobs)} runs have not finished")
-    rows = sorted(comparison.rows, key=lambda row: -_mean(row))  # of other settings, too
+    if others:
+        lines.append(f"{plural(len(others), 'run')} not of {kind}, as the newest is, only on their own pages")
+    rows = ranked(comparison.rows, _ACCURACY)  # of other settings, too
+    rows += [row for row in comparison.rows if row not in rows]
     words, own = comparison.words, {key: title for key, title, _ in comparison.words.figures}
     titles = {key: title.format(words) for key, title in _FIGURES.items() if key not in words.without}
     first = _ACCURACY, f"without_layer.{_ACCURACY}"
@@ -100,11 +104,6 @@ def view_sweep(folder: Path) -> dict[str, Any]:
 def _name(comparison: ComparedRuns, row: Row) -> str:
     given = zip(comparison.settings, row.settings, strict=True)
     return " ".join([paper_name(row.strategy), *(f"{key}={value}" for key, value in given if value)])
-
-
-def _mean(row: Row) -> float:
-    values = row.values(_ACCURACY)
-    return float(values.mean()) if values.size else -np.inf
 
 
 def _row(row: Row, figures: Iterable[str]) -> list[Any]:
@@ -155,7 +154,8 @@ def _job(run: SavedRun, place: Path) -> list[Any]:
     link = "/".join(map(quote, (*place.parts, "report.html"))) if page else None
     done = int(run.rounds[-1]["round"]) if run.rounds else 0
     total = int(run.config.get("rounds") or run.summary.get("rounds") or 0)
-    progress = f"{done:,} of {format(total, ',') if total else '?'}, not finished"
+    state = "failed" if run.failed else "not finished"
+    progress = f"{done:,} of {format(total, ',') if total else '?'}, {state}"
     seed = run.summary.get("seed", run.config.get("seed"))
     return [
         {"text": str(place), "link": link},

@@ -7,6 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
@@ -18,7 +19,7 @@ import numpy as np
 
 from fedclust.results import report
 from fedclust.results.recorder import CannotWrite
-from fedclust.results.saved_run import FILES, pack
+from fedclust.results.saved_run import FAILED, FILES, pack
 from fedclust.support.checks import capitalised, plural, replace_file
 
 if TYPE_CHECKING:
@@ -219,8 +220,8 @@ class LivePage:
 
     Called after each round, it writes the page after 10 seconds and then every 30 seconds; if that takes
     more than 0.6 s, as in a run of many thousand rounds, less often, so that it costs at most 2 % of the
-    run's time. As a context manager it also writes the page when a run fails. A page that cannot be written
-    is a warning and does not end the run.
+    run's time. As a context manager it also writes the page when a run fails, and for it ``failed.txt``. A
+    page that cannot be written is a warning and does not end the run.
 
     Parameters
     ----------
@@ -240,12 +241,16 @@ class LivePage:
             self.write()
 
     def __enter__(self) -> "LivePage":
+        (self._folder / FAILED).unlink(missing_ok=True)  # of a run that is resumed
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, CannotWrite):
+            if issubclass(kind, Exception):
+                with suppress(OSError):
+                    replace_file(self._folder / FAILED, " ".join(str(error).split()) + "\n")
             self.write()
 
     def write(self) -> None:

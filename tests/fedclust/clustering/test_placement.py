@@ -5,6 +5,8 @@ Class prototypes of a client that comes later.
 Label counts of a client that comes later.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -99,6 +101,23 @@ def test_a_model_that_is_more_certain_of_everybodys_rows_places_nobody() -> None
     unknown = most_confident(np.tile(ROWS, 50), BOTH, ANY, {})
     assert unknown.cluster is None
     assert unknown.reason.endswith("how certain they are of their own clients' rows is not known here")
+
+
+def test_a_model_that_has_overflowed_is_certain_of_nothing() -> None:
+    diverged = [np.vstack([each, np.full(4, np.nan)]) for each in (ROWS, *KNOWN, OTHER[None])[:3]]
+    clusters, predicted = np.array([1, 4, 7]), np.zeros((3, 4), dtype=int)
+    known = [*diverged[1:], diverged[1]]
+    assert most_confident(diverged[0], clusters, predicted, {}, known=known).cluster == 4
+    known[0] = np.vstack([np.full(4, np.nan), known[0][1:]])  # then there is nothing to compare with
+    assert most_confident(diverged[0], clusters, predicted, {}, known=known).cluster is None
+
+
+def test_rows_of_which_models_are_always_as_certain_give_no_warning() -> None:
+    constant = np.array([[-1.0] * 4, [0.0] * 4])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = most_confident(constant, BOTH, ANY, {}, known=[constant[::-1], constant])
+    assert (found.cluster, found.evidence["p_value"]) == (4, 0.0)  # without any variance
 
 
 def test_of_three_clusters_rows_must_be_told_from_both_others() -> None:

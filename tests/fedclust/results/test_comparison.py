@@ -145,6 +145,21 @@ def test_a_run_that_failed_makes_its_method_no_better(tmp_path: Path) -> None:
     assert line == f"{first}; {second} ± 0.009, p 0.031"
 
 
+def test_the_next_is_not_one_that_another_leads(tmp_path: Path) -> None:
+    # FMCL has the three easy seeds alone; with each of the five that both have it is 0.01 behind FedAvg, and
+    # IFCA is ahead of both with the two that all have.
+    for seed in range(8):
+        run(tmp_path / f"fedavg{seed}", "fedavg", seed, 0.6)
+    for seed in (0, 1, 2, 3, 4, 8, 9, 10):
+        run(tmp_path / f"fmcl{seed}", "fmcl", seed, 0.59 if seed < 8 else 0.99)
+    for seed in (0, 1, 8, 9):
+        run(tmp_path / f"ifca{seed}", "ifca", seed, 0.65 if seed < 8 else 0.995)
+    comparison = compare(find_runs([tmp_path])[0])
+    names = [row.strategy for row in ranked(comparison.rows, "mean_client_accuracy")]
+    assert names == ["ifca", "fedavg", "fmcl"]
+    assert "; next FedAvg, 0.600" in best_lines(comparison)[0]
+
+
 def test_a_third_method_decides_nothing_between_two(tmp_path: Path) -> None:
     # CFL is 0.1 ahead with the seeds 10 to 19, and 0.001 behind with those that FedAvg has, too.
     for seed in range(20):
@@ -216,6 +231,15 @@ def test_a_seed_of_something_else_is_a_setting(tmp_path: Path) -> None:
         ("fedavg", "0", "99"): [9.0],
         ("fedavg", "1", ""): [1.0, 1.5],
     }
+
+
+def test_a_split_that_is_the_same_for_all_seeds_is_one_setting(tmp_path: Path) -> None:
+    for seed in range(3):
+        run(tmp_path / str(seed), "fedavg", seed, seed / 10, {"partition": {"seed": 0}})
+    assert table(tmp_path) == {("fedavg",): [0.0, 0.1, 0.2]}
+    for seed in range(2):
+        run(tmp_path / f"other{seed}", "fedavg", seed, 1 + seed / 10, {"partition": {"seed": 1}})
+    assert table(tmp_path) == {("fedavg", "0"): [0.0, 0.1, 0.2], ("fedavg", "1"): [1.0, 1.1]}
 
 
 def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:

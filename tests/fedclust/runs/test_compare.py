@@ -1,12 +1,15 @@
 import csv
 import io
 import json
+import os
 from itertools import combinations
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from fedclust.data.targets import Amounts, to_values
+from fedclust.results.page.sweep import view_sweep
 from fedclust.runs.compare import end_sweep, main
 
 
@@ -290,3 +293,22 @@ def test_a_sweep_ends_with_its_best_method(paired: Path, capsys) -> None:
     (paired / "empty").mkdir()
     end_sweep(paired / "empty")  # as of task=inspect
     assert capsys.readouterr().out == ""
+
+
+def test_a_sweep_of_classes_and_amounts_compares_only_what_the_newest_predicts(paired: Path, capsys) -> None:
+    folder = paired / "amounts"
+    folder.mkdir()
+    summary = {"strategy": "cfl", "seed": 0, "mean_client_accuracy": 0.9}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "rounds.jsonl").touch()
+    (folder / "inputs.json").write_text(
+        json.dumps({"target": to_values(Amounts(low=0.0, high=1.0, edges=(0.5,)))})
+    )
+    os.utime(folder / "summary.json", (1, 1))
+    end_sweep(paired)
+    printed = capsys.readouterr()
+    assert "CFL" not in printed.out
+    assert printed.err == f"left out, not of classes, as the newest run: {folder}\n"
+    view = view_sweep(paired)
+    assert [row[0] for row in view["rows"]] == ["FMCL", "FedAvg", "IFCA"]
+    assert view["lines"][-1] == "1 run not of classes, as the newest is, only on their own pages"

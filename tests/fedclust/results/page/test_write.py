@@ -15,6 +15,7 @@ from fedclust.results import Recorder
 from fedclust.results.charts.chart import bundle
 from fedclust.results.page import PAGE, LivePage, document, live_part, write
 from fedclust.results.page.run import view_run
+from fedclust.results.page.sweep import view_sweep
 from fedclust.results.page.write import template
 
 from .conftest import HOSTILE, Page
@@ -162,11 +163,19 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
     def run() -> None:
         with LivePage(tmp_path / "run"), Recorder(tmp_path / "run") as recorder:
             recorder.round({"round": 1})
-            raise RuntimeError
+            raise RuntimeError("a disk on fire &\ngone")
 
     with pytest.raises(RuntimeError):
         run()
-    assert (tmp_path / "run" / PAGE).exists()
+    page = (tmp_path / "run" / PAGE).read_text()
+    assert "Failed: round 1" in page
+    assert "a disk on fire &amp; gone" in page
+    assert view_sweep(tmp_path)["runs"][0][3]["text"] == "1 of ?, failed"
+    with LivePage(tmp_path / "run") as resumed:
+        resumed.write()
+    page = (tmp_path / "run" / PAGE).read_text()
+    assert "Not finished: round 1" in page
+    assert "on fire" not in page
 
 
 def test_a_page_that_cannot_be_written_does_not_end_the_run(finished_run, tmp_path, caplog) -> None:

@@ -512,7 +512,7 @@ def test_a_site_whose_leaving_changes_nothing_keeps_its_figures(four_sites: Path
 
 def test_a_site_leaves_with_all_its_clients(tmp_path: Path) -> None:
     draws = np.random.default_rng(5)
-    for site, wards in {"north": 2, "north-east": 1, "south": 1}.items():
+    for site, wards in {"north": 2, "north-east": 1, "south": 1, "east": 1, "west": 1}.items():
         value, ward = draws.normal(size=80 * wards), np.repeat(["a", "b"][:wards], 80)
         ill = np.where(value + draws.normal(size=len(value)) / 3 > 0, "yes", "no")
         pd.DataFrame({"value": value.round(4), "ward": ward, "ill": ill}).to_csv(
@@ -525,15 +525,17 @@ def test_a_site_leaves_with_all_its_clients(tmp_path: Path) -> None:
     trained = unpack(Coalitions.memory_type, result._state.layers["Coalitions"])
     left = result.without("north")
     assert left.label == "north"
-    assert [site.label for site in left.served.sites] == ["north-east/a", "south/a"]
+    assert [site.label for site in left.served.sites] == ["east/a", "north-east/a", "south/a", "west/a"]
+    # With six clients not all coalitions train, but that of all others does.
+    assert (0, 1, 4, 5) in trained.coalitions
     for line, site in zip(left.lines, left.served.sites, strict=False):
         assert line.startswith(f"{site.label}: the model that it trains with ")
         assert "north/" not in line
-    arms = chosen_without(trained, [1, 2], result.saved.label_counts, CLASSES.words)
-    assert list(arms) == [0, 3]
-    assert not {1, 2} & {each for arm in arms.values() for each in trained.trained_with[arm.coalition]}
+    arms = chosen_without(trained, [2, 3], result.saved.label_counts, CLASSES.words)
+    assert list(arms) == [0, 1, 4, 5]
+    assert not {2, 3} & {each for arm in arms.values() for each in trained.trained_with[arm.coalition]}
     one = result.without("north/b").served.sites
-    assert [site.label for site in one] == ["north-east/a", "north/a", "south/a"]
+    assert [site.label for site in one] == ["east/a", "north-east/a", "north/a", "south/a", "west/a"]
 
 
 def test_models_that_nobody_has_measured_have_no_interval() -> None:

@@ -60,6 +60,7 @@ from fedclust.proof.coalitions import (
     harmful_sites,
     partners,
     turned_sites,
+    without_sites,
 )
 from fedclust.proof.figure import ENOUGH_ROWS, measure
 from fedclust.proof.partners import gained_by_groups, lost_without, of_groups, worth
@@ -302,7 +303,8 @@ class Coalitions(Layer):
         able = now.number == 1 and not run.federation.clients.plain  # to train several models in a round
         if able and self._wanted(run.federation.describe().rows, run.initial):
             number, model = now.clusters.num_clients, run.initial
-            further = self._propose(run.federation, model) if number > ALL_UP_TO else ()
+            further = list(self._propose(run.federation, model)) if number > ALL_UP_TO else []
+            further += without_sites(run.federation.describe().client_names or ())
             listed = coalitions(number, further)
             nothing = (np.zeros(number, dtype=np.int64),) * 2
             self.trained = CoalitionModels(listed, (model,) * (_EACH * len(listed)), *nothing)

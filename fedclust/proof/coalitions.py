@@ -85,6 +85,24 @@ def coalitions(num_sites: int, proposed: Iterable[Coalition] = ()) -> tuple[Coal
     return tuple(sorted(listed, key=lambda each: (-len(each), each)))
 
 
+def without_sites(names: Sequence[str]) -> list[Coalition]:
+    """List the coalitions without one site that has several clients, by which it can leave.
+
+    Parameters
+    ----------
+    names
+        Each client's name; one of a site with several is ``"site/client"``.
+
+    Examples
+    --------
+    >>> without_sites(["east", "west/ward 1", "west/ward 2", "north"])
+    [(0, 3)]
+    """
+    sites = [name.partition("/")[0] if "/" in name else None for name in names]
+    several = {site for site in sites if site is not None and 1 < sites.count(site) < len(sites)}
+    return [tuple(k for k, own in enumerate(sites) if own != site) for site in sorted(several)]
+
+
 def folds(num_rows: int, draws: np.random.Generator, persons: IntArray | None = None) -> IntArray:
     """Draw the fold of each row, in [0, 5); rows of one person share a fold.
 

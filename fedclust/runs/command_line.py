@@ -202,7 +202,9 @@ def _job(
     sweeps, returned = sweep_folder is not None, None
     job = number, list(config.overrides)
     try:
-        summary = _run(config, folder)
+        summary = sweep.go_on(config, folder) if sweeps else None
+        if summary is None:
+            summary = _run(config, folder)
         if sweeps:
             returned = sweep.objective(summary, str(config.objective))
         if summary.get("collapsed") and not summary.get("few_passes"):
@@ -228,7 +230,10 @@ def _job(
             raise
     except KeyboardInterrupt as error:
         ended, code = ("terminated", _ENDED) if isinstance(error, _Terminated) else ("interrupted", 130)
-        further = str(error) or f"to resume: fedclust resume={shlex.quote(str(folder))}"
+        resumes = f"to resume: fedclust resume={shlex.quote(str(folder))}"
+        if sweep_folder is not None:
+            resumes = f"to go on: the same command with output_dir={shlex.quote(str(sweep_folder))}"
+        further = str(error) or resumes
         print(f"fedclust: {ended}; {further}", file=sys.stderr)
         sys.exit(code)  # as shells do
     finally:

@@ -246,6 +246,30 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
     return None
 
 
+def go_on(config: DictConfig, job: Path) -> dict[str, Any] | None:
+    """Go on with a job that an earlier sweep into the same folder has begun.
+
+    Returns
+    -------
+    Its summary, if it has finished with this configuration. Else None, and the configuration says to resume
+    it, if it was begun.
+    """
+    if not (job / "rounds.jsonl").is_file():
+        return None
+    from fedclust.results import SavedRun  # imports pandas
+
+    run, asked = SavedRun(job), yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
+    before, now = ({k: v for k, v in each.items() if k not in _TOLD} for each in (run.config, asked))
+    if "made" in run.summary and before == now:  # written last
+        print(f"{job}: finished before, kept")
+        return run.summary
+    config.resume = str(job)
+    return None
+
+
+_TOLD = ("output_dir", "overrides", "resume")
+
+
 def _relevant(config: Mapping[str, Any], name: str) -> dict[str, Any]:
     without = (*_IRRELEVANT, "serve") if name == COMMON else _IRRELEVANT  # nothing else could serve there
     return {key: value for key, value in config.items() if key not in without}

@@ -248,8 +248,9 @@ class LivePage:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is not None and not issubclass(kind, CannotWrite):
-            if issubclass(kind, Exception):
-                with suppress(OSError):
+            with suppress(OSError):
+                begun = (self._folder / "rounds.jsonl").stat().st_size  # else its folder may be removed
+                if issubclass(kind, Exception) and begun:
                     replace_file(self._folder / FAILED, " ".join(str(error).split()) + "\n")
             self.write()
 

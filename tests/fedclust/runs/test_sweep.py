@@ -8,6 +8,7 @@ from fedclust.runs.sweep import (
     any_failed,
     check_sweeper,
     choices,
+    go_on,
     jobs,
     objective,
     take_from_sweep,
@@ -184,3 +185,27 @@ def test_which_models_serve_matters_to_groups(tmp_path, name: str, taken: bool) 
             text = json.dumps({"strategy": name, "rounds": 1, "made": {}})
             (tmp_path / "0" / "summary.json").write_text(text)
     assert (take_from_sweep(name, config, tmp_path / "1") is not None) is taken
+
+
+def test_a_sweep_goes_on_in_its_folder(tmp_path, capsys) -> None:
+    begun = compose(["rounds=3", "seed=1", "output_dir=elsewhere"])
+    assert go_on(begun, tmp_path) is None
+    assert begun.resume is None  # a job that had not begun
+    (tmp_path / "rounds.jsonl").touch()
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(begun, resolve=True))
+    for summary in (
+        {},
+        {"strategy": "auto", "rounds": 3},
+    ):  # layers and other strategies come after the rounds
+        (tmp_path / "summary.json").write_text(json.dumps(summary))
+        again = compose(["seed=1", "rounds=3"])
+        assert go_on(again, tmp_path) is None
+        assert again.resume == str(tmp_path)
+    finished = {"strategy": "auto", "rounds": 3, "made": {}}
+    (tmp_path / "summary.json").write_text(json.dumps(finished))
+    again, other = compose(["seed=1", "rounds=3"]), compose(["seed=1", "rounds=4"])
+    assert go_on(again, tmp_path) == finished
+    assert again.resume is None
+    assert capsys.readouterr().out == f"{tmp_path}: finished before, kept\n"
+    assert go_on(other, tmp_path) is None  # which the run itself refuses, unless only rounds= differs
+    assert other.resume == str(tmp_path)

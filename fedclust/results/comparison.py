@@ -332,11 +332,12 @@ def _without_splits(configs: Mapping[SavedRun, dict[str, str]]) -> dict[SavedRun
         found[run] = own = {key: value for key, value in config.items() if key not in dropped}
         if "content" in own:
             own["content"] = own["content"].removesuffix(f"-{seeds[run]}")
-    splits: dict[tuple[str, str, frozenset[tuple[str, str]]], list[SavedRun]] = {}
+    splits: dict[tuple[str, frozenset[tuple[str, str]]], list[SavedRun]] = {}
     for run, own in found.items():
         split = own.pop(_SPLIT, "null")
-        splits.setdefault((split, run.strategy, frozenset(own.items())), []).append(run)
-    for (split, _, _), alike in splits.items():
+        shared = frozenset((key, value) for key, value in own.items() if "strategy" not in key.split("."))
+        splits.setdefault((split, shared), []).append(run)
+    for (split, _), alike in splits.items():
         if split != "null" and {seeds[run] for run in alike} != {split}:  # not each run's own: a setting
             for run in alike:
                 found[run][_SPLIT] = split
@@ -404,9 +405,9 @@ def by_setting(comparison: ComparedRuns) -> tuple[str, dict[str, dict[str, Row]]
 def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
     """Sort the rows that have a metric by its mean, the best first, and those with few seeds last.
 
-    A run that failed with a difficult seed makes its method no better: each is one that no later one leads by
-    the mean over the seeds that both have, if there is one. Few seeds are fewer than half as many as another
-    row's.
+    A run that failed with a difficult seed makes its method no better: the first two are such that none after
+    them leads them by the mean over the seeds that both have, if there are such. Few seeds are fewer than
+    half as many as another row's.
     """
     found = {row: seeds for row in rows if (seeds := row.by_seed(metric))}
     most = max(map(len, found.values()), default=0)
@@ -414,18 +415,17 @@ def ranked(rows: Iterable[Row], metric: str) -> list[Row]:
     many = {row for row, seeds in found.items() if 2 * len(seeds) >= most}
     order = sorted(found, key=lambda row: (row not in many, -sign * row.values(metric).mean()))
 
-    def leads(other: Row, row: Row) -> bool:
-        own, theirs = found[row], found[other]
-        gap = sum(own[seed] - theirs[seed] for seed in own.keys() & theirs)
-        return round(sign * gap, 12) < 0
+    def led(row: Row, others: Sequence[Row]) -> bool:
+        pairs = ((found[row], found[other]) for other in others if other is not row)
+        gaps = (sum(own[seed] - theirs[seed] for seed in own.keys() & theirs) for own, theirs in pairs)
+        return any(round(sign * gap, 12) < 0 for gap in gaps)
 
-    leaders = {row: {other for other in many - {row} if leads(other, row)} for row in many}
-    later, placed = [row for row in order if row in many], list[Row]()
-    while later:
-        row = next((row for row in later if leaders[row].isdisjoint(later)), later[0])
-        placed.append(row)
-        later.remove(row)
-    return [*placed, *(row for row in order if row not in many)]
+    for place in range(min(2, len(many))):
+        later = order[place : len(many)]
+        row = next((row for row in later if not led(row, later)), later[0])
+        order.remove(row)
+        order.insert(place, row)
+    return order
 
 
 def best_first(comparison: ComparedRuns, metric: str) -> ComparedRuns:

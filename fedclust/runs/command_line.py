@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -240,7 +240,8 @@ def _job(
         if sweeps or (folder.parent / "multirun.yaml").is_file():  # a job that was resumed by itself
             from fedclust.results.page import write_sweep_page
 
-            write_sweep_page(sweep_folder or folder.parent)
+            with suppress(OSError):  # the run's own outcome counts
+                write_sweep_page(sweep_folder or folder.parent)
     return returned
 
 

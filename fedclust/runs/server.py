@@ -775,13 +775,14 @@ class Session:
                     run.recorder.close()  # before the page is written
                     raise
                 federation.close()  # compared strategies run on the same clients
-        if plan.proves and COMMON in compared.keys() | self.runs.keys():
-            self._prove(plan, federation)
-        for name, run in self.runs.items():
-            if name != plan.chosen:
-                compared[name] = run.personalise(federation, plan.layers[name])
-                self.end_tracking(name)
-        summary = self.runs[plan.chosen].personalise(federation, plan.layers[plan.chosen])
+        with self.live or nullcontext():
+            if plan.proves and COMMON in compared.keys() | self.runs.keys():
+                self._prove(plan, federation)
+            for name, run in self.runs.items():
+                if name != plan.chosen:
+                    compared[name] = run.personalise(federation, plan.layers[name])
+                    self.end_tracking(name)
+            summary = self.runs[plan.chosen].personalise(federation, plan.layers[plan.chosen])
         in_order = {name: compared[name] for name in plan.strategies if name in compared}
         return {**summary, "compare": in_order}
 

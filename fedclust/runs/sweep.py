@@ -247,12 +247,12 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
 
 
 def go_on(config: DictConfig, job: Path) -> dict[str, Any] | None:
-    """Go on with a job that an earlier sweep into the same folder has begun.
+    """Go on with a job that an earlier sweep has begun in the same folder, with the same configuration.
 
     Returns
     -------
-    Its summary, if it has finished with this configuration. Else None, and the configuration says to resume
-    it, if it was begun.
+    Its summary, if it has finished. Else None, and the configuration says to resume it, if it was begun; a
+    folder that holds another run is refused later.
     """
     if not (job / "rounds.jsonl").is_file():
         return None
@@ -260,10 +260,11 @@ def go_on(config: DictConfig, job: Path) -> dict[str, Any] | None:
 
     run, asked = SavedRun(job), yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
     before, now = ({k: v for k, v in each.items() if k not in _TOLD} for each in (run.config, asked))
-    if "made" in run.summary and before == now:  # written last
+    if before == now and ("made" in run.summary or "task" in run.summary):  # the former is written last
         print(f"{job}: finished before, kept")
         return run.summary
-    config.resume = str(job)
+    if before == now:
+        config.resume = str(job)
     return None
 
 

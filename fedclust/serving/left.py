@@ -87,19 +87,20 @@ def without(
         own, members = served.site(client), trained.trained_with[arm.coalition]
         shift = own.prior_shift  # None, too, where a correction would change nothing
         tuned = own.personal not in (None, NONE, PRIOR)  # its figures and margins are those of its own model
-        if arm == before[client]:
-            if not tuned:
-                same.add(client)
+        if arm == before[client] and not tuned:
+            same.add(client)
         else:
             assignment = np.where(np.isin(np.arange(len(counts)), members), 0, -1)
-            found = prior_shifts(counts, assignment)[client] if arm.corrected else np.zeros(1)
+            correct = arm.corrected and not fitted
+            found = prior_shifts(counts, assignment)[client] if correct else np.zeros(1)
             shift = tuple(found.tolist()) if found.any() else None
         cluster = clusters.setdefault(arm.coalition, len(clusters))
         layer = NONE if shift is None else PRIOR
         sites.append(replace(own, cluster=cluster, prior_shift=shift, personal=layer, note=None))
         others = [label[other] for other in members if other != client] or ["nobody"]
         not_own = "; not the one fine-tuned to it" if tuned else ""
-        unfit = fitted and len(members) > 1 and own.prior_shift is not None and shift is None
+        had = own.prior_shift is not None or (tuned and before[client].corrected)
+        unfit = fitted and len(members) > 1 and had and shift is None
         lost = f"; without its {target.words.own_correction}" if unfit else ""
         lines.append(f"{own.label}: the model that it trains with {joined(others)}{not_own}{lost}")
     lines += [

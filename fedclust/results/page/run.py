@@ -95,7 +95,7 @@ def view_run(folder: Path) -> dict[str, Any]:
         "document": " · ".join(str(each) for each in page_of if each),
         "finished": finished,
         "done": done,
-        "failed": "" if finished else run.failed,
+        "failed": run.failed,
         "total": int(total or 0),
         "verdict": [*headline(verdict[0]), *verdict[1:]] if verdict else [],
         "noted": [str(note) for note in noted if note],
@@ -141,7 +141,8 @@ def headline(verdict: str) -> list[str]:
 def is_finished(run: SavedRun) -> bool:
     """Return whether a run and all strategies that it is compared with have finished."""
     compared = set(run.config.get("compare") or ()) - {run.summary.get("strategy")}
-    return "strategy" in run.summary and compared <= (run.summary.get("compare") or {}).keys()
+    whole = "strategy" in run.summary and compared <= (run.summary.get("compare") or {}).keys()
+    return whole and not run.failed
 
 
 def tally(rounds: Sequence[Mapping[str, Any]], num_clients: int) -> tuple[IntArray, IntArray]:

@@ -21,6 +21,7 @@ from fedclust.results import report
 from fedclust.results.recorder import CannotWrite
 from fedclust.results.saved_run import FAILED, FILES, pack
 from fedclust.support.checks import capitalised, plural, replace_file
+from fedclust.support.reasons import RunFailed
 
 if TYPE_CHECKING:
     import jinja2
@@ -234,24 +235,29 @@ class LivePage:
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
         self._due = clock() + _SECONDS_BEFORE  # none for short runs
+        self._begun = False
 
     def __call__(self, record: Mapping[str, Any]) -> None:  # noqa: ARG002
         """Write the page if it is time; called after every round."""
+        self._begun = True
         if self._clock() >= self._due:
             self.write()
 
     def __enter__(self) -> "LivePage":
-        (self._folder / FAILED).unlink(missing_ok=True)  # of a run that is resumed
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not issubclass(kind, CannotWrite):
-            with suppress(OSError):
-                begun = (self._folder / "rounds.jsonl").stat().st_size  # else its folder may be removed
-                if issubclass(kind, Exception) and begun:
-                    replace_file(self._folder / FAILED, " ".join(str(error).split()) + "\n")
+        raised = kind is not None and issubclass(kind, Exception) and self._begun
+        failed = raised or (kind is not None and issubclass(kind, RunFailed))
+        with suppress(OSError):
+            if failed and (self._folder / "rounds.jsonl").stat().st_size:  # else its folder may be removed
+                reason = " ".join(str(error).split()) or type(error).__name__
+                replace_file(self._folder / FAILED, f"{reason}\n")
+            elif kind is None or self._begun:  # not of a run that was only refused to go on
+                (self._folder / FAILED).unlink(missing_ok=True)
+        if kind is not None and not issubclass(kind, CannotWrite) and (failed or self._begun):
             self.write()
 
     def write(self) -> None:

@@ -240,6 +240,9 @@ def test_a_split_that_is_the_same_for_all_seeds_is_one_setting(tmp_path: Path) -
     for seed in range(2):
         run(tmp_path / f"other{seed}", "fedavg", seed, 1 + seed / 10, {"partition": {"seed": 1}})
     assert table(tmp_path) == {("fedavg", "0"): [0.0, 0.1, 0.2], ("fedavg", "1"): [1.0, 1.1]}
+    config = {"partition": {"seed": 0}, "strategy": {"kernel_width": 0.5}}
+    run(tmp_path / "beside", "fedgwc", 0, 0.5, config)  # others show that it did not follow from its seed
+    assert [0.5] in [values for setting, values in table(tmp_path).items() if "0" in setting[1:]]
 
 
 def test_a_compared_strategy_counts_once(tmp_path: Path) -> None:

@@ -207,5 +207,8 @@ def test_a_sweep_goes_on_in_its_folder(tmp_path, capsys) -> None:
     assert go_on(again, tmp_path) == finished
     assert again.resume is None
     assert capsys.readouterr().out == f"{tmp_path}: finished before, kept\n"
-    assert go_on(other, tmp_path) is None  # which the run itself refuses, unless only rounds= differs
-    assert other.resume == str(tmp_path)
+    assert go_on(other, tmp_path) is None
+    assert other.resume is None  # so that the run refuses the folder
+    inspected = {"task": "inspect", "num_clients": 4}
+    (tmp_path / "summary.json").write_text(json.dumps(inspected))
+    assert go_on(again, tmp_path) == inspected

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclust.results import Recorder
+from fedclust.federation import RunFailed
+from fedclust.results import Recorder, SavedRun
 from fedclust.results.charts.chart import bundle
 from fedclust.results.page import PAGE, LivePage, document, live_part, write
 from fedclust.results.page.run import view_run
@@ -163,19 +164,31 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
     def run() -> None:
         with LivePage(tmp_path / "run"), Recorder(tmp_path / "run") as recorder:
             recorder.round({"round": 1})
-            raise RuntimeError("a disk on fire &\ngone")
+            raise RunFailed("a disk on fire &\ngone")
 
-    with pytest.raises(RuntimeError):
+    with pytest.raises(RunFailed):
         run()
     page = (tmp_path / "run" / PAGE).read_text()
     assert "Failed: round 1" in page
     assert "a disk on fire &amp; gone" in page
     assert view_sweep(tmp_path)["runs"][0][3]["text"] == "1 of ?, failed"
-    with LivePage(tmp_path / "run") as resumed:
-        resumed.write()
+    with pytest.raises(ValueError, match="got 0"), LivePage(tmp_path / "run"):
+        raise ValueError("rounds must be >= 1, got 0")  # refused: all stays as it was
+    assert (tmp_path / "run" / PAGE).read_text() == page
+    assert SavedRun(tmp_path / "run").failed == "a disk on fire & gone"
+    resumed = LivePage(tmp_path / "run")
+    resumed({"round": 2})
+    with pytest.raises(KeyboardInterrupt), resumed:
+        raise KeyboardInterrupt
     page = (tmp_path / "run" / PAGE).read_text()
     assert "Not finished: round 1" in page
     assert "on fire" not in page
+    with pytest.raises(MemoryError), resumed:
+        raise MemoryError
+    assert SavedRun(tmp_path / "run").failed == "MemoryError"
+    with resumed:
+        pass
+    assert not SavedRun(tmp_path / "run").failed
 
 
 def test_a_page_that_cannot_be_written_does_not_end_the_run(finished_run, tmp_path, caplog) -> None:

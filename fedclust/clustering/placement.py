@@ -459,7 +459,8 @@ def _told_apart(confidences: FloatArray, known: Sequence[FloatArray]) -> tuple[i
     usable: list[int] = np.flatnonzero(
         np.isfinite([confidences.sum(axis=1), *(each.sum(axis=1) for each in known)]).all(axis=0)
     ).tolist()
-    for a, own in ((a, known[a]) for a in usable):
+    for a in usable:
+        own = known[a]
         others = [b for b in usable if b != a]
         gains = [confidences[a] - confidences[b] for b in others]
         theirs = [known[b][a] - known[b][b] for b in others]
@@ -473,5 +474,5 @@ def _told_apart(confidences: FloatArray, known: Sequence[FloatArray]) -> tuple[i
                     ttest_ind(gain, their, equal_var=False, alternative="greater").pvalue
                     for gain, their in zip(gains, theirs, strict=True)
                 ]
-            return int(a), float(holm(np.nan_to_num(tests, nan=1.0)).max())
+            return a, float(holm(np.nan_to_num(tests, nan=1.0)).max())
     return None, 1.0

@@ -449,11 +449,10 @@ def mean_embeddings(federation: Federation) -> FloatArray | None:
     Shape (K, d), NaN for clients without; None if no client answered.
     """
     having = np.flatnonzero(federation.describe().num_train >= FEWEST_ROWS)
-    places = np.linspace(0, len(having) - 1, min(len(having), _MOST_MEANS)).astype(int)
     question = description.PrototypesQuestion(pooled=True)
     means = {
         client: each.prototypes[0]
-        for client, each in federation.ask(question, np.unique(having[places]).tolist()).replies.items()
+        for client, each in federation.ask(question, _spread(having, _MOST_MEANS)).replies.items()
     }
     width = len(next(iter(means.values()), ()))
     table = np.full((federation.num_clients, width), np.nan, dtype=np.float32)
@@ -461,6 +460,12 @@ def mean_embeddings(federation: Federation) -> FloatArray | None:
         if len(row) == width:
             table[client] = row
     return table if width else None
+
+
+def _spread(clients: IntArray, most: int) -> list[int]:
+    """Choose at most `most` of clients, evenly spaced."""
+    places = np.linspace(0, len(clients) - 1, min(len(clients), most)).astype(int)
+    return np.unique(clients[places]).tolist()
 
 
 def certainties(
@@ -483,10 +488,8 @@ def certainties(
     shape (G, rows); None if nobody of some cluster answers, or the rows are elsewhere.
     """
     tested = federation.describe().num_test > 0
-    most, asked = min(_MOST_OF_CLUSTER, max(1, _MOST_MEANS // len(models))), list[list[int]]()
-    for clients in members:
-        having = clients[tested[clients]]
-        asked.append(having[np.linspace(0, len(having) - 1, min(len(having), most)).astype(int)].tolist())
+    most = min(_MOST_OF_CLUSTER, max(1, _MOST_MEANS // len(models)))
+    asked = [_spread(clients[tested[clients]], most) for clients in members]
     found: dict[int, list[FloatArray]] = {client: [] for clients in asked for client in clients}
     for model in models:
         replies = federation.ask(evaluation.PredictionsQuestion(model), [*found]).replies

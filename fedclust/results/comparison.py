@@ -267,8 +267,10 @@ def of_one_kind(runs: Sequence[SavedRun]) -> tuple[str, list[SavedRun], list[Pat
 
     Returns
     -------
-    What they predict, such as ``classes``, these runs, and the folders of the others.
+    What they predict, such as ``classes``, these runs, and the folders of the others; nothing of no runs.
     """
+    if not runs:
+        return "", [], []
     kind = type(max(runs, key=_written).target)
     others = [run.folder for run in runs if type(run.target) is not kind]
     return kind.__name__.lower(), [run for run in runs if type(run.target) is kind], others

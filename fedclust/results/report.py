@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +34,7 @@ from fedclust.results.summary import (
     target_of,
     warning_lines,
 )
+from fedclust.settings.folders import of_sweep
 from fedclust.support.checks import few, plural
 
 _MOST_TRIALS, _MOST_CLUSTERS, _BRIEF_CLUSTERS = 12, 12, 5
@@ -442,11 +442,6 @@ def print_report(
     console.print(f"results: {run.folder.resolve()}", **plain)
     if line := collapsed_line(run.summary):
         console.print(line, **plain)
-
-
-def of_sweep(folder: Path) -> bool:
-    """Return whether a run is a job of a sweep, by Hydra's file beside it."""
-    return (folder.parent / "multirun.yaml").is_file()
 
 
 def job_line(run: SavedRun) -> str:

@@ -15,9 +15,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from fedclust.results.report import of_sweep
 from fedclust.results.saved_run import SavedRun, flat
 from fedclust.settings.composition import ConfigError
+from fedclust.settings.folders import of_sweep
 from fedclust.support.checks import check_value, dumps, replace_file
 
 Setting = bool | int | float | str

@@ -237,7 +237,7 @@ def _job(
         print(f"fedclust: {ended}; {further}", file=sys.stderr)
         sys.exit(code)  # as shells do
     finally:
-        if sweeps or (folder.parent / "multirun.yaml").is_file():  # a job that was resumed by itself
+        if sweeps or folders.of_sweep(folder):  # a job that was resumed by itself
             from fedclust.results.page import write_sweep_page
 
             with suppress(OSError):  # the run's own outcome counts

@@ -193,10 +193,8 @@ def end_sweep(folder: Path) -> None:
 
     from fedclust.results import comparison as results
 
-    found, kind, others, metric = results.runs_below([folder])[0], "", list[Path](), _SHORT[0]
-    if found:
-        kind, found, others = results.of_one_kind(found)
-    comparison = results.compare(found)
+    kind, runs, others = results.of_one_kind(results.runs_below([folder])[0])
+    comparison, metric = results.compare(runs), _SHORT[0]
     best = results.ranked(comparison.rows, metric)
     if not best:  # none has finished, or they are not of methods
         return

@@ -52,7 +52,6 @@ from fedclust.proof.words import CLASSES, Words
 from fedclust.results import Checkpoints, Progress, Recorder, SavedRun, print_report
 from fedclust.results.page import LivePage
 from fedclust.results.recorder import CannotWrite, another_run, rescuing, write_summary, writing
-from fedclust.results.report import of_sweep
 from fedclust.results.trackers import Tracker, Tracking
 from fedclust.runs.own_data import AGREEMENT_FILE, join_sites
 from fedclust.runs.runner import OnRound, StrategyRun
@@ -624,7 +623,7 @@ class Session:
 
     def say(self, line: str) -> None:
         """Print a line; of a sweep's jobs, only if none before it in this process has printed it."""
-        if of_sweep(self.folder):
+        if folders.of_sweep(self.folder):
             sweep = str(self.folder.parent)
             if (sweep, line) in _PRINTED:
                 return
@@ -714,7 +713,7 @@ class Session:
         cohort = plan.strategies[plan.chosen].cohort_size(federation.num_clients)
         often = plan.settings.rounds, cohort / federation.num_clients
         few_passes = few_passes_line(federation.describe(), *often, plan.config["training"])
-        if self.console is not None and not of_sweep(self.folder):
+        if self.console is not None and not folders.of_sweep(self.folder):
             say_data(federation.describe(), self.say)
             if few_passes:
                 self.say(few_passes)
@@ -831,9 +830,9 @@ class Session:
                 task=place,
                 then=then / pace[name],
                 later=later,
-                summarised=of_sweep(self.folder),
+                summarised=folders.of_sweep(self.folder),
                 proves=plan.proves,
-                first=of_sweep(self.folder) and self.folder.name == "0",
+                first=folders.of_sweep(self.folder) and self.folder.name == "0",
             )
         callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
         if self._tracking is not None:

@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fedclust.settings.checks import OURS
 from fedclust.settings.composition import ConfigError, options as group_options
+from fedclust.settings.folders import of_sweep
 from fedclust.settings.run_options import COMMON, VALIDATION
 from fedclust.support.checks import dumps_by_key, nearest, none_of, plural, replace_file
 
@@ -224,9 +225,9 @@ def take_from_sweep(name: str, config: DictConfig, job: Path) -> dict[str, Any] 
         run = SavedRun(beside) if (beside / "summary.json").is_file() else None
         asked = run and "taken_from" in run.summary and run.config.get("rounds")  # it may have stopped early
         return dict(run.summary) if run and asked == config.rounds else None
-    if not (job.parent / "multirun.yaml").is_file():
+    if not of_sweep(job):
         return None
-    wanted = _relevant(yaml.safe_load(OmegaConf.to_yaml(config, resolve=True)), name)
+    wanted = _relevant(_as_saved(config), name)
     jobs = [each.parent for each in sorted(job.parent.glob("*/summary.json")) if each.parent != job]
     # Until its job has ended, a run may lack its layers.
     ended = [each for each in jobs if "made" in SavedRun(each).summary]
@@ -258,14 +259,23 @@ def go_on(config: DictConfig, job: Path) -> dict[str, Any] | None:
         return None
     from fedclust.results import SavedRun  # imports pandas
 
-    run, asked = SavedRun(job), yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
-    before, now = ({k: v for k, v in each.items() if k not in _TOLD} for each in (run.config, asked))
-    if before == now and ("made" in run.summary or "task" in run.summary):  # the former is written last
+    run = SavedRun(job)
+    before, now = (
+        {k: v for k, v in each.items() if k not in _TOLD} for each in (run.config, _as_saved(config))
+    )
+    if before != now:
+        return None
+    if "made" in run.summary or "task" in run.summary:  # the former is written last
         print(f"{job}: finished before, kept")
         return run.summary
-    if before == now:
-        config.resume = str(job)
+    config.resume = str(job)
     return None
+
+
+def _as_saved(config: DictConfig) -> dict[str, Any]:
+    """Return a configuration as ``config.yaml`` has it."""
+    saved: dict[str, Any] = yaml.safe_load(OmegaConf.to_yaml(config, resolve=True))
+    return saved
 
 
 _TOLD = ("output_dir", "overrides", "resume")

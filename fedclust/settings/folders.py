@@ -140,6 +140,11 @@ def _remove_without_results(folder: Path) -> None:
             path.rmdir()
 
 
+def of_sweep(folder: Path) -> bool:
+    """Return whether a run is a job of a sweep, by Hydra's file beside it."""
+    return (folder.parent / "multirun.yaml").is_file()
+
+
 def expand(overrides: Sequence[str]) -> list[str]:
     """Replace ``resume=<folder>`` by the overrides that the run was started with, each key once.
 

@@ -60,7 +60,7 @@ def view_sweep(folder: Path) -> dict[str, Any]:
     runs, unfinished = runs_below([folder])
     if not unfinished:
         find_runs([folder])  # raises unless there is one that has finished
-    kind, alike, others = of_one_kind(runs) if runs else ("", [], [])
+    kind, alike, others = of_one_kind(runs)
     comparison, jobs = compare(alike), []
     for run in [*runs, *map(SavedRun, unfinished)]:
         if run.folder.parent.name != "compare":

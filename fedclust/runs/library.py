@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from numbers import Integral
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TextIO, cast
+from typing import Any, Literal, TextIO, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -79,6 +79,8 @@ from fedclust.training.losses import Loss, WeightedCrossEntropy, cross_entropy, 
 from fedclust.typing import FloatArray, IntArray
 
 logger = logging.getLogger(__name__)
+
+Answer = TypeVar("Answer")
 
 __all__ = ["Result", "describe_run", "load", "one_for_all", "run", "simulate", "strategy_of"]
 
@@ -611,7 +613,7 @@ class Result:
         models = [from_state(own.model_of(int(each)).state_dict()) for each in self._candidates]
         return self._asked(lambda federation: certainties(federation, members, models))
 
-    def _asked(self, ask: Callable[[Federation], Any]) -> Any:
+    def _asked(self, ask: Callable[[Federation], Answer]) -> Answer | None:
         """Ask a simulation's clients; None if they disclose less, or their data are no longer here."""
         if self._clients is None:
             return None

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -657,7 +657,7 @@ class Session:
             pictures = find_spec("altair") is not None
             if self.page and not pictures and self.console is None:  # else the report's end says so
                 self.say("no page and no pictures: pip install 'fedclust[charts]'")
-            self.live = LivePage(self.folder) if self.page and pictures else None
+            self.live = LivePage(self.folder, shown=self.page and pictures)
             yield self
 
     def carry_out(
@@ -734,12 +734,11 @@ class Session:
             )
             summary["made"] = made_with()
             write_summary(self.folder, summary)
-            if self.live is not None:
-                self.live.write()
-                if self.tracker is not None:
-                    from fedclust.results.charts import draw  # Altair takes half a second to import
+            self.live.write()
+            if self.live.shown and self.tracker is not None:
+                from fedclust.results.charts import draw  # Altair takes half a second to import
 
-                    draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
+                draw(self.folder)  # for the tracker; others see them on the page, and can draw them later
         self.end_tracking(plan.chosen)
         if self.console is not None:
             print_report(SavedRun(self.folder), self.console, brief=True, elsewhere=self.elsewhere)
@@ -763,7 +762,7 @@ class Session:
             if not chosen and (taken := take(name)):
                 compared[name] = taken
                 continue
-            with self.live or nullcontext():
+            with self.live:
                 run = self._open(name, plan, pace, on_round if chosen else ())
                 federation.asked.update(() if run.resume is None else run.resume.roster.asked)
                 try:
@@ -774,7 +773,7 @@ class Session:
                     run.recorder.close()  # before the page is written
                     raise
                 federation.close()  # compared strategies run on the same clients
-        with self.live or nullcontext():
+        with self.live:
             if plan.proves and COMMON in compared.keys() | self.runs.keys():
                 self._prove(plan, federation)
             for name, run in self.runs.items():
@@ -834,7 +833,7 @@ class Session:
                 proves=plan.proves,
                 first=folders.of_sweep(self.folder) and self.folder.name == "0",
             )
-        callbacks: list[OnRound] = [*on_round, *([] if self.live is None else [self.live])]
+        callbacks: list[OnRound] = [*on_round, self.live]
         if self._tracking is not None:
             callbacks.append(self._tracking.begin(name, folder))
         parts = plan.strategies[name], plan.settings, recorder, state, progress, callbacks

@@ -230,10 +230,14 @@ class LivePage:
         The run's folder, also while a compared strategy is running.
     clock
         Returns the time in seconds; for tests.
+    shown
+        Whether there is a page; without one only ``failed.txt`` is written.
     """
 
-    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._folder, self._clock = folder, clock
+    def __init__(
+        self, folder: Path, clock: Callable[[], float] = time.monotonic, *, shown: bool = True
+    ) -> None:
+        self._folder, self._clock, self.shown = folder, clock, shown
         self._due = clock() + _SECONDS_BEFORE  # none for short runs
         self._begun = False
 
@@ -261,7 +265,9 @@ class LivePage:
             self.write()
 
     def write(self) -> None:
-        """Write the page now."""
+        """Write the page now, if there is one."""
+        if not self.shown:
+            return
         began = self._clock()
         try:
             write_page(self._folder)

@@ -191,6 +191,18 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
     assert not SavedRun(tmp_path / "run").failed
 
 
+def test_a_run_without_a_page_leaves_why_it_failed(tmp_path: Path) -> None:
+    page = LivePage(tmp_path / "run", shown=False)
+    with pytest.raises(RunFailed), page, Recorder(tmp_path / "run") as recorder:
+        recorder.round({"round": 1})
+        raise RunFailed("a disk on fire")
+    assert SavedRun(tmp_path / "run").failed == "a disk on fire"
+    with page:
+        page.write()
+    assert not SavedRun(tmp_path / "run").failed
+    assert not (tmp_path / "run" / PAGE).exists()
+
+
 def test_a_page_that_cannot_be_written_does_not_end_the_run(finished_run, tmp_path, caplog) -> None:
     LivePage(tmp_path / "absent").write()  # the run did not start
     assert not (tmp_path / "absent").exists()

@@ -138,6 +138,9 @@ class Trainer:
         self._device = torch.empty(0, device=device).device
         if self._device.type == "cpu":
             keep_freed_memory()
+            if training.precision == "bf16" and torch.backends.cpu.get_cpu_capability() == "AVX2":
+                slow = "may take several times as long as float32 on this processor, which has no AVX-512"
+                _logger.warning("training.precision=bf16 %s", slow)
         if training.augmentation != "none" and data.inputs.dim() != 4:
             shape = f"examples of shape {list(data.input_shape)}, which are not images"
             raise ValueError(f"training.augmentation must be none for {shape}, got {training.augmentation}")

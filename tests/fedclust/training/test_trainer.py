@@ -281,6 +281,18 @@ def test_precision_bf16_is_near_float32(small: Any) -> None:
         assert all(tensor.dtype == torch.float32 for tensor in rough[client][0].values())
 
 
+@pytest.mark.parametrize(
+    ("precision", "processor", "warns"),
+    [("bf16", "AVX2", True), ("bf16", "AVX512", False), ("float32", "AVX2", False)],
+)
+def test_bf16_is_named_where_a_processor_lacks_it(
+    small: Any, precision: str, processor: str, warns: bool, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: processor)
+    small.set_up("linear", precision=precision)
+    assert ("training.precision=bf16 may take" in caplog.text) is warns
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("schedule", "rate"), [("constant", 8.0), ("exponential", 2.0)])
 def test_one_step_moves_by_the_learning_rate_times_the_gradient(small, mode, schedule, rate) -> None:

@@ -4,7 +4,7 @@
 
 100 clients of 500 images, 10 a round, 7 steps of batch 64, the paper's network with 815,332 parameters, the
 whole strategy with `rounds.jsonl`, on random images: only the shapes matter. *Head on 1,280 features* is a
-linear layer on as many numbers as EfficientNet-Lite0 makes of an image, before round 1. Ways run one after
+linear layer on as many numbers as EfficientNet-Lite0 makes of an image before round 1. Ways run one after
 another; the first rounds of each, in which the trainer makes its choice, records or compiles, are left out.
 """
 
@@ -46,7 +46,7 @@ def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:
     """Compose the experiment with random images of CIFAR-100's shape."""
     common = ("experiment=fedgwc_cifar100", "compare=[]", f"rounds={rounds}", f"evaluate_every={rounds}")
     config = compose([*common, *overrides])
-    random_images(config, 60_000, (1280, 1, 1) if overrides[:2] == WAYS[HEAD] else (3, 32, 32), 100)
+    random_images(config, 60_000, (1280,) if overrides[:2] == WAYS[HEAD] else (3, 32, 32), 100)
     # 600 images each, of which a sixth is held out; labels mean nothing here.
     own = {"samples_per_client": 600, "test": "holdout", "test_fraction": 1 / 6, "alpha": 1000}
     config.partition = {**config.partition, **own}

@@ -25,24 +25,28 @@ _TEST_FRACTION = 0.1  # held out and not used
 
 @dataclass(frozen=True)
 class RandomImages:
-    """A dataset builder of random images of one shape."""
+    """A dataset builder of random images of one shape, or of rows of so many numbers."""
 
     examples: int
     input_shape: Sequence[int]
     num_classes: int
 
     def load(self, cache_dir: Path | None = None) -> Dataset:  # noqa: ARG002
-        """Draw the images, the same in every process."""
+        """Draw the examples, the same in every process."""
         draws = np.random.default_rng(0)
         shape = (self.examples, *self.input_shape)
+        if images := len(shape) > 2:
+            inputs = torch.from_numpy(draws.integers(0, 256, shape, dtype=np.uint8))
+        else:
+            inputs = torch.from_numpy(draws.standard_normal(shape, dtype=np.float32))
         name = "random-" + "x".join(map(str, shape))
         return Dataset(
             name=name,
-            inputs=torch.from_numpy(draws.integers(0, 256, shape, dtype=np.uint8)),
+            inputs=inputs,
             labels=torch.from_numpy(draws.integers(0, self.num_classes, self.examples)),
             num_classes=self.num_classes,
-            mean=(0.5,) * self.input_shape[0],
-            std=(0.25,) * self.input_shape[0],
+            mean=(0.5,) * self.input_shape[0] * images,
+            std=(0.25,) * self.input_shape[0] * images,
             class_names=tuple(map(str, range(self.num_classes))),
             num_train=self.examples,
             natural=None,
@@ -51,7 +55,7 @@ class RandomImages:
 
 
 def random_images(config: DictConfig, examples: int, shape: Sequence[int], num_classes: int = 10) -> None:
-    """Put random images of one shape in place of a configuration's dataset."""
+    """Put random images of one shape, or rows of so many numbers, in place of a configuration's dataset."""
     OmegaConf.set_struct(config, False)
     config.dataset = {
         "_target_": "settings.RandomImages",

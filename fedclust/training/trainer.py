@@ -574,7 +574,7 @@ class Dispatcher:
         self._working = working = lanes.working
         self._data = data
         self._training = training
-        self._vectorised = VectorisedTraining(working, data, training)
+        self._vectorised = VectorisedTraining(working, data, training, lanes.most)
         self._agreed = False
         if self.together and has_rows_of_its_own(working.model):
             self.together = False

@@ -1,15 +1,19 @@
-"""Which models are MLPs."""
+"""Which models are MLPs, and passes in parts."""
 
 import gc
 import weakref
+from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
+from fedclust.support.devices import torch_threads
+from fedclust.training import vectorised
 from fedclust.training.device_data import DeviceData
-from fedclust.training.vectorised import Linear, VectorisedTraining, find_mlp
+from fedclust.training.vectorised import Linear, VectorisedTraining, cuts, find_mlp
 from fedclust.training.working_model import ClientDropout, WorkingModel
 
 from .conftest import Written, federation, hyperparameters
@@ -97,6 +101,46 @@ def test_what_is_not_trained_is_held(small, held: str, options: dict[str, float]
     small.assert_as_literal(made)
     for state, _ in small.by_client(list(made.trainer.train(made.jobs, 3))).values():
         assert {name for name in state if torch.equal(state[name], made.start[name])} == {*held.split()}
+
+
+@pytest.mark.parametrize(
+    ("steps", "parts", "expected"),
+    [
+        ([7] * 4, 1, []),
+        ([7] * 3, 2, []),  # a part would have one client
+        ([7] * 5, 2, [2]),  # 14 of 35 steps before it, as near to 17.5 as the 21 before the fourth
+        ([7] * 9, 3, [3, 6]),
+        ([7] * 5, 3, [2]),  # a third part would have one client
+        ([8, 8, 4, 4, 4, 4], 2, [2]),  # 16 of 32
+        ([9, 5, 5, 3, 2, 1], 2, []),  # what begins in the third place has one that ends alone
+        ([9, 5, 4, 4, 1, 1], 2, [2]),  # the part of 9 and 5 ends as the whole pass does
+    ],
+)
+def test_clients_are_divided_where_none_trains_alone(steps, parts, expected) -> None:
+    assert cuts(np.array(steps), parts) == expected
+
+
+@pytest.mark.parametrize("kind", ["linear", "dropout", "tanh"])
+@pytest.mark.parametrize(
+    "options", [{"weight_decay": 0.01}, {"momentum": 0.9, "clip_norm": 0.5, "proximal_mu": 0.1}]
+)
+def test_parts_of_a_pass_get_its_bits(small, monkeypatch, kind: str, options: dict) -> None:
+    monkeypatch.setattr(vectorised, "_PRODUCTS_PER_THREAD", 1)
+    taken = Counter[int]()
+    pool = vectorised.thread_pool
+    monkeypatch.setattr(
+        vectorised, "thread_pool", lambda parts, inside: taken.update([parts]) or pool(parts, inside)
+    )
+    data = small.federation(kind, sizes=(3, 40, 13, 20, 20, 10, 12, 9))
+    with torch_threads(1):
+        made = [small.set_up(kind, data, threads=threads, mode="vectorised", **options) for threads in (1, 4)]
+        whole, parts = (small.by_client(list(each.trainer.train(each.jobs, 3))) for each in made)
+    assert taken == {3: 1}  # of 10, 6, 6; 4, 4; 4, 4 and 2 steps
+    assert len(parts) == 8
+    for client, (state, losses) in parts.items():
+        np.testing.assert_array_equal(losses, whole[client][1])
+        for name, tensor in state.items():
+            torch.testing.assert_close(tensor, whole[client][0][name], rtol=0, atol=0)
 
 
 def test_the_data_is_freed_at_once() -> None:

@@ -192,9 +192,10 @@ def test_a_run_that_fails_leaves_its_page(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_page_leaves_why_it_failed(tmp_path: Path) -> None:
-    page = LivePage(tmp_path / "run", shown=False)
-    with pytest.raises(RunFailed), page, Recorder(tmp_path / "run") as recorder:
+    with Recorder(tmp_path / "run") as recorder:
         recorder.round({"round": 1})
+    page = LivePage(tmp_path / "run", shown=False)
+    with pytest.raises(RunFailed), page:
         raise RunFailed("a disk on fire")
     assert SavedRun(tmp_path / "run").failed == "a disk on fire"
     with page:

@@ -4,11 +4,15 @@
 line, :func:`load` opens a finished run, :func:`load_export` exported models.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from fedclust.support.layout import join_parts
 from fedclust.support.lazy import lazily
 
+# OpenBLAS reads it when NumPy is imported. Its threads would wait actively for 0.1 s after each product, so
+# that training lacked a core for up to half of a run.
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
 join_parts()
 __version__ = "0.4.0"
 

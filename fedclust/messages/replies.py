@@ -208,7 +208,7 @@ def update_norm(model: ArrayRecord, start: ArrayRecord | None = None) -> float:
 
 
 def _square(change: FloatArray) -> float:
-    # BLAS uses several threads, which go on waiting actively: two threads of training took twice as long.
+    # Not by BLAS: its threads would wait actively for 0.1 s, and the sum would depend on their number.
     return float(np.einsum("i,i->", change, change))
 
 

@@ -1,5 +1,6 @@
 import ast
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,15 @@ def test_a_name_is_imported_when_it_is_asked_for(tmp_path: Path) -> None:
     )
     path = [str(tmp_path), *sys.path]
     subprocess.run([sys.executable, "-c", f"import sys; sys.path = {path!r}\n{code}"], check=True)
+
+
+def test_numpy_is_imported_after_its_threads_were_set() -> None:
+    code = (
+        "import os, sys, fedclust\n"
+        "assert 'numpy' not in sys.modules and os.environ['OPENBLAS_THREAD_TIMEOUT'] == '4'\n"
+    )
+    own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    subprocess.run([sys.executable, "-c", f"import sys; sys.path = {sys.path!r}\n{code}"], env=own, check=True)
 
 
 def test_a_name_that_is_not_offered_is_named() -> None:

@@ -39,7 +39,8 @@ def test_numpy_is_imported_after_its_threads_were_set() -> None:
         "assert 'numpy' not in sys.modules and os.environ['OPENBLAS_THREAD_TIMEOUT'] == '4'\n"
     )
     own = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
-    subprocess.run([sys.executable, "-c", f"import sys; sys.path = {sys.path!r}\n{code}"], env=own, check=True)
+    code = f"import sys; sys.path = {sys.path!r}\n{code}"
+    subprocess.run([sys.executable, "-c", code], env=own, check=True)
 
 
 def test_a_name_that_is_not_offered_is_named() -> None:

@@ -39,7 +39,7 @@ WAYS: dict[str, tuple[str, ...]] = {
     "compiled": ("training.compile=true",),
     "compiled-bf16": ("training.compile=true", "training.precision=bf16"),
 }
-ON_CPUS = ("sequential", "auto", "auto-bf16", HEAD)
+ON_CPUS = ("sequential", "auto", *["auto-bf16"] * (torch.backends.cpu.get_cpu_capability() != "AVX2"), HEAD)
 
 
 def setting(overrides: tuple[str, ...], rounds: int) -> DictConfig:

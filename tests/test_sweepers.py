@@ -29,19 +29,13 @@ def sweep(folder: Path, figure: str, *arguments: str) -> list[float]:
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0"},
+        env={**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "RAY_DEDUP_LOGS": "0"},
     )
     assert done.returncode == 0, done.stderr
-    paths = [folder / str(job) / "summary.json" for job in range(3)]
-    for job in range(3):
-        assert (
-            sum(
-                line.startswith(f"{os.path.relpath(folder / str(job))} (")
-                for line in done.stdout.splitlines()
-            )
-            == 1
-        )
-    return [json.loads(path.read_text())[figure] for path in paths]
+    jobs = [folder / str(job) for job in range(3)]
+    for job in jobs:  # a line each, after the name of its process under Ray
+        assert done.stdout.count(f"{os.path.relpath(job)} (") == 1
+    return [json.loads((job / "summary.json").read_text())[figure] for job in jobs]
 
 
 def needs(plugin: str, extra: str) -> None:

@@ -87,11 +87,14 @@ def main() -> None:
                 raise ConfigError(_without_dashes(unknown[0], sys.argv[1:]))
             run, folder_made = _checked(arguments)
             with folder_made as results:
-                if (
-                    results is not None and arguments.multirun
-                ):  # as Hydra's own sweeper does, but not Optuna's
-                    (results / "multirun.yaml").touch()
-                run()
+                if results is not None and arguments.multirun:
+                    (results / "multirun.yaml").touch()  # as Hydra's own sweeper does, but not Optuna's
+                    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # else Hydra prints and ends by itself
+                try:
+                    run()
+                except Exception:  # such as Optuna's, which has no best job if all have failed
+                    if not _failures.exists():
+                        raise
                 if results is not None and arguments.multirun:
                     import_module("fedclust.runs.compare").end_sweep(results)
         except (ConfigError, OmegaConfBaseException, HydraException) as error:

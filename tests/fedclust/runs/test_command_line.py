@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn
@@ -203,6 +204,28 @@ def test_a_bad_job_does_not_end_a_sweep(
     assert "num_clusters must be <= 6, the number of clients, got 7" in job
     assert {path.name for path in (tmp_path / "sweep").iterdir()} == {"1", "multirun.yaml", "report.html"}
     assert json.loads((tmp_path / "sweep" / "1" / "summary.json").read_text())["num_clusters"] == 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_sweeper_may_want_the_best_of_jobs_that_all_failed(run, monkeypatch, fails: bool) -> None:
+    sweep = BasicSweeper.sweep
+
+    def best(sweeper: BasicSweeper, arguments: list[str]) -> None:  # as Optuna's does
+        sweep(sweeper, arguments)
+        raise ValueError("No trials are completed yet.")
+
+    monkeypatch.setattr(BasicSweeper, "sweep", best)
+    number = 7 if fails else 2
+    asked = ("-m", "strategy=fmcl", f"strategy.parameters.num_clusters={number}", *QUICK)
+    small = ("partition.num_clients=6", "partition.groups=[3,3]", "training.steps=1", "output_dir=sweep")
+    if fails:
+        outcome = run(*asked, *small)
+        assert outcome.code == 1
+        assert "fedclust: 1 job of the sweep failed" in outcome.complained
+        assert "No trials" not in outcome.complained
+    else:
+        with pytest.raises(ValueError, match="No trials are completed yet"):
+            run(*asked, *small)
 
 
 def test_models_that_predict_no_better_than_class_shares_end_with_code_3(run) -> None:
